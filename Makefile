@@ -1,0 +1,55 @@
+# Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
+.PHONY: help setup demo test check lint types contracts format bench clean
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+ORDERS ?= 830
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+setup: $(VENV)/.ready devstack/azurite/node_modules/.ready ## .venv with pinned packages, Azurite from npm
+
+$(VENV)/.ready: requirements-dev.txt tools/find-python.sh
+	@python=$$(tools/find-python.sh) || exit 1; \
+	echo "setting up $(VENV) with $$($$python --version) (a minute or two, once)"; \
+	rm -rf $(VENV) && "$$python" -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sas-project.pth
+	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
+	@touch $@
+
+devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
+	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or newer"; exit 1; }
+	@echo "installing Azurite from npm (a minute, once)"
+	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
+	@touch $@
+
+demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
+	@$(PY) -m samples.demo --orders $(ORDERS)
+
+test: setup ## every test
+	$(PY) -m pytest
+
+check: lint types contracts ## lint, types and import contracts
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: setup
+	$(PY) -m mypy
+	$(PY) -m mypy function_app.py
+
+contracts: setup
+	$(VENV)/bin/lint-imports
+
+format: setup ## rewrite the source as `make check` wants it
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: setup ## orders a second, latency, requests per order
+	$(PY) -m benchmarks.orders
+
+clean: ## remove what setup made
+	rm -rf $(VENV) devstack/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""A broker that speaks the AMQP 1.0 of Service Bus queues to the real SDKs."""

@@ -1,0 +1,1 @@
+"""The business: what an adopter replaces with theirs."""

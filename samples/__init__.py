@@ -1,0 +1,1 @@
+"""Real orders, the fallible services they are played against, and the demo."""

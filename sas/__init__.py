@@ -1,0 +1,1 @@
+"""The Scheduler Agent Supervisor pattern on Azure Service Bus, Table Storage and Functions."""

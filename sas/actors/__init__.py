@@ -1,0 +1,1 @@
+"""One file per actor of the pattern: each loads, lets the domain decide, commits, sends."""

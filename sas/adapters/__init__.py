@@ -1,0 +1,1 @@
+"""The ports over the real services: Table Storage, Service Bus, HTTP."""

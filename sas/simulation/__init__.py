@@ -1,0 +1,1 @@
+"""The ports in memory, with a virtual clock and faults on demand."""
