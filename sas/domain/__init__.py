@@ -1,1 +1,1 @@
-"""The pattern without a clock, an await or I/O: states, workflows, decisions. Standard library only."""
+"""The pattern itself: states, workflows, decisions. No clock, no await, no I/O; stdlib only."""

@@ -1,0 +1,139 @@
+"""From a decision to what is written: the next order, its journal row, its index rows.
+
+Pure as well: a store adapter only turns these into entities. The index rows of an order
+are computed from the order alone, so that the old and the new set can be subtracted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sas.domain.messages import JournalEntry
+from sas.domain.model import FINISHED, Details, Order, OrderState, StepRecord, check_moves
+from sas.domain.transitions import Decision
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StepDue:
+    """One step whose turn it is: look at it again at ``at``."""
+
+    at: datetime
+    order_id: str
+    step: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OutDue:
+    """Messages of journal row ``seq`` not yet known to be sent: send them again at ``at``."""
+
+    at: datetime
+    order_id: str
+    seq: int
+
+
+Due = StepDue | OutDue
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transition, to be committed whole or not at all.
+
+    ``before`` is None for an order that must not exist yet. ``out_at`` asks for an out row in
+    the same transaction (a timer has no redelivery).
+    """
+
+    before: Order | None
+    after: Order
+    entry: JournalEntry
+    out_at: datetime | None = None
+
+    def due_added(self) -> frozenset[StepDue]:
+        """Return the due rows to write."""
+        return due_rows(self.after) - due_rows(self.before)
+
+    def due_removed(self) -> frozenset[StepDue]:
+        """Return the due rows to delete."""
+        return due_rows(self.before) - due_rows(self.after)
+
+
+def due_rows(order: Order | None) -> frozenset[StepDue]:
+    """Return one row for every step whose turn it is, none for blocked or finished ones."""
+    if order is None:
+        return frozenset()
+    return frozenset(
+        StepDue(step.complete_by, order.order_id, step.number, step.epoch)
+        for step in order.steps
+        if step.complete_by is not None
+    )
+
+
+def first_change(
+    details: Details, decision: Decision, *, by: str, commit_id: str, cause: str, at: datetime
+) -> Change:
+    """Return the change that writes an order for the first time."""
+    order = Order(details, decision.steps, seq=1)
+    entry = JournalEntry(1, at, decision.what, by, commit_id, cause, decision.messages)
+    return Change(None, order, entry)
+
+
+def next_change(
+    order: Order,
+    decision: Decision,
+    *,
+    by: str,
+    commit_id: str,
+    cause: str | None,
+    at: datetime,
+    out_at: datetime | None = None,
+) -> Change:
+    """Return the change that makes a decision upon a stored order.
+
+    Raises:
+        IllegalMoveError: when the decision breaks the law of moves.
+    """
+    after = _settled(order, decision.steps, at)
+    check_moves(order, after)
+    entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
+    return Change(order, after, entry, out_at if decision.messages else None)
+
+
+def fence(order: Order, *, what: str, by: str, commit_id: str, cause: str, at: datetime) -> Change:
+    """Return the change that only remembers a cause, so that nobody acts upon it any more."""
+    after = replace(order, seq=order.seq + 1)
+    return Change(order, after, JournalEntry(after.seq, at, what, by, commit_id, cause, ()))
+
+
+def rejection(details: Details, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
+    """Return the change that keeps a place with a Rejected order, where no order exists."""
+    order = Order(details, (), seq=1, settled_at=at, rejected=True)
+    entry = JournalEntry(1, at, "rejected", by, commit_id, cause, ())
+    return Change(None, order, entry)
+
+
+def revival(
+    rejected: Order,
+    details: Details,
+    decision: Decision,
+    *,
+    by: str,
+    commit_id: str,
+    cause: str,
+    at: datetime,
+) -> Change:
+    """Return the change that puts an order submitted anew in the place of a Rejected one."""
+    after = Order(details, decision.steps, seq=rejected.seq + 1)
+    check_moves(rejected, after)
+    entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
+    return Change(rejected, after, entry)
+
+
+def _settled(order: Order, steps: tuple[StepRecord, ...], at: datetime) -> Order:
+    """Number the change and note since when the order has been finished or in Error."""
+    before = order.process_state
+    after = replace(order, steps=steps, seq=order.seq + 1)
+    state = after.process_state
+    if state not in FINISHED and state is not OrderState.ERROR:
+        return replace(after, settled_at=None)
+    return replace(after, settled_at=order.settled_at if state is before else at)

@@ -1,0 +1,105 @@
+"""The identifiers of the pattern: what is allowed, and how each is derived.
+
+Order ids become part of Table Storage keys (which refuse ``/ \\ # ?`` and control
+characters) and of Service Bus MessageIds (128 characters at most), hence the rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+
+ORDER_ID_LENGTH_MAX = 100
+_FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+NAME_LENGTH_MAX = 40
+
+
+class InvalidIdError(ValueError):
+    """An identifier breaks the rules; the message says which and what is allowed."""
+
+
+def check_order_id(value: str) -> str:
+    """Return ``value`` when it can be an OrderID, else raise InvalidIdError saying why."""
+    if not value:
+        raise InvalidIdError("order_id is empty: give every order an id of its own")
+    if len(value) > ORDER_ID_LENGTH_MAX:
+        raise InvalidIdError(
+            f"order_id has {len(value)} characters: at most {ORDER_ID_LENGTH_MAX} are allowed"
+        )
+    found = _FORBIDDEN.search(value)
+    if found:
+        raise InvalidIdError(
+            f"order_id contains {found.group()!r} at position {found.start()}: "
+            "/ \\ # ? | and control characters are not allowed"
+        )
+    if value != value.strip():
+        raise InvalidIdError("order_id begins or ends with a space: remove it")
+    return value
+
+
+def check_name(value: str, what: str) -> str:
+    """Return ``value`` when it can name a workflow, step or agent; else raise InvalidIdError."""
+    if len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
+        raise InvalidIdError(
+            f"{what} {value!r} is not a name: use lower-case letters, digits, - and _, "
+            f"beginning with a letter, at most {NAME_LENGTH_MAX} characters"
+        )
+    return value
+
+
+def shard_of(order_id: str, shards: int) -> str:
+    """Return the PartitionKey of an order: two hex digits of a hash of its id."""
+    digest = hashlib.sha256(order_id.encode("utf-8")).digest()
+    return f"{int.from_bytes(digest[:4]) % shards:02x}"
+
+
+def all_shards(shards: int) -> list[str]:
+    """Return every PartitionKey there is for this number of shards (1 to 256)."""
+    if not 1 <= shards <= 256:
+        raise InvalidIdError(f"{shards} shards: between 1 and 256 are possible")
+    return [f"{number:02x}" for number in range(shards)]
+
+
+def cause_of(source_queue: str, envelope_id: str) -> str:
+    """Return what a message is remembered by in the journal: its queue and its own id."""
+    return f"{source_queue}:{envelope_id}"
+
+
+def cause_hash(cause: str) -> str:
+    """Return the part of a cause row's key: 32 hex digits, whatever a sender put in its id."""
+    return hashlib.sha256(cause.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def message_id(order_id: str, seq: int, index: int) -> str:
+    """Return the MessageId of the index-th message of journal row ``seq``.
+
+    Every commit has a new seq, so duplicate detection can swallow a repeated send but
+    never a message that a later commit needs.
+    """
+    return f"{order_id}/{seq}/{index}"
+
+
+def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
+    """Return the MessageId of an agent's reply: the same for every repeat of one dispatch."""
+    return f"{order_id}/{step:02d}/{direction}/{epoch}"
+
+
+def idempotency_key(order_id: str, step_name: str, generation: int) -> str:
+    """Return the key a remote call carries through all retries and resubmissions.
+
+    An edited resubmission (a generation) makes a new one, but only after a definite
+    refusal; see the invariants in ARCHITECTURE.md.
+    """
+    return f"{order_id}/{step_name}" + (f"/{generation}" if generation else "")
+
+
+def key_time(moment: datetime) -> str:
+    """Return a UTC moment as a fixed-width ISO string, so that keys sort by time."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_key_time(text: str) -> datetime:
+    """Return the moment that ``key_time`` wrote."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)

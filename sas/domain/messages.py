@@ -1,0 +1,130 @@
+"""What the actors say to each other, and what a journal row remembers of it.
+
+``Outgoing`` values are descriptors: small, recorded in the journal by the commit that
+causes them, and enough to build the very same message again after any crash. The bodies
+(which carry the order) are built from them when they are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from sas.domain.model import Direction, Fault
+
+
+class Notice(Enum):
+    """The kinds of notification an application reads from its response queue."""
+
+    RECEIVED = "received"
+    STEP_COMPLETED = "step-completed"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNDONE = "undone"
+    REJECTED = "rejected"
+
+
+class AlertKind(Enum):
+    """What an operator is told of."""
+
+    STEP_FAILED = "step-failed"
+    UNDO_FAILED = "undo-failed"
+    NOT_PICKED_UP = "not-picked-up"
+    REJECTED = "rejected"
+    DEAD_LETTERED = "dead-lettered"
+    UNDELIVERABLE = "undeliverable"
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Ask a scheduler to look at the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask a step's agent to do or undo it. The epoch fences its reply."""
+
+    step: int
+    direction: Direction
+    epoch: int
+    generation: int
+    complete_by: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell the application, on its own response queue."""
+
+    notice: Notice
+    step: int | None = None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Tell the operator."""
+
+    alert: AlertKind
+    step: int | None
+    text: str
+
+
+Outgoing = Wake | Request | Notify | Alert
+
+
+class Outcome(Enum):
+    """How an agent's attempt ended. There is no third: what is unknown is silence."""
+
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An agent's answer to one Request. ``result`` is JSON text, for DONE only."""
+
+    order_id: str
+    step: int
+    direction: Direction
+    epoch: int
+    outcome: Outcome
+    result: str | None = None
+    fault: Fault | None = None
+
+
+class Verb(Enum):
+    """What an operator may ask for."""
+
+    RESUBMIT = "resubmit"
+    UNDO = "undo"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An operator's wish. ``command_id`` is unique to it; ``seq`` is the journal seq the operator
+    saw: a stale one is refused; ``by`` says who, for the journal.
+    """
+
+    command_id: str
+    order_id: str
+    verb: Verb
+    seq: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One transition as the journal keeps it, immutable.
+
+    ``cause`` is the message that led to it (None for a timer's), ``commit_id`` tells our own
+    write from a rival's, ``messages`` is what must be sent because of it, in order.
+    """
+
+    seq: int
+    at: datetime
+    what: str
+    by: str
+    commit_id: str
+    cause: str | None
+    messages: tuple[Outgoing, ...]

@@ -1,0 +1,203 @@
+"""Workflow definitions as data, and the recovery rules that decisions are made by.
+
+An adopter writes ``Workflow`` and ``Step``; the decisions see only ``Rules``, which say
+what comes before what and how failures are met, and know neither business nor agents:
+the supervisor "shouldn't have knowledge of the actual business operations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+from sas.domain.ids import check_name
+
+STEPS_MAX = 30
+"""Two rows and more per parallel step must fit one transaction of 100 operations."""
+
+TIME_ALLOWED_MIN = timedelta(milliseconds=100)
+TIME_ALLOWED_MAX = timedelta(days=30)
+
+
+class WorkflowError(ValueError):
+    """A workflow is defined wrongly; the message says where and what to change."""
+
+
+class UnknownWorkflowError(LookupError):
+    """An order names a workflow or version that this deployment does not have."""
+
+
+class OnFailure(Enum):
+    """What follows when a step failed past recovery."""
+
+    HOLD = "hold"
+    """The order stays in Error until an operator resubmits or undoes it."""
+    UNDO = "undo"
+    """Every step that may have had an effect is undone: the whole fails as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How a step is undone: by the same agent, within a time of its own."""
+
+    time_allowed: timedelta = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One remote action.
+
+    ``after`` names the steps that must be Processed first; None means the step written
+    before it, () means none: such steps run beside each other. ``failures_max`` is how many
+    times it may fail and still be retried. A step without ``undo`` has nothing to undo.
+    """
+
+    name: str
+    agent: str
+    time_allowed: timedelta = timedelta(seconds=60)
+    after: tuple[str, ...] | None = None
+    undo: Undo | None = None
+    failures_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """What decisions know of a step: numbers of its predecessors, times, threshold."""
+
+    name: str
+    after: tuple[int, ...]
+    time_allowed: timedelta
+    undo_time_allowed: timedelta | None
+    failures_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
+    before it is woken again; ``alert_after`` from what age on an operator is told of it.
+    """
+
+    steps: tuple[StepRules, ...]
+    on_failure: OnFailure
+    notify_steps: bool
+    pickup: timedelta
+    alert_after: timedelta
+
+    def dependents(self, number: int) -> tuple[int, ...]:
+        """Return every step that comes after step ``number``, directly or through others."""
+        found = {number}
+        for later in range(number + 1, len(self.steps)):
+            if found.intersection(self.steps[later].after):
+                found.add(later)
+        return tuple(sorted(found - {number}))
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A named, versioned set of steps that succeed or fail as one.
+
+    Raises:
+        WorkflowError: when it could not run as written; checked here, once, not per order.
+    """
+
+    name: str
+    version: int
+    steps: tuple[Step, ...]
+    on_failure: OnFailure = OnFailure.HOLD
+    notify_steps: bool = True
+    pickup: timedelta = timedelta(seconds=30)
+    alert_after: timedelta = timedelta(minutes=10)
+    rules: Rules = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.name, "workflow")
+            for step in self.steps:
+                check_name(step.name, "step")
+                check_name(step.agent, "agent")
+        except ValueError as wrong:
+            raise WorkflowError(f"workflow {self.name!r}: {wrong}") from None
+        if not 1 <= len(self.steps) <= STEPS_MAX:
+            raise WorkflowError(
+                f"workflow {self.name!r} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
+            )
+        if self.version < 1:
+            raise WorkflowError(f"workflow {self.name!r}: versions are counted from 1")
+        object.__setattr__(self, "rules", self._make_rules())
+
+    def _make_rules(self) -> Rules:
+        numbers: dict[str, int] = {}
+        made: list[StepRules] = []
+        for number, step in enumerate(self.steps):
+            made.append(self._step_rules(number, step, numbers))
+            numbers[step.name] = number
+        return Rules(tuple(made), self.on_failure, self.notify_steps, self.pickup, self.alert_after)
+
+    def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
+        where = f"workflow {self.name!r} step {step.name!r}"
+        if step.name in numbers:
+            raise WorkflowError(f"{where} is defined twice")
+        times = [step.time_allowed] + ([step.undo.time_allowed] if step.undo else [])
+        if any(not TIME_ALLOWED_MIN <= time <= TIME_ALLOWED_MAX for time in times):
+            raise WorkflowError(
+                f"{where}: a time allowed lies between {TIME_ALLOWED_MIN} and {TIME_ALLOWED_MAX}"
+            )
+        if not 0 <= step.failures_max <= 1000:
+            raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+        if step.after is None:
+            after: tuple[int, ...] = (number - 1,) if number else ()
+        else:
+            unknown = [name for name in step.after if name not in numbers]
+            if unknown:
+                raise WorkflowError(
+                    f"{where} comes after {unknown[0]!r}, which is not a step written before it"
+                )
+            after = tuple(sorted({numbers[name] for name in step.after}))
+        undo_time = step.undo.time_allowed if step.undo else None
+        return StepRules(step.name, after, step.time_allowed, undo_time, step.failures_max)
+
+
+class Workflows:
+    """Every workflow this deployment can run, by name and version."""
+
+    def __init__(self, workflows: Iterable[Workflow]) -> None:
+        self._by_key: dict[tuple[str, int], Workflow] = {}
+        for workflow in workflows:
+            key = (workflow.name, workflow.version)
+            if key in self._by_key:
+                raise WorkflowError(f"workflow {key[0]!r} version {key[1]} is defined twice")
+            self._by_key[key] = workflow
+        if not self._by_key:
+            raise WorkflowError("no workflow is defined: give at least one")
+
+    def __iter__(self) -> Iterator[Workflow]:
+        """Yield the workflows in the order they were given."""
+        return iter(self._by_key.values())
+
+    def find(self, name: str, version: int | None = None) -> Workflow:
+        """Return a workflow; the newest version where none is named.
+
+        Raises:
+            UnknownWorkflowError: naming what there is.
+        """
+        versions = sorted(v for n, v in self._by_key if n == name)
+        if not versions:
+            known = ", ".join(sorted({n for n, _ in self._by_key}))
+            raise UnknownWorkflowError(f"unknown workflow {name!r}: there is {known}")
+        wanted = versions[-1] if version is None else version
+        if wanted not in versions:
+            there = ", ".join(map(str, versions))
+            raise UnknownWorkflowError(
+                f"workflow {name!r} has no version {wanted}: there is {there}"
+            )
+        return self._by_key[name, wanted]
+
+    def rules(self, name: str, version: int) -> Rules:
+        """Return what the supervisor may know of a workflow."""
+        return self.find(name, version).rules
+
+    def agents(self) -> frozenset[str]:
+        """Return the names of all agents that any step asks for."""
+        return frozenset(step.agent for w in self._by_key.values() for step in w.steps)
