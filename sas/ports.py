@@ -35,10 +35,6 @@ class BusUnavailableError(Exception):
     """The bus did not take a message in time (busy, throttled, cut off). Send it again later."""
 
 
-class UndeliverableError(Exception):
-    """The bus will never take this message: no such queue, no right to send, or too large."""
-
-
 class RefusedError(Exception):
     """A remote service refused for good, and certainly without effect.
 
@@ -127,7 +123,7 @@ class StateStore(Protocol):
         ...
 
     async def add_out(self, due: OutDue) -> None:
-        """Remember that messages of a journal row are still to be sent. Repeating it is harmless."""
+        """Remember that messages of a journal row must still be sent. Repeating is harmless."""
         ...
 
     async def remove_out(self, due: OutDue) -> None:
@@ -172,6 +168,17 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+class UndeliverableError(Exception):
+    """The bus will never take this message: no such queue, no right to send, or too large.
+
+    ``undelivered`` is the message; the text says why.
+    """
+
+    def __init__(self, reason: str, undelivered: Message) -> None:
+        super().__init__(reason)
+        self.undelivered = undelivered
+
+
 class MessageBus(Protocol):
     """Sending. Receiving is the host's: functions are handed their messages."""
 
@@ -182,7 +189,7 @@ class MessageBus(Protocol):
 
         Raises:
             BusUnavailableError: after the bus's own retries.
-            UndeliverableError: the first message that can never be sent, in ``args[1]``.
+            UndeliverableError: naming the first message that can never be sent.
         """
         ...
 
@@ -223,6 +230,10 @@ class Agent(Protocol):
 
     async def undo(self, call: Call) -> Any:
         """Make one attempt to undo what ``do`` with the same key did or may yet do."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
         ...
 
 
