@@ -13,6 +13,10 @@ from sas.domain.messages import JournalEntry
 from sas.domain.model import FINISHED, Details, Order, OrderState, StepRecord, check_moves
 from sas.domain.transitions import Decision
 
+FENCED = "fenced"
+REJECTED = "rejected"
+"""The two words of journal rows that only keep a cause from being acted upon."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepDue:
@@ -99,16 +103,16 @@ def next_change(
     return Change(order, after, entry, out_at if decision.messages else None)
 
 
-def fence(order: Order, *, what: str, by: str, commit_id: str, cause: str, at: datetime) -> Change:
+def fence(order: Order, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
     """Return the change that only remembers a cause, so that nobody acts upon it any more."""
     after = replace(order, seq=order.seq + 1)
-    return Change(order, after, JournalEntry(after.seq, at, what, by, commit_id, cause, ()))
+    return Change(order, after, JournalEntry(after.seq, at, FENCED, by, commit_id, cause, ()))
 
 
 def rejection(details: Details, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
     """Return the change that keeps a place with a Rejected order, where no order exists."""
     order = Order(details, (), seq=1, settled_at=at, rejected=True)
-    entry = JournalEntry(1, at, "rejected", by, commit_id, cause, ())
+    entry = JournalEntry(1, at, REJECTED, by, commit_id, cause, ())
     return Change(None, order, entry)
 
 

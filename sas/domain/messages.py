@@ -34,6 +34,8 @@ class AlertKind(Enum):
     REJECTED = "rejected"
     DEAD_LETTERED = "dead-lettered"
     UNDELIVERABLE = "undeliverable"
+    COMMAND_REFUSED = "command-refused"
+    NOT_RUNNABLE = "not-runnable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,20 @@ def expire(
             return _wake_again(order, step, rules, now)
 
 
+def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
+    """Decide to look at a due step again later, where its workflow is not known here.
+
+    Without its rules nothing can be decided; without this its due row would stand before
+    all others for ever.
+    """
+    step = order.steps[number] if 0 <= number < len(order.steps) else None
+    if step is None or step.complete_by is None or step.complete_by > now:
+        return None
+    later = replace(step, complete_by=now + REWAKE_MAX)
+    alert = Alert(AlertKind.NOT_RUNNABLE, number, f"{why}. Deploy it, or undo the order.")
+    return Decision("postponed", with_step(order.steps, later), (alert,))
+
+
 def resubmit(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide to run again what failed: failed steps to Pending, failed undos to Compensating.
 

@@ -85,6 +85,14 @@ class Rules:
     pickup: timedelta
     alert_after: timedelta
 
+    def predecessors(self, number: int) -> tuple[int, ...]:
+        """Return every step that comes before step ``number``, directly or through others."""
+        found = set(self.steps[number].after)
+        for earlier in range(number - 1, -1, -1):
+            if earlier in found:
+                found.update(self.steps[earlier].after)
+        return tuple(sorted(found))
+
     def dependents(self, number: int) -> tuple[int, ...]:
         """Return every step that comes after step ``number``, directly or through others."""
         found = {number}

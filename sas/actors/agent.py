@@ -1,0 +1,194 @@
+"""Agent: wraps one remote service, retries what may pass, falls silent past CompleteBy.
+
+"The Agent encapsulates calls to remote services, handles errors, retries." Every attempt
+carries the same idempotency key. What is left unknown at CompleteBy is left unsaid: no
+reply, no error, no recovery; that is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sas.actors.context import Context
+from sas.codec import internal
+from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
+from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError, canonical
+from sas.domain.messages import AlertKind, Outcome, Reply
+from sas.domain.model import Direction, Fault
+from sas.ports import Agent, Call, Clock, Message, RefusedError, TransientError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter, within CompleteBy. Seconds."""
+
+    first_delay: float = 0.2
+    delay_max: float = 10.0
+
+    def delay(self, attempt: int, retry_after: timedelta | None) -> float:
+        """Return how long to wait after a failed attempt (from 0): at least what was asked for."""
+        ceiling = min(self.first_delay * 2.0**attempt, self.delay_max)
+        asked = retry_after.total_seconds() if retry_after else 0.0
+        return asked + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
+
+
+class AgentActor:
+    """Handles one agent's request queue."""
+
+    def __init__(
+        self, context: Context, name: str, agent: Agent, policy: RetryPolicy | None = None
+    ) -> None:
+        self._context = context
+        self._name = name
+        self._agent = agent
+        self._policy = policy or RetryPolicy()
+
+    async def handle(self, body: bytes, message_id: str) -> Reply | None:
+        """Take one request; return the reply that was sent, None where there was none to send.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: let the message come again. So does
+            whatever the agent raises that is neither refused nor transient (a bug in it).
+        """
+        queue = self._context.queues.agent(self._name)
+        try:
+            request = internal.decode(body, RequestMessage)
+        except MalformedError as wrong:
+            rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
+            await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+            return None
+        reply = await self._work(request)
+        if reply is None or self._left(request) <= 0:
+            log.info(
+                "silent past CompleteBy: order %s step %s %s epoch %d",
+                request.order_id, request.step_name, request.direction, request.epoch,
+            )  # fmt: skip
+            return None
+        message = internal.from_reply(reply)
+        sent = Message(self._context.queues.replies, message.id, internal.encode(message))
+        await self._context.bus.send([sent])
+        return reply
+
+    async def _work(self, request: RequestMessage) -> Reply | None:
+        if self._left(request) <= 0:
+            return None
+        call = await self._call_of(request)
+        attempt = self._agent.do if request.direction == Direction.DO.value else self._agent.undo
+        try:
+            result = await self._attempts(lambda: attempt(call), request)
+        except RefusedError as refused:
+            return _reply(request, Outcome.REFUSED, fault=Fault(refused.code, str(refused)))
+        except _SilentError:
+            return None
+        text = canonical(result)
+        if len(text.encode()) > RESULT_BYTES_MAX:
+            fault = Fault(
+                "result-too-large",
+                f"agent {self._name} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
+                "are kept: return a reference instead",
+            )
+            return _reply(request, Outcome.REFUSED, fault=fault)
+        return _reply(request, Outcome.DONE, result=text)
+
+    async def _attempts(
+        self, attempt: Callable[[], Awaitable[Any]], request: RequestMessage
+    ) -> Any:
+        """Try until done, refused, or out of time."""
+        number = 0
+        while True:
+            try:
+                return await _within(attempt(), self._left(request), self._context.clock)
+            except TransientError as failed:
+                delay = self._policy.delay(number, failed.retry_after)
+                log.info(
+                    "attempt %d: order %s step %s %s: %s; again in %.1f s",
+                    number + 1, request.order_id, request.step_name, request.direction,
+                    failed, delay,
+                )  # fmt: skip
+            number += 1
+            if delay >= self._left(request):
+                raise _SilentError
+            await self._context.clock.sleep(delay)
+
+    def _left(self, request: RequestMessage) -> float:
+        """Return the seconds until CompleteBy."""
+        return (request.complete_by - self._context.clock.now()).total_seconds()
+
+    async def _call_of(self, request: RequestMessage) -> Call:
+        if request.order is None:
+            return await self._claimed(request)
+        return Call(
+            order_id=request.order_id,
+            step=request.step_name,
+            key=request.idempotency_key,
+            complete_by=request.complete_by,
+            order=internal.value_of(request.order),
+            results={name: internal.value_of(part) for name, part in request.results.items()},
+            own_result=internal.value_of(request.own_result),
+        )
+
+    async def _claimed(self, request: RequestMessage) -> Call:
+        """Redeem a claim check: the order was too large to travel, so read it."""
+        order = await self._context.store.load(request.order_id)
+        if order is None:
+            raise RefusedError("unknown-order", f"order {request.order_id} is no longer stored")
+        results = {
+            step.name: internal.value_of(internal.raw(step.result))
+            for step in order.steps
+            if step.result is not None
+        }
+        return Call(
+            order_id=request.order_id,
+            step=request.step_name,
+            key=request.idempotency_key,
+            complete_by=request.complete_by,
+            order=internal.value_of(internal.raw(order.details.payload)),
+            results={name: value for name, value in results.items() if name != request.step_name},
+            own_result=results.get(request.step_name),
+        )
+
+
+class _SilentError(Exception):
+    """Time is up: say nothing."""
+
+
+async def _within(work: Awaitable[Any], seconds: float, clock: Clock) -> Any:
+    """Return what ``work`` returns unless the clock says that its time is up first."""
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise _SilentError
+    finally:
+        for pending in (task, alarm):
+            pending.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+def _reply(
+    request: RequestMessage,
+    outcome: Outcome,
+    *,
+    result: str | None = None,
+    fault: Fault | None = None,
+) -> Reply:
+    return Reply(
+        request.order_id,
+        request.step,
+        Direction(request.direction),
+        request.epoch,
+        outcome,
+        result,
+        fault,
+    )

@@ -1,0 +1,38 @@
+"""What every actor is wired to, put together once in ``sas.bootstrap``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sas.actors.compose import Addresses
+from sas.actors.outbox import Outbox
+from sas.actors.rejections import Rejections
+from sas.domain.queues import Queues
+from sas.ports import Clock, MessageBus, StateStore
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The ports, the addresses, and this instance's name (it becomes LockedBy)."""
+
+    store: StateStore
+    bus: MessageBus
+    clock: Clock
+    to: Addresses
+    instance: str
+    outbox: Outbox
+    rejections: Rejections
+
+    @property
+    def queues(self) -> Queues:
+        """Return the names of the queues."""
+        return self.to.queues
+
+    @classmethod
+    def of(
+        cls, store: StateStore, bus: MessageBus, clock: Clock, to: Addresses, instance: str
+    ) -> Context:
+        """Return a context with its outbox and rejections over the given ports."""
+        rejections = Rejections(bus, clock, to)
+        outbox = Outbox(store, bus, clock, to, rejections)
+        return cls(store, bus, clock, to, instance, outbox, rejections)

@@ -1,0 +1,171 @@
+"""Dead letters: finish what was recorded, fence what was not, never decide.
+
+A message that is dead-lettered is finished. Its cause is looked up: what it led to is
+sent (again). Where it led to nothing, its cause is fenced first, so that a slow handler
+of it, or a rival, can no longer act upon it; only then is anybody told.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from uuid import uuid4
+
+from sas.actors.context import Context
+from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
+from sas.codec import internal
+from sas.codec.internal import CommandMessage, Internal, ReplyMessage, RequestMessage, WakeMessage
+from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError
+from sas.domain.changes import FENCED, REJECTED, fence, rejection
+from sas.domain.ids import cause_of
+from sas.domain.messages import AlertKind
+from sas.domain.model import Details
+from sas.ports import Business, ConflictError
+
+log = logging.getLogger(__name__)
+_INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter as the queue hands it over. Only ``body`` is believed; the others are
+    metadata, which a JSON body can forge: they are for people to read.
+    """
+
+    body: bytes
+    message_id: str
+    source_queue: str | None
+    reason: str | None
+    description: str | None
+
+
+class DeadLetters:
+    """Handles the ``dead-letters`` queue, to which every queue forwards."""
+
+    def __init__(
+        self, context: Context, business: Business, order_bytes_max: int = ORDER_BYTES_MAX
+    ) -> None:
+        self._context = context
+        self._bytes_max = order_bytes_max
+        self._shell = Shell(context, business.workflow_of)
+
+    async def handle(self, letter: DeadLetter) -> None:
+        """Take one dead letter.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError, ContentionError: let it come again.
+        """
+        try:
+            message = internal.decode(letter.body, _INTERNAL)
+        except MalformedError:
+            await self._not_internal(letter)
+            return
+        match message:
+            case RequestMessage():
+                # Agents commit nothing: the step's CompleteBy brings the supervisor to it.
+                await self._put_aside(letter, message.order_id)
+            case WakeMessage() | CommandMessage():
+                cause = cause_of(self._context.queues.scheduler, message.id)
+                await self._finish(message.order_id, cause, letter)
+            case ReplyMessage():
+                cause = cause_of(self._context.queues.replies, message.id)
+                await self._finish(message.order_id, cause, letter)
+
+    async def _not_internal(self, letter: DeadLetter) -> None:
+        try:
+            submission = parse_order(letter.body, letter.message_id, self._bytes_max)
+        except MalformedError:
+            sender = salvage(letter.body)
+            await self._put_aside(letter, sender.order_id)
+            return
+        cause = cause_of(self._context.queues.orders, submission.submission_id)
+        if await self._finished(submission.order_id, cause):
+            return
+        if await self._fenced_order(submission, cause):
+            rejected = self._rejection(letter, submission.order_id)
+            await self._context.rejections.order(rejected, salvage(letter.body))
+
+    async def _finish(self, order_id: str, cause: str, letter: DeadLetter) -> None:
+        if await self._finished(order_id, cause):
+            return
+        if await self._fenced(order_id, cause):
+            await self._put_aside(letter, order_id)
+
+    async def _finished(self, order_id: str, cause: str) -> bool:
+        """Send what a cause led to, if it led to anything that is not a fence."""
+        order = await self._context.store.load(order_id)
+        entry = await self._context.store.recorded(order_id, cause)
+        if order is None or entry is None or entry.what in {FENCED, REJECTED}:
+            return False
+        log.info("dead letter of order %s: finishing %s", order_id, entry.what)
+        await self._shell.repeat(order, cause)
+        return True
+
+    async def _fenced(self, order_id: str, cause: str) -> bool:
+        """Remember a cause as given up; False where it was finished by somebody meanwhile."""
+        for attempt in range(CONFLICTS_MAX):
+            order = await self._context.store.load(order_id)
+            if order is None:
+                return True
+            entry = await self._context.store.recorded(order_id, cause)
+            if entry is not None:
+                return entry.what in {FENCED, REJECTED} or not await self._finished(order_id, cause)
+            change = fence(
+                order,
+                by=f"dead letters {self._context.instance}",
+                commit_id=uuid4().hex,
+                cause=cause,
+                at=self._context.clock.now(),
+            )
+            try:
+                await self._context.store.commit(change)
+            except ConflictError:
+                await self._context.clock.sleep(backoff(attempt))
+            else:
+                return True
+        raise ContentionError(f"order {order_id}: rivals won {CONFLICTS_MAX} times; it comes again")
+
+    async def _fenced_order(self, submission: Submission, cause: str) -> bool:
+        """Keep the place of an order that was never written; fence the cause if one exists."""
+        now = self._context.clock.now()
+        details = Details(
+            order_id=submission.order_id,
+            workflow=submission.workflow,
+            version=submission.version or 0,
+            payload=submission.payload,
+            content_hash=submission.content_hash,
+            reply_queue=submission.reply_queue,
+            correlation_id=submission.correlation_id,
+            submitted_at=now,
+        )
+        by = f"dead letters {self._context.instance}"
+        change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
+        try:
+            await self._context.store.commit(change)
+        except ConflictError:
+            return await self._fenced(submission.order_id, cause)
+        return True
+
+    async def _put_aside(self, letter: DeadLetter, order_id: str | None) -> None:
+        rejected = self._rejection(letter, order_id)
+        queues = self._context.queues
+        if letter.source_queue in {queues.alerts, queues.rejected}:
+            # Nobody read it in time. It is kept on; an alert about an alert would never end.
+            await self._context.rejections.keep(rejected)
+            return
+        await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
+
+    def _rejection(self, letter: DeadLetter, order_id: str | None) -> Rejection:
+        why = letter.reason or "dead-lettered"
+        said = f": {letter.description}" if letter.description else ""
+        return Rejection(
+            body=letter.body,
+            reason="dead-lettered",
+            description=f"the queue gave it up ({why}{said})"[:1000],
+            source_queue=letter.source_queue or "unknown",
+            message_id=letter.message_id,
+            order_id=order_id,
+            correlation_id=None,
+        )

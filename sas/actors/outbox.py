@@ -1,0 +1,87 @@
+"""Sending what the journal remembers: internal messages first, then notifications.
+
+Nothing to be sent is ever only in memory: whoever calls this has committed the journal
+row before, and a trigger message (or an out row) that brings it here again if it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from sas.actors.compose import Addresses, compose
+from sas.actors.rejections import Rejections
+from sas.domain.changes import OutDue
+from sas.domain.messages import JournalEntry
+from sas.domain.model import Order
+from sas.domain.workflow import Workflow
+from sas.ports import (
+    BusUnavailableError,
+    Clock,
+    Message,
+    MessageBus,
+    StateStore,
+    UndeliverableError,
+)
+
+log = logging.getLogger(__name__)
+OUT_AGAIN_AFTER = timedelta(seconds=30)
+
+
+class Outbox:
+    """Sends the messages of journal rows."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        bus: MessageBus,
+        clock: Clock,
+        to: Addresses,
+        rejections: Rejections,
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._to = to
+        self._rejections = rejections
+
+    async def send(
+        self,
+        order: Order,
+        entry: JournalEntry,
+        workflow: Workflow | None,
+        out: OutDue | None = None,
+    ) -> None:
+        """Send what a journal row remembers; its out row, where there is one, goes afterwards.
+
+        A notification that fails transiently leaves (or keeps) an out row; one that can never
+        be delivered goes to the rejected queue with an alert and counts as sent.
+
+        Raises:
+            BusUnavailableError: an internal message could not be sent; let the trigger come again.
+        """
+        within, outside = compose(order, entry, workflow, self._to)
+        await self.send_all(within, order)
+        try:
+            await self.send_all(outside, order)
+        except BusUnavailableError as failed:
+            log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
+            if out is None:
+                again = self._clock.now() + OUT_AGAIN_AFTER
+                await self._store.add_out(OutDue(again, order.order_id, entry.seq))
+            return
+        if out is not None:
+            await self._store.remove_out(out)
+
+    async def send_all(self, messages: list[Message], order: Order) -> None:
+        """Send in order; what is undeliverable is put aside with an alert, the rest goes on."""
+        left = messages
+        while left:
+            try:
+                await self._bus.send(left)
+            except UndeliverableError as refused:
+                await self._rejections.undeliverable(refused, order)
+                # What stood before it was sent, or goes again under its own id: harmless.
+                left = [message for message in left if message is not refused.undelivered]
+            else:
+                return

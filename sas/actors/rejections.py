@@ -1,0 +1,124 @@
+"""What cannot be processed is kept, its sender told, the operator alerted. Nothing is dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from sas.actors.compose import Addresses, alert, notification
+from sas.codec import outward
+from sas.codec.orders import Salvage
+from sas.codec.outward import Rejection
+from sas.domain.ids import key_time
+from sas.domain.messages import AlertKind, Notice
+from sas.domain.model import Order, OrderState
+from sas.domain.queues import ForbiddenReplyQueueError
+from sas.ports import Clock, Message, MessageBus, UndeliverableError
+
+log = logging.getLogger(__name__)
+
+
+class Rejections:
+    """Puts messages aside on ``orders-rejected``."""
+
+    def __init__(self, bus: MessageBus, clock: Clock, to: Addresses) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._to = to
+
+    async def order(self, rejection: Rejection, sender: Salvage) -> None:
+        """Put an order message aside and tell its application, where it can be told."""
+        await self.put_aside(rejection, AlertKind.REJECTED)
+        if sender.reply_queue is None:
+            return
+        try:
+            reply_queue = self._to.queues.check_reply_queue(sender.reply_queue)
+        except ForbiddenReplyQueueError:
+            return
+        told = self._told(rejection, sender, reply_queue)
+        try:
+            await self._bus.send([told])
+        except UndeliverableError as refused:
+            log.warning("a rejection could not be told on %s: %s", reply_queue, refused)
+
+    async def put_aside(self, rejection: Rejection, kind: AlertKind) -> None:
+        """Keep a message whole on the rejected queue and alert the operator.
+
+        Raises:
+            BusUnavailableError: let the trigger come again; every id stays the same.
+        """
+        await self.keep(rejection)
+        base = _base_id(rejection)
+        text = (
+            f"A message of queue {rejection.source_queue} was put on {self._to.queues.rejected}: "
+            f"{rejection.description}"
+        )
+        body = outward.AlertMessage(
+            kind=kind.value,
+            at=key_time(self._clock.now()),
+            text=text,
+            id=f"{base}/alert",
+            order_id=rejection.order_id,
+        )
+        await self._bus.send([alert(body, self._to)])
+
+    async def keep(self, rejection: Rejection) -> None:
+        """Keep a message whole on the rejected queue, and tell nobody."""
+        base = _base_id(rejection)
+        log.warning(
+            "put aside a message of %s: %s: %s",
+            rejection.source_queue, rejection.reason, rejection.description,
+        )  # fmt: skip
+        now = self._clock.now()
+        parts = outward.rejected_parts(rejection, at=now, id_base=base)
+        messages = [
+            Message(
+                self._to.queues.rejected,
+                part.id,
+                outward.encode(part),
+                correlation_id=part.correlation_id,
+                properties={"sas_reason": part.reason, "sas_source_queue": part.source_queue},
+            )
+            for part in parts
+        ]
+        await self._bus.send(messages)
+
+    async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
+        """Put aside a message that no queue takes; it counts as sent and never blocks the order."""
+        message = refused.undelivered
+        if message.queue in {self._to.queues.rejected, self._to.queues.alerts}:
+            log.error("%s takes no messages: %s; lost: %r", message.queue, refused, message.body)
+            return
+        rejection = Rejection(
+            body=message.body,
+            reason="undeliverable",
+            description=f"queue {message.queue} does not take it: {refused}",
+            source_queue=message.queue,
+            message_id=message.message_id,
+            order_id=order.order_id,
+            correlation_id=order.details.correlation_id,
+        )
+        await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
+
+    def _told(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
+        data = outward.NotificationData(
+            order_id=sender.order_id or "",
+            state=OrderState.REJECTED.value,
+            correlation_id=sender.correlation_id,
+            error=outward.Error(rejection.reason, rejection.description),
+        )
+        return notification(
+            Notice.REJECTED,
+            data,
+            own_id=f"{_base_id(rejection)}/told",
+            reply_queue=reply_queue,
+            at=self._clock.now(),
+            to=self._to,
+        )
+
+
+def _base_id(rejection: Rejection) -> str:
+    """The same message rejected again (a redelivery) has the same ids; another one has others."""
+    digest = hashlib.sha256(rejection.body)
+    digest.update(f"|{rejection.source_queue}|{rejection.message_id}|{rejection.reason}".encode())
+    return f"rejected/{digest.hexdigest()[:32]}"

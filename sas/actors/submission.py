@@ -1,0 +1,191 @@
+"""Submission: the order and its state records are written together, in one operation."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from uuid import uuid4
+
+from sas.actors.compose import notification
+from sas.actors.context import Context
+from sas.actors.shell import Acted, ContentionError, backoff
+from sas.codec import outward
+from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError
+from sas.domain.changes import Change, first_change, revival
+from sas.domain.ids import cause_hash, cause_of
+from sas.domain.messages import Notice
+from sas.domain.model import Details, Order
+from sas.domain.queues import ForbiddenReplyQueueError
+from sas.domain.transitions import submit
+from sas.domain.workflow import UnknownWorkflowError, Workflow
+from sas.ports import Business, ConflictError
+
+log = logging.getLogger(__name__)
+_TRIES = 8
+
+
+class Submitter:
+    """Handles the ``orders`` queue."""
+
+    def __init__(
+        self, context: Context, business: Business, order_bytes_max: int = ORDER_BYTES_MAX
+    ) -> None:
+        self._context = context
+        self._business = business
+        self._bytes_max = order_bytes_max
+
+    async def handle(self, body: bytes, message_id: str) -> None:
+        """Take one message of the ``orders`` queue; return when nothing of it can be lost.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: let the message come again.
+        """
+        try:
+            submission, workflow = self._checked(body, message_id)
+        except MalformedError as wrong:
+            await self._reject(body, message_id, wrong)
+            return
+        try:
+            await self._take(submission, workflow)
+        except MalformedError as conflict:
+            await self._reject(body, message_id, conflict)
+
+    def _checked(self, body: bytes, message_id: str) -> tuple[Submission, Workflow]:
+        submission = parse_order(body, message_id, self._bytes_max)
+        try:
+            self._context.queues.check_reply_queue(submission.reply_queue)
+            workflow = self._business.workflows.find(submission.workflow, submission.version)
+            check = self._business.checks.get(workflow.name)
+            if check is not None:
+                check(submission.payload.encode())
+        except ForbiddenReplyQueueError as wrong:
+            raise MalformedError("forbidden-reply-queue", str(wrong)) from None
+        except UnknownWorkflowError as wrong:
+            raise MalformedError("unknown-workflow", str(wrong)) from None
+        except ValueError as wrong:
+            raise MalformedError("invalid-order", str(wrong)) from None
+        return submission, workflow
+
+    async def _take(self, submission: Submission, workflow: Workflow) -> None:
+        now = self._context.clock.now()
+        details = Details(
+            order_id=submission.order_id,
+            workflow=workflow.name,
+            version=workflow.version,
+            payload=submission.payload,
+            content_hash=submission.content_hash,
+            reply_queue=submission.reply_queue,
+            correlation_id=submission.correlation_id,
+            submitted_at=now,
+        )
+        cause = cause_of(self._context.queues.orders, submission.submission_id)
+        change = first_change(
+            details,
+            submit(workflow.rules, now=now),
+            by=self._context.instance,
+            commit_id=uuid4().hex,
+            cause=cause,
+            at=now,
+        )
+        if not await self._committed(change, workflow):
+            await self._meet(submission, details, cause, workflow)
+
+    async def _meet(
+        self, submission: Submission, details: Details, cause: str, workflow: Workflow
+    ) -> None:
+        """The order id is taken: the same order again, another order, or a rejected place."""
+        for attempt in range(_TRIES):
+            order = await self._context.store.load(details.order_id)
+            if order is not None:
+                done = await self._met(order, submission, details, cause, workflow)
+                if done:
+                    log.info("order %s: %s", order.order_id, done.value)
+                    return
+            await self._context.clock.sleep(backoff(attempt))
+        raise ContentionError(f"order {details.order_id}: rivals won {_TRIES} times")
+
+    async def _met(
+        self,
+        order: Order,
+        submission: Submission,
+        details: Details,
+        cause: str,
+        workflow: Workflow,
+    ) -> Acted | None:
+        entry = await self._context.store.recorded(order.order_id, cause)
+        if order.rejected and entry is None:
+            change = _revived(
+                order, details, workflow, cause, self._context.instance, details.submitted_at
+            )
+            return Acted.COMMITTED if await self._committed(change, workflow) else None
+        if order.rejected:
+            return Acted.REPEATED  # this very submission was given up and fenced
+        if order.details.content_hash != submission.content_hash:
+            raise MalformedError(
+                "order-id-taken",
+                f"order_id {order.order_id!r} was submitted before with other content: "
+                "give every order an id of its own; the first one goes on unchanged",
+            )
+        if entry is not None:
+            await self._context.outbox.send(order, entry, self._business.workflow_of(order))
+            return Acted.REPEATED
+        await self._tell_duplicate(order, submission, cause)
+        return Acted.NOTHING
+
+    async def _committed(self, change: Change, workflow: Workflow) -> bool:
+        try:
+            order = await self._context.store.commit(change)
+        except ConflictError:
+            return False
+        await self._context.outbox.send(order, change.entry, workflow)
+        return True
+
+    async def _tell_duplicate(self, order: Order, submission: Submission, cause: str) -> None:
+        """The same order under another submission changes nothing and is told so."""
+        data = outward.NotificationData(
+            order_id=order.order_id,
+            state=order.process_state.value,
+            workflow=order.details.workflow,
+            version=order.details.version,
+            correlation_id=submission.correlation_id,
+            seq=order.seq,
+            duplicate=True,
+        )
+        told = notification(
+            Notice.RECEIVED,
+            data,
+            own_id=f"{order.order_id}/again/{cause_hash(cause)[:12]}",
+            reply_queue=submission.reply_queue,
+            at=self._context.clock.now(),
+            to=self._context.to,
+        )
+        await self._context.outbox.send_all([told], order)
+
+    async def _reject(self, body: bytes, message_id: str, wrong: MalformedError) -> None:
+        sender = salvage(body)
+        rejection = Rejection(
+            body=body,
+            reason=wrong.reason,
+            description=wrong.description,
+            source_queue=self._context.queues.orders,
+            message_id=message_id,
+            order_id=sender.order_id,
+            correlation_id=sender.correlation_id,
+        )
+        await self._context.rejections.order(rejection, sender)
+
+
+def _revived(
+    order: Order, details: Details, workflow: Workflow, cause: str, by: str, at: datetime
+) -> Change:
+    return revival(
+        order,
+        details,
+        submit(workflow.rules, now=at),
+        by=by,
+        commit_id=uuid4().hex,
+        cause=cause,
+        at=at,
+    )

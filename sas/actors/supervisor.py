@@ -1,0 +1,152 @@
+"""Supervisor: finds what has expired and has it recovered. It knows no business, no agents.
+
+A timer has no redelivery, so each of its transitions leaves an out row until its
+messages are sent. Several may sweep at once: the lease only saves work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from sas.actors.context import Context
+from sas.actors.outbox import OUT_AGAIN_AFTER
+from sas.actors.shell import CONFLICTS_MAX, backoff
+from sas.domain import transitions
+from sas.domain.changes import Due, OutDue, StepDue, next_change
+from sas.domain.model import Order
+from sas.domain.transitions import Decision
+from sas.domain.workflow import Rules, UnknownWorkflowError
+from sas.ports import BusUnavailableError, ConflictError, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+LEASE = "supervisor"
+SWEEP_DUE_MAX = 2000
+"""Due rows that one sweep takes at most; what is left waits for the next."""
+SHARD_DUE_MAX = 100
+"""Due rows taken from one shard before the next has its turn, so that none starves."""
+AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What one sweep did, by kind of transition."""
+
+    led: bool = True
+    looked_at: int = 0
+    failed: int = 0
+    done: dict[str, int] = field(default_factory=dict)
+
+    def count(self, what: str) -> None:
+        """Count one transition."""
+        self.done[what] = self.done.get(what, 0) + 1
+
+
+class Supervisor:
+    """Runs on a timer."""
+
+    def __init__(
+        self,
+        context: Context,
+        rules_of: Callable[[str, int], Rules],
+        lease_time: timedelta = timedelta(seconds=60),
+    ) -> None:
+        self._context = context
+        self._rules_of = rules_of
+        self._lease_time = lease_time
+
+    async def sweep(self) -> Sweep:
+        """Go through every shard's due rows once, oldest first, within bounds.
+
+        An order that cannot be helped now (the store or the bus is down, a bug) is logged and
+        counted; the others go on, and its due row brings it back.
+        """
+        now = self._context.clock.now()
+        holder = self._context.instance
+        store = self._context.store
+        if not await store.acquire_lease(LEASE, holder, now + self._lease_time, now):
+            return Sweep(led=False)
+        found = Sweep()
+        gate = asyncio.Semaphore(AT_ONCE)
+        shards = list(store.shards)
+        first = int(now.timestamp()) % len(shards)
+        for shard in shards[first:] + shards[:first]:
+            if found.looked_at >= SWEEP_DUE_MAX:
+                break
+            rows = await store.due(shard, now, SHARD_DUE_MAX)
+            found.looked_at += len(rows)
+            await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+        if found.looked_at:
+            log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
+        return found
+
+    async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            try:
+                what = await self._look_at(row)
+            except (StoreUnavailableError, BusUnavailableError) as down:
+                found.failed += 1
+                log.warning("order %s waits for the next sweep: %s", row.order_id, down)
+            except Exception:  # one order's trouble must not stop the sweep of all others
+                found.failed += 1
+                log.exception("order %s could not be supervised", row.order_id)
+            else:
+                if what:
+                    found.count(what)
+
+    async def _look_at(self, row: Due) -> str | None:
+        if isinstance(row, OutDue):
+            return await self._send_out(row)
+        return await self._expire(row)
+
+    async def _send_out(self, row: OutDue) -> str | None:
+        store = self._context.store
+        order = await store.load(row.order_id)
+        entry = await store.entry(row.order_id, row.seq)
+        if order is None or entry is None:
+            log.error("order %s: out row of seq %d without a journal row", row.order_id, row.seq)
+            await store.remove_out(row)
+            return None
+        await self._context.outbox.send(order, entry, None, out=row)
+        return "sent again"
+
+    async def _expire(self, row: StepDue) -> str | None:
+        for attempt in range(CONFLICTS_MAX):
+            order = await self._context.store.load(row.order_id)
+            if order is None:
+                return None
+            now = self._context.clock.now()
+            decision = self._decide(order, row, now)
+            if decision is None:
+                return None
+            out_at = now + OUT_AGAIN_AFTER
+            change = next_change(
+                order,
+                decision,
+                by=f"supervisor {self._context.instance}",
+                commit_id=uuid4().hex,
+                cause=None,
+                at=now,
+                out_at=out_at,
+            )
+            try:
+                after = await self._context.store.commit(change)
+            except ConflictError:
+                await self._context.clock.sleep(backoff(attempt))
+                continue
+            out = OutDue(out_at, order.order_id, change.entry.seq)
+            await self._context.outbox.send(after, change.entry, None, out=out)
+            return decision.what
+        return None
+
+    def _decide(self, order: Order, row: StepDue, now: datetime) -> Decision | None:
+        try:
+            rules = self._rules_of(order.details.workflow, order.details.version)
+        except UnknownWorkflowError as unknown:
+            return transitions.postpone(order, row.step, str(unknown), now=now)
+        return transitions.expire(order, row.step, row.epoch, rules, now=now)

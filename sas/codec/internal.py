@@ -1,0 +1,153 @@
+"""The messages between scheduler, agents and operator: versioned, unknown members refused."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from sas.codec.strict import MalformedError, convert, parse
+from sas.domain.ids import check_order_id, reply_id
+from sas.domain.messages import Command, Outcome, Reply, Verb
+from sas.domain.model import Direction, Fault
+
+RESULT_BYTES_MAX = 48 * 1024
+"""A step's result, as JSON. Larger things belong elsewhere, with a reference here."""
+
+INLINE_BYTES_MAX = 160 * 1024
+"""A request body up to here carries the order; beyond it, its agent reads it from the store."""
+
+
+class Envelope(
+    msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
+):
+    """What every internal message has: its version, its own id and the order it is about."""
+
+    v: Literal[1] = 1
+    id: str
+    order_id: str
+
+
+class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
+    """To the scheduler: look at this order."""
+
+
+class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True):
+    """To the scheduler, from an operator. ``id`` is unique to the wish."""
+
+    verb: Literal["resubmit", "undo"]
+    seq: int
+    by: str
+
+
+class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True):
+    """To an agent: do or undo one step.
+
+    ``order`` None means that it did not fit: read it from the state store (a claim check).
+    """
+
+    workflow: str
+    step: int
+    step_name: str
+    direction: Literal["do", "undo"]
+    epoch: int
+    complete_by: datetime
+    idempotency_key: str
+    order: msgspec.Raw | None = None
+    results: dict[str, msgspec.Raw] = {}
+    own_result: msgspec.Raw | None = None
+
+
+class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Why an agent was refused."""
+
+    code: str
+    message: str
+
+
+class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaults=True):
+    """From an agent to the scheduler, the channel back."""
+
+    step: int
+    direction: Literal["do", "undo"]
+    epoch: int
+    outcome: Literal["done", "refused"]
+    result: msgspec.Raw | None = None
+    error: FaultBody | None = None
+
+
+Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage
+
+
+M = TypeVar("M", bound=Envelope)
+
+
+def decode(body: bytes, kind: type[M]) -> M:
+    """Return an internal message of this kind (a union of kinds will do).
+
+    Raises:
+        MalformedError: the body is none, or its order id cannot be one.
+    """
+    parse(body)
+    message = convert(body, kind)
+    try:
+        check_order_id(message.order_id)
+    except ValueError as wrong:
+        raise MalformedError("invalid-order-id", str(wrong)) from None
+    if not 0 < len(message.id) <= 200:
+        raise MalformedError("invalid", "the member 'id' has no or over 200 characters")
+    return message
+
+
+def encode(message: Internal) -> bytes:
+    """Return the bytes of an internal message."""
+    return msgspec.json.encode(message)
+
+
+def to_reply(message: ReplyMessage) -> Reply:
+    """Return an agent's reply as the domain knows it."""
+    result = bytes(message.result).decode() if message.result is not None else None
+    if result is not None and len(result.encode()) > RESULT_BYTES_MAX:
+        raise MalformedError(
+            "result-too-large", f"a step's result is at most {RESULT_BYTES_MAX:,} bytes of JSON"
+        )
+    fault = Fault(message.error.code, message.error.message) if message.error else None
+    return Reply(
+        message.order_id,
+        message.step,
+        Direction(message.direction),
+        message.epoch,
+        Outcome(message.outcome),
+        result,
+        fault,
+    )
+
+
+def from_reply(reply: Reply) -> ReplyMessage:
+    """Return an agent's reply as it travels; its id is the same for every repeat."""
+    return ReplyMessage(
+        id=reply_id(reply.order_id, reply.step, reply.direction.value, reply.epoch),
+        order_id=reply.order_id,
+        step=reply.step,
+        direction=reply.direction.value,
+        epoch=reply.epoch,
+        outcome=reply.outcome.value,
+        result=raw(reply.result),
+        error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
+    )
+
+
+def to_command(message: CommandMessage) -> Command:
+    """Return an operator's command as the domain knows it."""
+    return Command(message.id, message.order_id, Verb(message.verb), message.seq, message.by)
+
+
+def raw(text: str | None) -> msgspec.Raw | None:
+    """Return JSON text to be put into a message as it is."""
+    return msgspec.Raw(text.encode()) if text is not None else None
+
+
+def value_of(part: msgspec.Raw | None) -> Any:
+    """Return what a raw part of a message says; None where it is absent."""
+    return None if part is None else parse(bytes(part))

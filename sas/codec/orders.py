@@ -1,0 +1,122 @@
+"""The order as an application sends it: the public contract of the ``orders`` queue.
+
+No member's name may equal, whatever its case, that of a Service Bus metadata field: the
+Functions host lets a JSON body override those (a test holds this).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from sas.codec.strict import MalformedError, canonical, convert, parse
+from sas.domain.ids import InvalidIdError, check_order_id
+
+ORDER_BYTES_MAX = 256 * 1024
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """One order, as it lies on the ``orders`` queue.
+
+    ``order`` is the business's own; ``submission_id`` names this submission, so that a repeat
+    of it can be told from another one (the message's MessageId stands in where it is absent);
+    ``workflow_version`` absent means the newest.
+    """
+
+    order_id: str
+    workflow: Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
+    reply_queue: Annotated[str, msgspec.Meta(min_length=1, max_length=260)]
+    order: msgspec.Raw
+    correlation_id: _Id | None = None
+    submission_id: _Id | None = None
+    workflow_version: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An order message that is well formed. ``payload`` is the order's JSON exactly as sent."""
+
+    order_id: str
+    workflow: str
+    version: int | None
+    reply_queue: str
+    correlation_id: str | None
+    submission_id: str
+    payload: str
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What could be read of a message that cannot be used, to tell its sender all the same."""
+
+    order_id: str | None = None
+    reply_queue: str | None = None
+    correlation_id: str | None = None
+
+
+def parse_order(body: bytes, message_id: str, bytes_max: int = ORDER_BYTES_MAX) -> Submission:
+    """Return what an application submitted.
+
+    Raises:
+        MalformedError: with a reason code and a sentence that says what to change.
+    """
+    if len(body) > bytes_max:
+        raise MalformedError(
+            "too-large",
+            f"the message has {len(body):,} bytes, at most {bytes_max:,} are taken: "
+            "send large parts elsewhere and a reference to them in the order",
+        )
+    value = parse(body)
+    if not isinstance(value, dict):
+        raise MalformedError("invalid", "the body is not a JSON object: send an order message")
+    message = convert(body, OrderMessage)
+    if not isinstance(value["order"], dict):
+        raise MalformedError("invalid", "Expected `object` - at `$.order`")
+    try:
+        check_order_id(message.order_id)
+    except InvalidIdError as wrong:
+        raise MalformedError("invalid-order-id", str(wrong)) from None
+    return Submission(
+        order_id=message.order_id,
+        workflow=message.workflow,
+        version=message.workflow_version,
+        reply_queue=message.reply_queue,
+        correlation_id=message.correlation_id,
+        submission_id=message.submission_id or message_id,
+        payload=bytes(message.order).decode("utf-8"),
+        content_hash=content_hash(message.workflow, message.reply_queue, value["order"]),
+    )
+
+
+def content_hash(workflow: str, reply_queue: str, order: Any) -> str:
+    """Return what tells the same order sent twice from another one under the same id.
+
+    ``correlation_id`` and ``submission_id`` are the sending's, not the order's.
+    """
+    return hashlib.sha256(canonical([workflow, reply_queue, order]).encode()).hexdigest()
+
+
+def salvage(body: bytes) -> Salvage:
+    """Return what can be read of a message that was refused; never raises."""
+    try:
+        value = parse(body[: 4 * ORDER_BYTES_MAX])
+    except MalformedError:
+        return Salvage()
+    if not isinstance(value, dict):
+        return Salvage()
+    texts = {
+        name: text
+        for name in ("order_id", "reply_queue", "correlation_id")
+        if isinstance(text := value.get(name), str) and 0 < len(text) <= 260
+    }
+    return Salvage(**texts)
+
+
+def encode_order(message: OrderMessage) -> bytes:
+    """Return the bytes of an order message; the other half of ``parse_order``."""
+    return msgspec.json.encode(message)

@@ -1,0 +1,148 @@
+"""Settings, read once from the environment and checked; every name in one place.
+
+``README.md`` has the table of them. ``local.settings.json`` and the Bicep in ``infra``
+give the same names; a test holds the three together.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sas.domain.queues import Queues
+
+CONNECTION = "ServiceBus"
+"""The name of the Functions connection: a connection string under this very name, or
+``ServiceBus__fullyQualifiedNamespace`` with a managed identity."""
+
+QUEUE_SETTINGS: Mapping[str, str] = {
+    "orders": "SAS_QUEUE_ORDERS",
+    "scheduler": "SAS_QUEUE_SCHEDULER",
+    "replies": "SAS_QUEUE_AGENT_REPLIES",
+    "alerts": "SAS_QUEUE_OPERATOR_ALERTS",
+    "rejected": "SAS_QUEUE_ORDERS_REJECTED",
+    "dead_letters": "SAS_QUEUE_DEAD_LETTERS",
+    "agent_prefix": "SAS_QUEUE_AGENT_PREFIX",
+    "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
+}
+"""Field of ``Queues`` to the setting that names it."""
+
+
+class SettingError(ValueError):
+    """A setting is missing or wrong; the message names it and says what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How to reach a service: by connection string, or by address and managed identity."""
+
+    connection_string: str | None = None
+    address: str | None = None
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that differs between one deployment and another."""
+
+    service_bus: Endpoint
+    tables: Endpoint
+    table: str
+    shards: int
+    queues: Queues
+    source: str
+    instance: str
+    order_bytes_max: int
+    supervisor_lease: timedelta
+    agent_first_delay: float
+    agent_delay_max: float
+
+
+def read_config(environ: Mapping[str, str] | None = None) -> Config:
+    """Return the settings.
+
+    Raises:
+        SettingError: naming the setting that is missing or wrong.
+    """
+    env = os.environ if environ is None else environ
+    return Config(
+        service_bus=_service_bus(env),
+        tables=_tables(env),
+        table=_table_name(env),
+        shards=_whole(env, "SAS_SHARDS", 16, 1, 256),
+        queues=read_queues(env),
+        source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
+        instance=_instance(env),
+        order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 1024 * 1024),
+        supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
+        agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
+        agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
+    )
+
+
+def read_queues(env: Mapping[str, str]) -> Queues:
+    """Return the names of the queues, each from its setting or by its default."""
+    given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
+    return Queues(**given)
+
+
+def _service_bus(env: Mapping[str, str]) -> Endpoint:
+    text = env.get(CONNECTION) or env.get(f"AzureWebJobs{CONNECTION}")
+    if text:
+        return Endpoint(connection_string=text)
+    address = env.get(f"{CONNECTION}__fullyQualifiedNamespace")
+    if address:
+        return Endpoint(address=address, client_id=env.get(f"{CONNECTION}__clientId"))
+    raise SettingError(
+        f"the setting {CONNECTION} is missing: give a Service Bus connection string, or "
+        f"{CONNECTION}__fullyQualifiedNamespace for a managed identity"
+    )
+
+
+def _tables(env: Mapping[str, str]) -> Endpoint:
+    address = env.get("SAS_TABLES__endpoint")
+    if address:
+        return Endpoint(address=address, client_id=env.get("SAS_TABLES__clientId"))
+    text = env.get("SAS_TABLES") or env.get("AzureWebJobsStorage")
+    if not text:
+        raise SettingError(
+            "the setting SAS_TABLES is missing: give a Storage connection string "
+            "(UseDevelopmentStorage=true for Azurite), or SAS_TABLES__endpoint, for instance "
+            "https://ACCOUNT.table.core.windows.net, for a managed identity"
+        )
+    return Endpoint(connection_string=text)
+
+
+def _table_name(env: Mapping[str, str]) -> str:
+    name = env.get("SAS_TABLE", "orders")
+    if not (name.isascii() and name.isalnum() and name[0].isalpha() and 3 <= len(name) <= 63):
+        raise SettingError(
+            f"SAS_TABLE={name!r}: 3 to 63 letters and digits, beginning with a letter"
+        )
+    return name
+
+
+def _instance(env: Mapping[str, str]) -> str:
+    given = env.get("SAS_INSTANCE") or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
+    return f"{given[:40]}:{os.getpid()}"
+
+
+def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = env.get(name, str(default))
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise SettingError(f"{name}={text!r}: give a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 86_400:
+        raise SettingError(f"{name}={text!r}: give seconds, more than 0 and less than a day")
+    return value

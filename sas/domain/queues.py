@@ -1,0 +1,52 @@
+"""The names of the queues, and which of them an application may be answered on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_REPLY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+QUEUE_NAME_LENGTH_MAX = 200
+
+
+class ForbiddenReplyQueueError(ValueError):
+    """An order asks for answers on a queue that is not an application's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Every queue of the system. Agents' and applications' queues share a prefix each."""
+
+    orders: str = "orders"
+    scheduler: str = "scheduler"
+    replies: str = "agent-replies"
+    alerts: str = "operator-alerts"
+    rejected: str = "orders-rejected"
+    dead_letters: str = "dead-letters"
+    agent_prefix: str = "agent-"
+    response_prefix: str = "responses-"
+
+    def agent(self, name: str) -> str:
+        """Return the request queue of an agent."""
+        return self.agent_prefix + name
+
+    def check_reply_queue(self, name: str) -> str:
+        """Return ``name`` if an application may be answered on it.
+
+        The prefix keeps a sender from aiming this system at one of its own queues.
+
+        Raises:
+            ForbiddenReplyQueueError: saying which names are allowed.
+        """
+        fits = (
+            name.startswith(self.response_prefix)
+            and len(name) > len(self.response_prefix)
+            and len(name) <= QUEUE_NAME_LENGTH_MAX
+            and _REPLY_NAME.fullmatch(name)
+        )
+        if not fits:
+            raise ForbiddenReplyQueueError(
+                f"reply_queue {name[:QUEUE_NAME_LENGTH_MAX]!r} is not an application's queue: its "
+                f"name must begin with {self.response_prefix!r} and hold letters, digits, . _ -"
+            )
+        return name
