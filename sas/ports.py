@@ -103,6 +103,7 @@ class StateStore(Protocol):
         Raises:
             ConflictError: the order changed since it was loaded (or exists already, for a
                 first change), or another row remembers this cause. Nothing was written.
+            TooLargeError: past the bounds of sas.bounds, before any I/O.
         """
         ...
 

@@ -1,0 +1,59 @@
+"""How large what is stored may be: the same for every state store.
+
+Bounds are in UTF-16 units, because Table Storage counts those: 32,768 a property, 1 MiB
+(524,288 units) an entity.
+"""
+
+from __future__ import annotations
+
+from sas.domain.changes import Change
+
+
+class TooLargeError(ValueError):
+    """An order, a result or a text is larger than the state store takes. Nothing was written and
+    trying again cannot help: refuse the input with this sentence.
+    """
+
+
+PAYLOAD_UNITS_MAX = 480_000
+"""Longest payload, in UTF-16 units: Table Storage counts those, 1 MiB (524,288) an entity.
+
+256 KB of UTF-8 always fit: no UTF-8 byte makes more than one unit.
+"""
+
+RESULT_UNITS_MAX = 65_536
+"""Longest result of a step, in UTF-16 units. 64 KB of UTF-8 always fit."""
+
+TEXT_UNITS_MAX = 8_000
+"""Longest of any other text (cause, correlation id, reply queue), in UTF-16 units."""
+
+
+def utf16_units(text: str) -> int:
+    """Return how many UTF-16 units a text has: its length as Table Storage counts it."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def check_bounds(change: Change) -> None:
+    """Raise TooLargeError for a change that no store takes; every store calls this first."""
+    details, entry = change.after.details, change.entry
+    check_units("payload", details.payload, PAYLOAD_UNITS_MAX)
+    for step in change.after.steps:
+        check_units(f"result of step {step.name}", step.result, RESULT_UNITS_MAX)
+        check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
+    for name, text in (
+        ("content hash", details.content_hash),
+        ("reply queue", details.reply_queue),
+        ("correlation id", details.correlation_id),
+        ("cause", entry.cause),
+        ("actor's name", entry.by),
+        ("journal's word", entry.what),
+    ):
+        check_units(name, text, TEXT_UNITS_MAX)
+
+
+def check_units(name: str, text: str | None, units_max: int) -> None:
+    """Raise TooLargeError, naming what it is, when a text has more than ``units_max`` units."""
+    if text is not None and len(text) * 2 > units_max and utf16_units(text) > units_max:
+        raise TooLargeError(
+            f"the {name} has {utf16_units(text)} UTF-16 units: at most {units_max} can be stored"
+        )

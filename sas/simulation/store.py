@@ -1,0 +1,206 @@
+"""A state store in memory, with the semantics of the one on Table Storage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+
+from sas.bounds import check_bounds
+from sas.domain.changes import Change, Due, OutDue
+from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
+from sas.domain.messages import JournalEntry
+from sas.domain.model import Order, OrderState
+from sas.ports import ConflictError, StoreUnavailableError, Summary
+
+
+class StoreFault(Enum):
+    """What an operation can be made to suffer."""
+
+    UNAVAILABLE = "nothing was read or written: StoreUnavailableError"
+    CONFLICT = "a commit wrote nothing: ConflictError"
+    LOST_ANSWER = "a commit was written, the actor learns StoreUnavailableError"
+
+
+@dataclass(slots=True)
+class Stored:
+    """Everything kept of one order."""
+
+    order: Order
+    journal: list[JournalEntry] = field(default_factory=list)
+    causes: dict[str, int] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """Orders in memory: one step of the event loop is one transaction.
+
+    Faults: ``fail_next`` for the next operations of a name (``"commit"``, ``"load"``, ...),
+    or ``plan``, asked before each with the name and the order id (or shard, or lease), for a
+    seeded simulation. ``pause`` runs before every operation: where rivals may come between.
+    """
+
+    def __init__(self, shards: int = 16) -> None:
+        self.orders: dict[str, Stored] = {}
+        self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
+        self.pause: Callable[[], Awaitable[None]] = _let_others_run
+        self.requests = 0
+        self._shards = all_shards(shards)
+        self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._leases: dict[str, tuple[str, datetime]] = {}
+        self._faults: dict[str, deque[StoreFault]] = {}
+        self._versions = 0
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Every shard there is."""
+        return self._shards
+
+    def fail_next(self, operation: str, *faults: StoreFault) -> None:
+        """Make the next calls of an operation suffer these faults, one each."""
+        self._faults.setdefault(operation, deque()).extend(faults)
+
+    async def load(self, order_id: str) -> Order | None:
+        """See ``StateStore.load``."""
+        await self._begin("load", order_id)
+        stored = self.orders.get(order_id)
+        return stored.order if stored else None
+
+    async def commit(self, change: Change) -> Order:
+        """See ``StateStore.commit``."""
+        check_bounds(change)
+        order_id = change.after.order_id
+        fault = await self._begin("commit", order_id)
+        if fault is StoreFault.CONFLICT:
+            raise ConflictError(f"order {order_id}: a conflict was asked for")
+        written = self._write(change)
+        if fault is StoreFault.LOST_ANSWER:
+            raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
+        return written
+
+    async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
+        """See ``StateStore.recorded``."""
+        await self._begin("recorded", order_id)
+        stored = self.orders.get(order_id)
+        seq = stored.causes.get(cause_hash(cause)) if stored else None
+        return stored.journal[seq - 1] if stored and seq else None
+
+    async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
+        """See ``StateStore.entry``."""
+        await self._begin("entry", order_id)
+        stored = self.orders.get(order_id)
+        return stored.journal[seq - 1] if stored and 1 <= seq <= len(stored.journal) else None
+
+    async def journal(self, order_id: str) -> list[JournalEntry]:
+        """See ``StateStore.journal``."""
+        await self._begin("journal", order_id)
+        stored = self.orders.get(order_id)
+        return list(stored.journal) if stored else []
+
+    async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
+        """See ``StateStore.due``."""
+        await self._begin("due", shard)
+        return [due for _, due in sorted(self._due[shard].items()) if due.at <= until][:limit]
+
+    async def add_out(self, due: OutDue) -> None:
+        """See ``StateStore.add_out``."""
+        await self._begin("add_out", due.order_id)
+        self._due_of(due.order_id)[_due_key(due)] = due
+
+    async def remove_out(self, due: OutDue) -> None:
+        """See ``StateStore.remove_out``."""
+        await self._begin("remove_out", due.order_id)
+        self._due_of(due.order_id).pop(_due_key(due), None)
+
+    async def oldest_due(self, shard: str) -> datetime | None:
+        """See ``StateStore.oldest_due``."""
+        await self._begin("oldest_due", shard)
+        return min((due.at for due in self._due[shard].values()), default=None)
+
+    async def attention(self, limit: int) -> list[Summary]:
+        """See ``StateStore.attention``."""
+        await self._begin("attention", "")
+        return self._settled(limit, in_error=True)
+
+    async def finished(self, limit: int) -> list[Summary]:
+        """See ``StateStore.finished``."""
+        await self._begin("finished", "")
+        return self._settled(limit, in_error=False)
+
+    async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
+        """See ``StateStore.acquire_lease``."""
+        await self._begin("acquire_lease", name)
+        held_by, held_until = self._leases.get(name, (holder, now))
+        if held_by != holder and held_until > now:
+            return False
+        self._leases[name] = (holder, until)
+        return True
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _begin(self, operation: str, key: str) -> StoreFault | None:
+        """Let rivals come between, then return the fault of this operation, if not raised."""
+        await self.pause()
+        self.requests += 1
+        asked = self._faults.get(operation)
+        fault = asked.popleft() if asked else self.plan(operation, key)
+        if fault is StoreFault.UNAVAILABLE:
+            raise StoreUnavailableError(f"{operation} of {key}: a fault was asked for")
+        return fault
+
+    def _write(self, change: Change) -> Order:
+        after, entry = change.after, change.entry
+        stored = self.orders.get(after.order_id)
+        token = stored.order.token if stored else None
+        if token != (change.before.token if change.before else None):
+            raise ConflictError(f"order {after.order_id} changed since it was loaded")
+        if stored and entry.cause and cause_hash(entry.cause) in stored.causes:
+            raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
+        self._versions += 1
+        written = replace(after, token=f"v{self._versions}")
+        stored = stored or Stored(written)
+        stored.order = written
+        stored.journal.append(entry)
+        if entry.cause:
+            stored.causes[cause_hash(entry.cause)] = entry.seq
+        self.orders[after.order_id] = stored
+        self._write_due(change)
+        return written
+
+    def _write_due(self, change: Change) -> None:
+        rows = self._due_of(change.after.order_id)
+        for gone in change.due_removed():
+            rows.pop(_due_key(gone), None)
+        for added in change.due_added():
+            rows[_due_key(added)] = added
+        if change.out_at is not None:
+            out = OutDue(change.out_at, change.after.order_id, change.entry.seq)
+            rows[_due_key(out)] = out
+
+    def _due_of(self, order_id: str) -> dict[str, Due]:
+        return self._due[shard_of(order_id, len(self._shards))]
+
+    def _settled(self, limit: int, *, in_error: bool) -> list[Summary]:
+        found = [s for s in self._summaries() if (s.process_state is OrderState.ERROR) is in_error]
+        return sorted(found, key=lambda s: (s.at, s.order_id))[:limit]
+
+    def _summaries(self) -> Iterator[Summary]:
+        for stored in self.orders.values():
+            order = stored.order
+            if order.settled_at is not None:
+                state = order.process_state
+                yield Summary(order.settled_at, order.order_id, state, order.details.workflow)
+
+
+async def _let_others_run() -> None:
+    await asyncio.sleep(0)
+
+
+def _due_key(due: Due) -> str:
+    """The row key that the table would have: it sorts by time, then by order."""
+    if isinstance(due, OutDue):
+        return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
+    return f"{key_time(due.at)}|{due.order_id}|{due.step:02d}|{due.epoch}"
