@@ -1,0 +1,109 @@
+"""Run stock, payment and shipping: ``python -m samples.remote_services``.
+
+Prints one JSON line with the three addresses and the pid once all three listen, then
+serves until SIGTERM or SIGINT (or until standard input ends, with --exit-with-parent).
+What they answer is in samples/README.md. In tests: ``async with RemoteServices() as remote``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from samples.services.faults import Faults, FaultsError
+from samples.services.ledger import RECORDS_MAX_DEFAULT
+from samples.services.remote import RemoteServices
+
+__all__ = ["Faults", "FaultsError", "RemoteServices", "main"]
+
+PORT_BASE_MAX = 65_533  # three ports in a row, the last is 65535
+
+
+def _parser() -> argparse.ArgumentParser:
+    none = Faults()
+    parser = argparse.ArgumentParser(
+        prog="python -m samples.remote_services", description=(__doc__ or "").splitlines()[0]
+    )
+    add = parser.add_argument
+    add("--seed", type=int, default=none.seed, help="which calls fail (default %(default)s)")
+    add("--transient", type=float, default=0.1, help="share of calls that fail for once")
+    add("--permanent", type=float, default=0.02, help="share of keys refused for good")
+    add("--slow", type=float, default=0.01, help="share of calls that are slow")
+    add("--slow-seconds", type=float, default=none.slow_seconds, help="how slow slow is")
+    add("--undo-permanent", type=float, default=0.0, help="share of undos refused for good")
+    add("--retry-after", type=int, default=none.retry_after_seconds, help="seconds, with a 429")
+    add("--max-transient-attempts", type=int, help="attempts of a key that may fail for once")
+    add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys a ledger holds")
+    add("--port-base", type=int, help="first of three ports (default: free ports)")
+    add("--exit-with-parent", action="store_true", help="end when standard input ends")
+    return parser
+
+
+def _services(options: argparse.Namespace) -> RemoteServices:
+    faults = Faults(
+        seed=options.seed,
+        transient=options.transient,
+        permanent=options.permanent,
+        slow=options.slow,
+        slow_seconds=options.slow_seconds,
+        undo_permanent=options.undo_permanent,
+        retry_after_seconds=options.retry_after,
+        max_transient_attempts=options.max_transient_attempts,
+    )
+    return RemoteServices(faults, port_base=options.port_base, ledger_max=options.ledger_max)
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """Set ``stopped`` when standard input ends, as it does when the parent dies."""
+
+    def watch() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass  # a standard input that cannot be read has ended, too
+        # The loop may have ended meanwhile: then there is nobody left to tell.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stopped.set)
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()
+
+
+async def _serve(remote: RemoteServices, *, exit_with_parent: bool) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    async with remote:
+        if exit_with_parent:
+            _watch_stdin(loop, stopped)
+        print(json.dumps({**remote.urls, "pid": os.getpid()}), flush=True)
+        await stopped.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; 0 then, 2 when the options or the ports cannot be used."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.port_base is not None and not 1 <= options.port_base <= PORT_BASE_MAX:
+        parser.error(f"--port-base {options.port_base}: give one from 1 to {PORT_BASE_MAX}")
+    if options.ledger_max < 1:
+        parser.error(f"--ledger-max {options.ledger_max}: give at least 1")
+    try:
+        asyncio.run(_serve(_services(options), exit_with_parent=options.exit_with_parent))
+    except FaultsError as error:
+        parser.error(str(error))
+    except OSError as error:
+        print(f"the services cannot listen: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

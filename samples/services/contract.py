@@ -1,0 +1,167 @@
+"""What the three services say over HTTP: requests, answers and problems (RFC 9457).
+
+Tolerant readers: fields they do not know are ignored, those they know are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+KEY_HEADER = "Idempotency-Key"
+KEY_LENGTH_MAX = 255
+REPLAYED_HEADER = "Idempotent-Replayed"
+BODY_BYTES_MAX = 512 * 1024
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=200)]
+Address = dict[str, str | int | float | None]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """So many of one product."""
+
+    product_id: Annotated[int, Meta(ge=1)] | Identifier
+    quantity: Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """The body of ``POST /reservations``."""
+
+    order_id: Identifier
+    lines: Annotated[list[Line], Meta(min_length=1)]
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """The body of ``POST /charges``; the amount is text, for no float holds money."""
+
+    order_id: Identifier
+    customer_id: Identifier
+    amount: Annotated[str, Meta(pattern=r"^[0-9]{1,12}\.[0-9]{2}$")]
+    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$")]
+
+
+class Shipment(msgspec.Struct, frozen=True):
+    """The body of ``POST /shipments``."""
+
+    order_id: Identifier
+    ship_to: Annotated[Address, Meta(min_length=1)]
+    reservation_id: Identifier
+
+
+Body = Reservation | Charge | Shipment
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What distinguishes one service from the next."""
+
+    service: str
+    collection: str
+    body: type[Reservation | Charge | Shipment]
+    number_prefix: str
+    answer: Callable[[str], dict[str, str]]
+    refusal: str
+    refusal_detail: str
+
+
+CONTRACTS = {
+    contract.service: contract
+    for contract in (
+        Contract(
+            "stock",
+            "reservations",
+            Reservation,
+            "R",
+            lambda number: {"reservation_id": number},
+            "out-of-stock",
+            "a product of this order is out of stock",
+        ),
+        Contract(
+            "payment",
+            "charges",
+            Charge,
+            "C",
+            lambda number: {"charge_id": number},
+            "card-declined",
+            "the customer's card was declined",
+        ),
+        Contract(
+            "shipping",
+            "shipments",
+            Shipment,
+            "S",
+            lambda number: {"shipment_id": number, "tracking": f"NWTRACK{number[2:]}"},
+            "address-refused",
+            "no carrier delivers to this address",
+        ),
+    )
+}
+SERVICES = tuple(CONTRACTS)
+
+
+class ProblemError(Exception):
+    """A call is answered with a problem; ``detail`` tells the client what to do about it."""
+
+    def __init__(
+        self, status: int, name: str, detail: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.name = name
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+    def response(self) -> web.Response:
+        """Return the problem as application/problem+json; its type is ``urn:sample:<name>``."""
+        content = {
+            "type": f"urn:sample:{self.name}",
+            "title": self.name.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": self.detail,
+        }
+        return web.Response(
+            status=self.status,
+            body=json.dumps(content).encode(),
+            content_type="application/problem+json",
+            headers=self.headers,
+        )
+
+
+def key_of(request: web.Request) -> str:
+    """Return the request's idempotency key, else raise the 400 that says what it lacks."""
+    key = request.headers.get(KEY_HEADER, "")
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:
+        raise ProblemError(400, "malformed", f"{KEY_HEADER} is not UTF-8: encode it so") from None
+    if not key:
+        raise ProblemError(400, "idempotency-key-missing", f"send an {KEY_HEADER} with every call")
+    if length > KEY_LENGTH_MAX:
+        raise ProblemError(
+            400,
+            "malformed",
+            f"{KEY_HEADER} has {length} bytes: at most {KEY_LENGTH_MAX} are allowed",
+        )
+    return key
+
+
+def decode(raw: bytes, contract: Contract) -> Body:
+    """Return the body a do carries, else raise the 400 that says what is wrong with it."""
+    try:
+        return msgspec.json.decode(raw, type=contract.body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProblemError(
+            400, "malformed", f"not a body for /{contract.collection}: {error}"
+        ) from error
+
+
+def fingerprint(body: Body) -> str:
+    """Return what tells this content from other content, however its JSON was written."""
+    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()

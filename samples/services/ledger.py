@@ -1,0 +1,163 @@
+"""What one service did: effects by idempotency key, tombstones, and who got two.
+
+No clock, no I/O: the service asks, the ledger answers. The rules:
+
+* A key is bound to its content by its effect. A refusal or a fault leaves no effect, so
+  there is nothing to protect and the call may come again with other content.
+* Undo leaves a tombstone whether or not there was something to undo: a do that is still
+  on its way must not land after it.
+* Doubled means two effects in force for one *order*, whatever their keys, so that a
+  client which makes up a new key for each retry is found out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import TypedDict
+
+RECORDS_MAX_DEFAULT = 100_000
+
+
+class LedgerFullError(Exception):
+    """A new key came after the last one the ledger has room for: restart the service."""
+
+
+class EffectView(TypedDict):
+    """One effect as ``GET /ledger`` shows it; times are ISO 8601 in UTC."""
+
+    order_id: str
+    key: str
+    number: str
+    at: str
+    undone_at: str | None
+    replays: int
+
+
+class LedgerView(TypedDict):
+    """The answer of ``GET /ledger``."""
+
+    service: str
+    effects: list[EffectView]
+    doubled: list[str]
+    calls: int
+    faults: dict[str, int]
+
+
+class Standing(Enum):
+    """What a do with some key and content would meet."""
+
+    NEW = "new"
+    REPLAY = "replay"
+    REUSED = "reused"
+    UNDONE = "undone"
+
+
+@dataclass(slots=True)
+class Effect:
+    """One thing the service did, under the number it told the client."""
+
+    order_id: str
+    key: str
+    number: str
+    at: datetime
+    fingerprint: str
+    undone_at: datetime | None = None
+    replays: int = 0
+
+    def view(self) -> EffectView:
+        """Return the effect as the ledger shows it."""
+        return {
+            "order_id": self.order_id,
+            "key": self.key,
+            "number": self.number,
+            "at": _text(self.at),
+            "undone_at": None if self.undone_at is None else _text(self.undone_at),
+            "replays": self.replays,
+        }
+
+
+@dataclass(slots=True)
+class Record:
+    """All that is known of one key. ``undone`` is the recorded answer to its undo."""
+
+    effect: Effect | None = None
+    undone: bool | None = None
+    in_progress: bool = False
+    attempts: Counter[str] = field(default_factory=Counter)
+
+
+class Ledger:
+    """The records of one service, at most ``records_max`` keys of them."""
+
+    def __init__(self, number_prefix: str, records_max: int = RECORDS_MAX_DEFAULT) -> None:
+        self._prefix = number_prefix
+        self._records_max = records_max
+        self._records: dict[str, Record] = {}
+        self._effects: list[Effect] = []
+
+    def record_of(self, key: str) -> Record:
+        """Return the record of a key, opened if it is new; LedgerFullError if none fits."""
+        record = self._records.get(key)
+        if record is None:
+            if len(self._records) >= self._records_max:
+                raise LedgerFullError(
+                    f"the ledger is full ({self._records_max} keys): restart the services, "
+                    "or start them with a larger --ledger-max"
+                )
+            record = self._records[key] = Record()
+        return record
+
+    def standing(self, key: str, fingerprint: str) -> Standing:
+        """Return what a do with this key and this content meets."""
+        record = self.record_of(key)
+        if record.undone is not None:
+            return Standing.UNDONE
+        if record.effect is None:
+            return Standing.NEW
+        return Standing.REPLAY if record.effect.fingerprint == fingerprint else Standing.REUSED
+
+    def execute(self, key: str, order_id: str, fingerprint: str, now: datetime) -> Effect:
+        """Record a new effect: the caller has seen that the key's standing is NEW."""
+        number = f"{self._prefix}-{len(self._effects) + 1:06d}"
+        effect = Effect(order_id, key, number, now, fingerprint)
+        self.record_of(key).effect = effect
+        self._effects.append(effect)
+        return effect
+
+    def replay(self, key: str) -> Effect:
+        """Return the effect of a key whose standing is REPLAY, counting the repeat."""
+        effect = self.record_of(key).effect
+        if effect is None:
+            raise LookupError(f"key {key!r} has no effect to replay: ask for its standing first")
+        effect.replays += 1
+        return effect
+
+    def undo(self, key: str, now: datetime) -> tuple[bool, bool]:
+        """Undo what the key did, if anything, and leave a tombstone.
+
+        Returns whether there was something to undo, the same however often it is asked, and
+        whether this was a repeat.
+        """
+        record = self.record_of(key)
+        if record.undone is not None:
+            return record.undone, True
+        record.undone = record.effect is not None
+        if record.effect is not None:
+            record.effect.undone_at = now
+        return record.undone, False
+
+    def effects(self) -> list[EffectView]:
+        """Return every effect there ever was, oldest first, undone ones included."""
+        return [effect.view() for effect in self._effects]
+
+    def doubled(self) -> list[str]:
+        """Return the orders with more than one effect in force, each once."""
+        in_force = Counter(e.order_id for e in self._effects if e.undone_at is None)
+        return [order_id for order_id, count in in_force.items() if count > 1]
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")

@@ -1,0 +1,152 @@
+"""The three services in one process, each on a port of its own, in the caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from samples.services.contract import CONTRACTS, SERVICES
+from samples.services.faults import Faults
+from samples.services.ledger import RECORDS_MAX_DEFAULT, LedgerView
+from samples.services.service import Service
+
+HOST = "127.0.0.1"
+CONNECTIONS_MAX = 1_000
+"""Open connections a service holds; one more is closed as soon as it is made."""
+
+_SHUTDOWN_SECONDS = 0.1  # a slow answer is not worth waiting for at the end
+_IDLE_SECONDS_MAX = 60.0
+
+
+class RemoteServices:
+    """Stock, payment and shipping, running between ``start`` and ``stop``.
+
+    ``faults`` is for all three, or by service name (those not named never fail). With
+    ``port_base`` N they listen on N, N + 1 and N + 2, else on free ports; ``start`` raises
+    OSError when a port is taken. Each ledger holds ``ledger_max`` keys, then answers 507.
+    """
+
+    def __init__(
+        self,
+        faults: Faults | Mapping[str, Faults] | None = None,
+        *,
+        port_base: int | None = None,
+        ledger_max: int = RECORDS_MAX_DEFAULT,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._port_base = port_base
+        self._connections_max = connections_max
+        by_name = faults if isinstance(faults, Mapping) else dict.fromkeys(SERVICES, faults)
+        for name in by_name:
+            _check_service(name)
+        self._services = {
+            name: Service(contract, by_name.get(name) or Faults(), ledger_max)
+            for name, contract in CONTRACTS.items()
+        }
+        self._urls: dict[str, str] = {}
+        self._running: list[tuple[web.AppRunner, asyncio.Server]] = []
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Base URL by service name, without a slash at the end."""
+        return dict(self._urls)
+
+    @property
+    def stock_url(self) -> str:
+        """Base URL of stock."""
+        return self._urls["stock"]
+
+    @property
+    def payment_url(self) -> str:
+        """Base URL of payment."""
+        return self._urls["payment"]
+
+    @property
+    def shipping_url(self) -> str:
+        """Base URL of shipping."""
+        return self._urls["shipping"]
+
+    def ledger(self, service: str) -> LedgerView:
+        """Return what ``GET /ledger`` of a service would answer."""
+        return self._services[_check_service(service)].ledger()
+
+    def faults(self, service: str) -> Faults:
+        """Return the faults a service has now."""
+        return self._services[_check_service(service)].faults
+
+    def set_faults(self, faults: Faults, *services: str) -> None:
+        """Give the named services (all when none is named) other faults from the next call on."""
+        for name in services or SERVICES:
+            self._services[_check_service(name)].faults = faults
+
+    async def start(self) -> None:
+        """Listen on all three ports, or on none when one cannot be had."""
+        try:
+            for index, (name, service) in enumerate(self._services.items()):
+                port = 0 if self._port_base is None else self._port_base + index
+                self._urls[name] = f"http://{HOST}:{await self._listen(service, port)}"
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close every port and connection; calls in progress are cut off."""
+        running, self._running = self._running, []
+        for _, server in running:
+            server.close()
+        await asyncio.gather(*(runner.cleanup() for runner, _ in running))
+
+    async def _listen(self, service: Service, port: int) -> int:
+        runner = web.AppRunner(
+            service.app(),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=_IDLE_SECONDS_MAX,
+        )
+        await runner.setup()
+        accept = runner.server
+        if accept is None:
+            raise RuntimeError("aiohttp's runner was set up without a server: report this")
+
+        def protocol() -> asyncio.Protocol:
+            full = len(accept.connections) >= self._connections_max
+            return _TurnAway() if full else accept()
+
+        try:
+            server = await asyncio.get_running_loop().create_server(protocol, HOST, port)
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._running.append((runner, server))
+        listening: int = server.sockets[0].getsockname()[1]
+        return listening
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+class _TurnAway(asyncio.Protocol):
+    """Closes a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+def _check_service(name: str) -> str:
+    if name not in CONTRACTS:
+        raise KeyError(f"no service is called {name!r}: there are {', '.join(SERVICES)}")
+    return name

@@ -1,0 +1,129 @@
+"""``python -m samples.remote_services``: one ready line, and a prompt end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
+
+
+@asynccontextmanager
+async def running(*options: str) -> AsyncIterator[Process]:
+    """Start the command; whatever becomes of the test, the process ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "samples.remote_services", *options),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        # Reads both pipes to their end and closes all three.
+        await process.communicate()
+
+
+async def ready(process: Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        line: dict[str, Any] = json.loads(await process.stdout.readline())
+    return line
+
+
+async def ended(process: Process) -> tuple[int | None, bytes, bytes]:
+    """Return the exit code and what was printed since, within five seconds."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(5):
+        rest = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        return await process.wait(), *rest
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_one_ready_line_and_an_end_on_a_signal_even_during_a_slow_call(
+    signum: signal.Signals,
+) -> None:
+    options = ("--slow", "1", "--transient", "0", "--slow-seconds", "60", "--seed", "9")
+    async with running(*options) as process, aiohttp.ClientSession() as session:
+        line = await ready(process)
+        async with session.get(f"{line['payment']}/faults") as response:
+            faults = await response.json()
+        slow = asyncio.create_task(
+            session.post(
+                f"{line['payment']}/charges", json=CHARGE, headers={"Idempotency-Key": "a/payment"}
+            )
+        )
+        async with asyncio.timeout(10):
+            calls = 0
+            while not calls:
+                async with session.get(f"{line['payment']}/ledger") as response:
+                    calls = (await response.json())["calls"]
+        process.send_signal(signum)
+        end = await ended(process)
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await slow
+    assert set(line) == {"stock", "payment", "shipping", "pid"}
+    assert line["pid"] == process.pid
+    assert (faults["seed"], faults["slow"], faults["slow_seconds"]) == (9, 1.0, 60.0)
+    assert end == (0, b"", b"")
+
+
+async def test_it_ends_when_its_parent_does_if_asked_to() -> None:
+    async with running("--exit-with-parent") as process:
+        await ready(process)
+        assert process.returncode is None
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await ended(process) == (0, b"", b"")
+
+
+async def test_it_outlives_the_end_of_its_input_unless_asked_otherwise() -> None:
+    async with running() as process, aiohttp.ClientSession() as session:
+        line = await ready(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.5)
+        async with session.get(f"{line['stock']}/health") as response:
+            assert response.status == 200
+
+
+async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> None:
+    async with running() as first:
+        line = await ready(first)
+        taken = int(line["payment"].rsplit(":", 1)[1])
+        async with running("--port-base", str(taken)) as second:
+            code, printed, said = await ended(second)
+    assert (code, printed) == (2, b"")
+    assert said.startswith(b"the services cannot listen: ")
+    assert str(taken).encode() in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--transient", "1.5"), b"transient is 1.5: give a number from 0 to 1"),
+        (("--port-base", "65535"), b"--port-base 65535: give one from 1 to 65533"),
+        (("--ledger-max", "0"), b"--ledger-max 0: give at least 1"),
+    ],
+)
+async def test_unusable_options_are_refused_before_anything_listens(
+    options: tuple[str, ...], said: bytes
+) -> None:
+    async with running(*options) as process:
+        code, printed, complaint = await ended(process)
+    assert (code, printed) == (2, b"")
+    assert said in complaint
