@@ -1,1 +1,59 @@
-"""The business: what an adopter replaces with theirs."""
+"""The business: what an adopter replaces with theirs.
+
+``AGENTS`` and ``business()`` are all that ``function_app.py`` asks for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+from orders.agents import InventoryAgent, PaymentAgent, ShippingAgent
+from orders.content import check
+from orders.workflows import workflows
+from sas.adapters.remote import HttpService
+from sas.config import SettingError
+from sas.ports import Agent, Business
+
+AGENTS = ("inventory", "payment", "shipping")
+"""The agents' names: each has a function and a request queue of its own."""
+
+
+def business(environ: Mapping[str, str] | None = None) -> Business:
+    """Return workflows, agents and checks, wired to the remote services of the settings.
+
+    Raises:
+        SettingError: naming the setting that is missing or wrong.
+    """
+    env = os.environ if environ is None else environ
+    agents: dict[str, Agent] = {
+        "inventory": InventoryAgent(_service(env, "stock", "ORDERS_STOCK_URL")),
+        "payment": PaymentAgent(_service(env, "payment", "ORDERS_PAYMENT_URL")),
+        "shipping": ShippingAgent(_service(env, "shipping", "ORDERS_SHIPPING_URL")),
+    }
+    seconds = _seconds(env, "ORDERS_TIME_ALLOWED_SECONDS", 30.0)
+    return Business(
+        workflows=workflows(timedelta(seconds=seconds)),
+        agents=agents,
+        checks={"order": check, "order-with-care": check},
+    )
+
+
+def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:
+    address = env.get(setting, "")
+    if not address.startswith(("http://", "https://")):
+        raise SettingError(f"{setting}={address!r}: give the http(s) address of the {name} service")
+    attempt = _seconds(env, "ORDERS_ATTEMPT_SECONDS", 10.0)
+    return HttpService(name, address, attempt_seconds=attempt)
+
+
+def _seconds(env: Mapping[str, str], setting: str, default: float) -> float:
+    text = env.get(setting, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86_400:
+        raise SettingError(f"{setting}={text!r}: give seconds, more than 0 and at most a day")
+    return value

@@ -1,0 +1,94 @@
+"""The triggers: decode, call an actor, return. The one place that knows Azure Functions.
+
+Success completes a message; an exception abandons it, and it comes again. What cannot be
+used is put aside by the actors themselves, so nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+import azure.functions as func
+
+import orders
+from sas.actors.deadletters import DeadLetter
+from sas.bootstrap import Application, bootstrap
+from sas.config import CONNECTION
+
+app = func.FunctionApp()
+
+
+@functools.cache
+def application() -> Application:
+    """Return this process's application; made on the first message, in the worker's loop."""
+    return bootstrap(orders.business())
+
+
+def on_queue(name: str, queue_name: str) -> Callable[..., Callable[..., Awaitable[None]]]:
+    """Register a function for a queue. Bodies come as bytes: text would mangle other encodings."""
+
+    def register(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        triggered = app.service_bus_queue_trigger(
+            arg_name="message",
+            queue_name=queue_name,
+            connection=CONNECTION,
+            data_type=func.DataType.BINARY,
+        )
+        app.function_name(name)(triggered(handler))
+        return handler
+
+    return register
+
+
+@on_queue("submission", "%SAS_QUEUE_ORDERS%")
+async def submission(message: func.ServiceBusMessage) -> None:
+    """Write the order and its state records together."""
+    await application().submitter.handle(message.get_body(), message.message_id)
+
+
+@on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%")
+async def scheduler(message: func.ServiceBusMessage) -> None:
+    """Claim what is ready and send its requests; carry out an operator's command."""
+    await application().scheduler.handle(message.get_body(), message.message_id)
+
+
+@on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%")
+async def replies(message: func.ServiceBusMessage) -> None:
+    """Record what an agent answered and start what has become possible."""
+    await application().scheduler.handle_reply(message.get_body(), message.message_id)
+
+
+def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[None]]:
+    """Return the function of one agent."""
+
+    async def handle(message: func.ServiceBusMessage) -> None:
+        await application().agents[agent].handle(message.get_body(), message.message_id)
+
+    return handle
+
+
+for _agent in orders.AGENTS:
+    on_queue(f"agent_{_agent.replace('-', '_')}", f"%SAS_QUEUE_AGENT_PREFIX%{_agent}")(
+        agent_function(_agent)
+    )
+
+
+@on_queue("deadletters", "%SAS_QUEUE_DEAD_LETTERS%")
+async def deadletters(message: func.ServiceBusMessage) -> None:
+    """Finish what was recorded, fence what was not, never decide."""
+    letter = DeadLetter(
+        body=message.get_body(),
+        message_id=message.message_id,
+        source_queue=message.dead_letter_source,
+        reason=message.application_properties.get("DeadLetterReason"),
+        description=message.application_properties.get("DeadLetterErrorDescription"),
+    )
+    await application().dead_letters.handle(letter)
+
+
+@app.function_name("supervisor")
+@app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
+async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
+    """Find what has expired and have it recovered."""
+    await application().supervisor.sweep()

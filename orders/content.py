@@ -1,0 +1,70 @@
+"""What an order of this business holds, and the check it must pass before it is taken."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Annotated, Any
+
+import msgspec
+
+from sas.codec.strict import convert
+
+CURRENCY = "USD"
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class Address(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where an order is sent."""
+
+    name: _Text
+    address: _Text
+    city: _Text
+    country: _Text
+    postal_code: str | None = None
+    region: str | None = None
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """So many pieces of one product. ``discount`` is a share, from 0 to 1."""
+
+    product_id: Annotated[int, msgspec.Meta(ge=1)]
+    product: _Text
+    unit_price: Decimal
+    quantity: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    discount: Decimal = Decimal(0)
+
+
+class OrderContent(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The ``order`` member of an order message, for the workflows of this business."""
+
+    customer_id: _Text
+    ship_to: Address
+    lines: Annotated[list[Line], msgspec.Meta(min_length=1, max_length=1000)]
+    ordered_on: str | None = None
+    required_on: str | None = None
+    freight: Decimal = Decimal(0)
+
+
+def check(payload: bytes) -> OrderContent:
+    """Return an order's content.
+
+    Raises:
+        ValueError: with the sentence that the application is told.
+    """
+    content = convert(payload, OrderContent)
+    for number, line in enumerate(content.lines):
+        if line.unit_price < 0:
+            raise ValueError(f"Expected `unit_price` >= 0 - at `$.lines[{number}].unit_price`")
+        if not 0 <= line.discount <= 1:
+            raise ValueError(f"Expected `discount` from 0 to 1 - at `$.lines[{number}].discount`")
+    if content.freight < 0:
+        raise ValueError("Expected `freight` >= 0 - at `$.freight`")
+    return content
+
+
+def amount_due(order: Any) -> str:
+    """Return what an order costs with freight, as decimal text with two places."""
+    content = msgspec.convert(order, OrderContent, strict=False)
+    lines = (line.unit_price * line.quantity * (1 - line.discount) for line in content.lines)
+    total = sum(lines, start=content.freight)
+    return str(total.quantize(Decimal("0.01"), rounding=ROUND_HALF_UP))

@@ -1,0 +1,111 @@
+"""HTTP calls to a remote service: one attempt each, its outcome told apart.
+
+Definite refusals (4xx) had no effect and are not retried; everything else (5xx, 429, a
+broken or slow connection) may have had one, and may be tried again under the same key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+
+from sas.ports import RefusedError, TransientError
+
+ANSWER_BYTES_MAX = 1024 * 1024
+_TRANSIENT = frozenset({408, 425, 429})
+
+
+class HttpService:
+    """One remote service behind a base address. Safe to share; its session opens on first use."""
+
+    def __init__(self, name: str, base_url: str, *, attempt_seconds: float = 30.0) -> None:
+        self._name = name
+        self._base_url = base_url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=attempt_seconds)
+        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
+            WeakKeyDictionary()
+        )
+
+    async def call(self, method: str, path: str, *, key: str, body: Any = None) -> Any:
+        """Make one attempt and return the answer's JSON.
+
+        Args:
+            method: of HTTP.
+            path: below the base address.
+            key: sent as ``Idempotency-Key``.
+            body: sent as JSON, unless it is None.
+
+        Raises:
+            RefusedError: a 4xx that will stay one; its code is the problem's type (RFC 9457).
+            TransientError: anything that may pass, with the service's Retry-After.
+        """
+        try:
+            async with self._session().request(
+                method,
+                self._base_url + path,
+                json=body,
+                headers={"Idempotency-Key": key},
+                allow_redirects=False,
+            ) as answer:
+                data = await answer.content.read(ANSWER_BYTES_MAX + 1)
+                return self._outcome(answer, data)
+        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+            what = str(broken) or type(broken).__name__
+            raise TransientError(f"{self._name} could not be reached: {what}"[:500]) from None
+
+    async def close(self) -> None:
+        """Close the session of the running loop, if one was opened."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None or session.closed:
+            session = aiohttp.ClientSession(timeout=self._timeout)
+            self._sessions[loop] = session
+        return session
+
+    def _outcome(self, answer: aiohttp.ClientResponse, data: bytes) -> Any:
+        said = _json(data)
+        if 200 <= answer.status < 300:
+            if said is None and data:
+                raise TransientError(f"{self._name} answered {answer.status} with no JSON")
+            return said
+        problem = said if isinstance(said, dict) else {}
+        text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
+        asked = _retry_after(answer.headers.get("Retry-After"))
+        if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
+            raise TransientError(f"{self._name} answered {answer.status}: {text}", asked)
+        code = str(problem.get("type") or f"http-{answer.status}").rpartition(":")[2]
+        raise RefusedError(code, f"{self._name} refused: {text}")
+
+
+def _json(data: bytes) -> Any:
+    if len(data) > ANSWER_BYTES_MAX:
+        return None
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+def _retry_after(text: str | None) -> timedelta | None:
+    """Return what a Retry-After header asks for: seconds or a date (RFC 9110, 10.2.3)."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return timedelta(seconds=min(int(text), 86_400))
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    until = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(until - datetime.now(UTC), timedelta(0))

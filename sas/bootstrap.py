@@ -1,0 +1,75 @@
+"""The composition root: the only module that names actors and adapters together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.compose import Addresses
+from sas.actors.context import Context
+from sas.actors.deadletters import DeadLetters
+from sas.actors.scheduler import Scheduler
+from sas.actors.submission import Submitter
+from sas.actors.supervisor import Supervisor
+from sas.adapters.clock import SystemClock
+from sas.adapters.servicebus import ServiceBus
+from sas.adapters.tables import TableStore
+from sas.config import Config, read_config
+from sas.domain.workflow import WorkflowError
+from sas.ports import Business
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The actors, wired. One per process and event loop."""
+
+    context: Context
+    business: Business
+    submitter: Submitter
+    scheduler: Scheduler
+    agents: Mapping[str, AgentActor]
+    supervisor: Supervisor
+    dead_letters: DeadLetters
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self.context.store.close()
+        await self.context.bus.close()
+        for agent in self.business.agents.values():
+            await agent.close()
+
+
+def bootstrap(business: Business, config: Config | None = None) -> Application:
+    """Return the application over Table Storage and Service Bus; connections open on first use.
+
+    Raises:
+        SettingError: a setting is missing or wrong.
+        WorkflowError: a step names an agent that the business does not have.
+    """
+    settings = config or read_config()
+    store = TableStore.connect(settings.tables, settings.table, settings.shards)
+    bus = ServiceBus.connect(settings.service_bus)
+    to = Addresses(settings.queues, settings.source)
+    context = Context.of(store, bus, SystemClock(), to, settings.instance)
+    return assemble(context, business, settings)
+
+
+def assemble(context: Context, business: Business, settings: Config) -> Application:
+    """Return the actors over given ports: what a simulation calls."""
+    missing = business.workflows.agents() - set(business.agents)
+    if missing:
+        raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
+    policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
+    return Application(
+        context=context,
+        business=business,
+        submitter=Submitter(context, business, settings.order_bytes_max),
+        scheduler=Scheduler(context, business),
+        agents={
+            name: AgentActor(context, name, agent, policy)
+            for name, agent in business.agents.items()
+        },
+        supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
+        dead_letters=DeadLetters(context, business, settings.order_bytes_max),
+    )
