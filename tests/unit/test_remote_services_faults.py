@@ -71,6 +71,16 @@ def test_a_retry_a_verb_and_a_service_each_have_an_outcome_of_their_own() -> Non
     assert first != kinds("payment", Verb.DO, 1)
 
 
+def test_a_refused_do_says_nothing_of_its_undo_nor_of_another_service() -> None:
+    faults = Faults(permanent=0.5, undo_permanent=0.5)
+
+    def refused(service: str, verb: Verb) -> list[bool]:
+        return [faults.refuses(service, verb, key) for key in KEYS[:200]]
+
+    assert refused("stock", Verb.DO) != refused("stock", Verb.UNDO)
+    assert refused("stock", Verb.DO) != refused("payment", Verb.DO)
+
+
 def test_raising_a_rate_keeps_every_call_failing_that_failed_before() -> None:
     few, many = Faults(permanent=0.1), Faults(permanent=0.2)
     refused = [key for key in KEYS if few.refuses("stock", Verb.DO, key)]
