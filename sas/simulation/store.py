@@ -17,6 +17,10 @@ from sas.domain.model import Order, OrderState
 from sas.ports import ConflictError, StoreUnavailableError, Summary
 
 
+OVERTAKEN = "overtaken"
+"""The token of an order that was written and changed by a rival since: it matches nothing."""
+
+
 class StoreFault(Enum):
     """What an operation can be made to suffer."""
 
@@ -155,6 +159,9 @@ class MemoryStore:
         after, entry = change.after, change.entry
         stored = self.orders.get(after.order_id)
         token = stored.order.token if stored else None
+        if stored and _is_ours(stored, entry):
+            overtaken = stored.order.seq != entry.seq
+            return replace(after, token=OVERTAKEN if overtaken else token)
         if token != (change.before.token if change.before else None):
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
         if stored and entry.cause and cause_hash(entry.cause) in stored.causes:
@@ -193,6 +200,11 @@ class MemoryStore:
             if order.settled_at is not None:
                 state = order.process_state
                 yield Summary(order.settled_at, order.order_id, state, order.details.workflow)
+
+
+def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
+    """Whether this very change was written before: its answer was lost, it was tried again."""
+    return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 
 async def _let_others_run() -> None:

@@ -1,0 +1,117 @@
+"""Row keys of the one table: what each kind of row is called, and how ranges are cut.
+
+All keys of an order share its partition. Parts are parted by ``|``, which no order id may
+contain, so that one order's keys never fall into another's range, prefix or not; ``}`` is
+the character after ``|`` and ends a range.
+
+In the ordinal order of Table Storage an order's details, state and steps stand together
+before its journal and its causes: the aggregate is one contiguous range.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from sas.domain.changes import Due, OutDue, StepDue
+from sas.domain.ids import cause_hash, key_time, parse_key_time
+
+META_PARTITION = "meta"
+"""Partition of the row that pins the number of shards, and of the leases."""
+META = "meta"
+
+# The service decodes the path of a URL twice, so that '%' (and '+') in a key make point reads,
+# updates and deletes fail or hit another row; a quote must be doubled in some places only.
+_UNSAFE = re.compile(r"[%+'=]")
+_ESCAPED = re.compile(r"=([0-9a-f]{2})")
+
+
+def escape(order_id: str) -> str:
+    """Return an order id as it stands in keys: ``% + ' =`` as ``=25`` and so on, else unchanged."""
+    return _UNSAFE.sub(lambda found: f"={ord(found.group()):02x}", order_id)
+
+
+def unescape(part: str) -> str:
+    """Return the order id that ``escape`` was given."""
+    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), part)
+
+
+def details(order_id: str) -> str:
+    """Row of what was ordered."""
+    return f"order|{escape(order_id)}|a|details"
+
+
+def state(order_id: str) -> str:
+    """Row whose ETag guards every change of the order."""
+    return f"order|{escape(order_id)}|a|state"
+
+
+def step(order_id: str, number: int) -> str:
+    """Row of one step."""
+    return f"order|{escape(order_id)}|a|step|{number:02d}"
+
+
+def result(order_id: str, number: int) -> str:
+    """Row of a step's result, where that is too large for the step's own row."""
+    return f"{step(order_id, number)}|result"
+
+
+def aggregate(order_id: str) -> tuple[str, str]:
+    """Range (from, below) of details, state, steps and results."""
+    return _range(f"order|{escape(order_id)}|a")
+
+
+def journal(order_id: str, seq: int) -> str:
+    """Row of one transition."""
+    return f"order|{escape(order_id)}|b|journal|{seq:010d}"
+
+
+def journals(order_id: str) -> tuple[str, str]:
+    """Range (from, below) of an order's journal."""
+    return _range(f"order|{escape(order_id)}|b|journal")
+
+
+def cause(order_id: str, text: str) -> str:
+    """Row that remembers a cause."""
+    return f"order|{escape(order_id)}|c|cause|{cause_hash(text)}"
+
+
+def due(row: Due) -> str:
+    """Row of one step whose turn it is, or of messages not yet known to be sent."""
+    when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
+    if isinstance(row, OutDue):
+        return f"{when}|out|{row.seq:010d}"
+    return f"{when}|{row.step:02d}|{row.epoch}"
+
+
+def parse_due(row_key: str) -> Due:
+    """Return what ``due`` was given: the key says everything."""
+    _, at, order_id, first, second = row_key.split("|")
+    if first == "out":
+        return OutDue(parse_key_time(at), unescape(order_id), int(second))
+    return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))
+
+
+def due_until(until: datetime | None) -> tuple[str, str]:
+    """Range (from, below) of what is due at or before a moment; of all without one."""
+    low, high = _range("due")
+    return low, f"{low}{key_time(until)}}}" if until is not None else high
+
+
+def settled(kind: str, at: datetime, order_id: str) -> str:
+    """Row of an order in Error (kind ``attention``) or finished (``done``)."""
+    return f"{kind}|{key_time(at)}|{escape(order_id)}"
+
+
+def settled_range(kind: str) -> tuple[str, str]:
+    """Range (from, below) of all ``attention`` or all ``done`` rows."""
+    return _range(kind)
+
+
+def lease(name: str) -> str:
+    """Row of a named lease."""
+    return f"lease|{name}"
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    return f"{prefix}|", f"{prefix}}}"
