@@ -76,7 +76,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         queues=read_queues(env),
         source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
         instance=_instance(env),
-        order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 1024 * 1024),
+        order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 480_000),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),

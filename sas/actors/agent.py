@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
@@ -124,7 +126,7 @@ class AgentActor:
         return (request.complete_by - self._context.clock.now()).total_seconds()
 
     async def _call_of(self, request: RequestMessage) -> Call:
-        if request.order is None:
+        if request.order is msgspec.UNSET:
             return await self._claimed(request)
         return Call(
             order_id=request.order_id,

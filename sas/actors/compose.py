@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
@@ -127,7 +128,9 @@ def _request(
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
-        light = msgspec.structs.replace(body, order=None, results={}, own_result=None)
+        light = msgspec.structs.replace(
+            body, order=msgspec.UNSET, results={}, own_result=msgspec.UNSET
+        )
         encoded = internal.encode(light)
     # "Requests live no longer than their CompleteBy."
     lives = max(item.complete_by - at, timedelta(seconds=1))
@@ -135,8 +138,8 @@ def _request(
 
 
 def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, msgspec.Raw]:
-    found = ((order.steps[n].name, internal.raw(order.steps[n].result)) for n in numbers)
-    return {name: result for name, result in found if result is not None}
+    texts = ((order.steps[n].name, order.steps[n].result) for n in numbers)
+    return {name: msgspec.Raw(text.encode()) for name, text in texts if text is not None}
 
 
 def _notification(
@@ -154,6 +157,7 @@ def _notification(
         step=step.name if step else None,
         result=_own_result(item, step),
         error=_error(item.fault),
+        awaits=_awaits(item),
     )
     if item.notice is Notice.COMPLETED:
         results = _results(order, tuple(range(len(order.steps))))
@@ -166,9 +170,15 @@ def _notification(
     )
 
 
-def _own_result(item: Notify, step: StepRecord | None) -> msgspec.Raw | None:
-    completed = item.notice is Notice.STEP_COMPLETED and step is not None
-    return internal.raw(step.result) if completed and step else None
+def _own_result(item: Notify, step: StepRecord | None) -> internal.Part:
+    completed = item.notice is Notice.STEP_COMPLETED
+    return internal.raw(step.result if completed and step else None)
+
+
+def _awaits(item: Notify) -> Literal["undo", "operator"] | None:
+    if item.notice is not Notice.FAILED:
+        return None
+    return "undo" if item.undoing else "operator"
 
 
 def _error(fault: Fault | None) -> outward.Error | None:

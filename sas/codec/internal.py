@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sas.codec.strict import MalformedError, convert, parse
 from sas.domain.ids import check_order_id, reply_id
@@ -17,6 +18,10 @@ RESULT_BYTES_MAX = 48 * 1024
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
+
+
+Part = msgspec.Raw | UnsetType
+"""JSON carried as it is; UNSET where the member is absent."""
 
 
 class Envelope(
@@ -41,10 +46,10 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True):
     by: str
 
 
-class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True):
+class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_defaults=True):
     """To an agent: do or undo one step.
 
-    ``order`` None means that it did not fit: read it from the state store (a claim check).
+    ``order`` absent means that it did not fit: read it from the state store (a claim check).
     """
 
     workflow: str
@@ -54,9 +59,9 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True):
     epoch: int
     complete_by: datetime
     idempotency_key: str
-    order: msgspec.Raw | None = None
+    order: Part = UNSET
     results: dict[str, msgspec.Raw] = {}
-    own_result: msgspec.Raw | None = None
+    own_result: Part = UNSET
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -73,7 +78,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     direction: Literal["do", "undo"]
     epoch: int
     outcome: Literal["done", "refused"]
-    result: msgspec.Raw | None = None
+    result: Part = UNSET
     error: FaultBody | None = None
 
 
@@ -107,7 +112,7 @@ def encode(message: Internal) -> bytes:
 
 def to_reply(message: ReplyMessage) -> Reply:
     """Return an agent's reply as the domain knows it."""
-    result = bytes(message.result).decode() if message.result is not None else None
+    result = text_of(message.result)
     if result is not None and len(result.encode()) > RESULT_BYTES_MAX:
         raise MalformedError(
             "result-too-large", f"a step's result is at most {RESULT_BYTES_MAX:,} bytes of JSON"
@@ -143,11 +148,16 @@ def to_command(message: CommandMessage) -> Command:
     return Command(message.id, message.order_id, Verb(message.verb), message.seq, message.by)
 
 
-def raw(text: str | None) -> msgspec.Raw | None:
-    """Return JSON text to be put into a message as it is."""
-    return msgspec.Raw(text.encode()) if text is not None else None
+def raw(text: str | None) -> Part:
+    """Return JSON text to be put into a message as it is; UNSET for none."""
+    return msgspec.Raw(text.encode()) if text is not None else UNSET
 
 
-def value_of(part: msgspec.Raw | None) -> Any:
+def text_of(part: Part) -> str | None:
+    """Return the JSON text of a raw part of a message; None where it is absent."""
+    return None if isinstance(part, UnsetType) else bytes(part).decode()
+
+
+def value_of(part: Part) -> Any:
     """Return what a raw part of a message says; None where it is absent."""
-    return None if part is None else parse(bytes(part))
+    return None if isinstance(part, UnsetType) else parse(bytes(part))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -28,7 +29,8 @@ class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     """The data of a notification. ``state`` is the order's ProcessState at the time.
 
     ``results`` (by step name) comes with *completed*; left out, with ``results_omitted`` set,
-    where all together are over 64 KB.
+    where all together are over 64 KB. ``awaits`` comes with *failed*: ``undo`` where the order
+    is being undone by itself (*undone* follows), ``operator`` where somebody must decide.
     """
 
     order_id: str
@@ -38,10 +40,11 @@ class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     correlation_id: str | None = None
     seq: int | None = None
     step: str | None = None
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     results: dict[str, msgspec.Raw] | None = None
     results_omitted: bool = False
     error: Error | None = None
+    awaits: Literal["undo", "operator"] | None = None
     duplicate: bool = False
 
 

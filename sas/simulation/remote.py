@@ -1,0 +1,117 @@
+"""Remote services in memory: they fail, answer late, and remember every effect."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from sas.ports import Call, Clock, RefusedError, TransientError
+
+
+@dataclass(slots=True)
+class RemoteFaults:
+    """Shares of calls, from 0 to 1. ``lost`` calls have their effect, but never answer."""
+
+    transient: float = 0.0
+    lost_answer: float = 0.0
+    hangs: float = 0.0
+    refused: float = 0.0
+    undo_refused: float = 0.0
+    seconds_max: float = 2.0
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one key did at one service: how often it was done, and whether it is in force."""
+
+    done: int = 0
+    in_force: bool = False
+    tombstone: bool = False
+    refused: bool | None = None
+
+
+@dataclass(slots=True)
+class RemoteLedger:
+    """Every key's effects, over all services."""
+
+    by_key: dict[str, Effects] = field(default_factory=dict)
+
+    def of(self, key: str) -> Effects:
+        """Return the effects of a key."""
+        return self.by_key.setdefault(key, Effects())
+
+
+class SimulatedAgent:
+    """An agent of a service that honours idempotency keys and leaves tombstones.
+
+    A call outlives its caller: once it is out, it may land however late.
+    """
+
+    def __init__(
+        self, clock: Clock, ledger: RemoteLedger, faults: RemoteFaults, rng: random.Random
+    ) -> None:
+        self._clock = clock
+        self._ledger = ledger
+        self._faults = faults
+        self._rng = rng
+        self.calls: set[asyncio.Task[Any]] = set()
+
+    async def do(self, call: Call) -> Any:
+        """Take effect once per key, unless it was undone before."""
+        return await self._out(self._do(call))
+
+    async def undo(self, call: Call) -> Any:
+        """Take the effect back and refuse it from now on."""
+        return await self._out(self._undo(call))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _out(self, work: Any) -> Any:
+        task = asyncio.ensure_future(work)
+        self.calls.add(task)
+        task.add_done_callback(self._landed)
+        return await asyncio.shield(task)
+
+    def _landed(self, task: asyncio.Task[Any]) -> None:
+        self.calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # a caller that has gone asks no more
+
+    async def _do(self, call: Call) -> Any:
+        await self._travel()
+        effects = self._ledger.of(call.key)
+        if effects.refused is None:
+            effects.refused = self._rng.random() < self._faults.refused
+        if effects.tombstone:
+            raise RefusedError("undone", "this key was undone")
+        if effects.refused:
+            raise RefusedError("out-of-stock", "there is none left")
+        if not effects.in_force:
+            effects.in_force = True
+            effects.done += 1
+        await self._answer()
+        return {"done_by": call.key}
+
+    async def _undo(self, call: Call) -> Any:
+        await self._travel()
+        if self._rng.random() < self._faults.undo_refused:
+            raise RefusedError("undo-refused", "it cannot be taken back")
+        effects = self._ledger.of(call.key)
+        effects.in_force = False
+        effects.tombstone = True
+        await self._answer()
+        return {"undone": True}
+
+    async def _travel(self) -> None:
+        await self._clock.sleep(self._rng.uniform(0, self._faults.seconds_max))
+        if self._rng.random() < self._faults.transient:
+            raise TransientError("try again")
+        if self._rng.random() < self._faults.hangs:
+            await self._clock.sleep(self._rng.uniform(5, 60))
+
+    async def _answer(self) -> None:
+        if self._rng.random() < self._faults.lost_answer:
+            raise TransientError("the answer was lost")

@@ -1,0 +1,230 @@
+"""A whole system in memory, with everything going wrong that can, by seed.
+
+The real actors and the real codec run over ports in memory. The world is the host: it
+hands out messages under a lease, takes them back when a handler crashes or its lease is
+lost, and forwards what is given up to the dead letters. Every choice comes from one seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TypeVar
+
+from sas.actors.deadletters import DeadLetter
+from sas.ports import Message, MessageBus
+from sas.simulation.bus import BusFault, MemoryBus
+from sas.simulation.clock import VirtualClock
+from sas.simulation.store import MemoryStore, StoreFault
+
+F = TypeVar("F")
+Handler = Callable[[Message], Awaitable[object]]
+
+
+class CrashError(BaseException):
+    """The process of a handler died here: no except clause of its own may catch that."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Shares from 0 to 1, of operations or of deliveries."""
+
+    crash: float = 0.0
+    lease_lost: float = 0.0
+    duplicate: float = 0.0
+    store_down: float = 0.0
+    store_lost_answer: float = 0.0
+    store_conflict: float = 0.0
+    bus_down: float = 0.0
+    bus_lost_answer: float = 0.0
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message and how often it was handed out."""
+
+    queue: str
+    message: Message
+    count: int = 1
+
+
+@dataclass(slots=True)
+class World:
+    """Queues with their handlers, a timer, and faults."""
+
+    seed: int
+    clock: VirtualClock
+    store: MemoryStore
+    memory_bus: MemoryBus
+    faults: Faults
+    dead_letters: str = "dead-letters"
+    deliveries_max: int = 3
+    at_once: int = 4
+    rng: random.Random = field(init=False)
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    timer: Callable[[], Awaitable[object]] | None = None
+    calm: bool = False
+    crashes: int = 0
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _returned: list[Delivery] = field(default_factory=list)
+    _timer_task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        """Put the faults into the ports."""
+        self.rng = random.Random(self.seed)  # noqa: S311  a simulation repeats itself
+        self.store.pause = self.pause
+        self.store.plan = self._store_fault
+        self.memory_bus.plan = self._bus_fault
+
+    @property
+    def bus(self) -> MessageBus:
+        """Return the bus as actors see it: rivals and crashes come between its sends."""
+        return PausingBus(self.memory_bus, self.pause)
+
+    async def pause(self) -> None:
+        """Let others run; now and then, die."""
+        for _ in range(self.rng.randint(0, 3)):
+            await asyncio.sleep(0)
+        if self._happens(self.faults.crash):
+            self.crashes += 1
+            raise CrashError
+
+    async def run(self, finished: Callable[[], bool], hours_max: float = 24.0) -> None:
+        """Run until ``finished`` and nothing is under way, in virtual time.
+
+        Raises:
+            TimeoutError: that did not come about within ``hours_max`` virtual hours.
+        """
+        end = self.clock.now() + timedelta(hours=hours_max)
+        tick = self.clock.now()
+        while not (finished() and self.idle()):
+            if self.clock.now() > end:
+                raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
+            self._hand_out()
+            if self.clock.now() >= tick and self._timer_free():
+                tick = self.clock.now() + timedelta(seconds=10)
+                self._timer_task = asyncio.ensure_future(self._tick())
+            await asyncio.sleep(0)
+            if not self._work_waits():
+                await self.clock.advance(0.5)
+
+    def idle(self) -> bool:
+        """Return whether no handler runs and no handled queue holds a message."""
+        waiting = any(self.memory_bus.messages(queue) for queue in self.handlers)
+        return not self._running and not self._returned and not waiting and self._timer_free()
+
+    async def close(self) -> None:
+        """Stop whatever still runs."""
+        tasks = [*self._running, *([self._timer_task] if self._timer_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _timer_free(self) -> bool:
+        return self._timer_task is None or self._timer_task.done()
+
+    async def _tick(self) -> None:
+        if self.timer is not None:
+            try:
+                await self.timer()
+            except (CrashError, Exception):  # noqa: BLE001  whatever it was, the host lives on
+                return  # a timer has no redelivery; the next tick comes anyway
+
+    def _work_waits(self) -> bool:
+        if len(self._running) >= self.at_once:
+            return False
+        return bool(self._returned) or any(self.memory_bus.messages(q) for q in self.handlers)
+
+    def _hand_out(self) -> None:
+        while len(self._running) < self.at_once:
+            delivery = self._next()
+            if delivery is None:
+                return
+            task = asyncio.ensure_future(self._deliver(delivery))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    def _next(self) -> Delivery | None:
+        queues = [queue for queue in self.handlers if self.memory_bus.messages(queue)]
+        choices: Sequence[int] = range(len(self._returned) + len(queues))
+        if not choices:
+            return None
+        chosen = self.rng.choice(choices)
+        if chosen < len(self._returned):
+            return self._returned.pop(chosen)
+        queue = queues[chosen - len(self._returned)]
+        message = self.memory_bus.take(queue)
+        return Delivery(queue, message) if message else None
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        if self._happens(self.faults.duplicate):
+            self._returned.append(replace(delivery))
+        lost = self._happens(self.faults.lease_lost)
+        if lost:  # another handler gets it while this one goes on; its settling counts no more
+            self._give_back(delivery)
+        try:
+            await self.handlers[delivery.queue](delivery.message)
+        except (CrashError, Exception):  # noqa: BLE001  whatever it was, it comes again
+            if not lost:
+                self._give_back(delivery)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        if delivery.count < self.deliveries_max or delivery.queue == self.dead_letters:
+            self._returned.append(replace(delivery, count=delivery.count + 1))
+            return
+        given_up = replace(
+            delivery.message, queue=self.dead_letters, properties={"source": delivery.queue}
+        )
+        self._returned.append(Delivery(self.dead_letters, given_up))
+
+    def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
+        faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
+        if operation == "commit":
+            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
+            faults[StoreFault.CONFLICT] = self.faults.store_conflict
+        return self._drawn(faults)
+
+    def _bus_fault(self, _message: Message) -> BusFault | None:
+        return self._drawn(
+            {
+                BusFault.UNAVAILABLE: self.faults.bus_down,
+                BusFault.LOST_ANSWER: self.faults.bus_lost_answer,
+            }
+        )
+
+    def _drawn(self, shares: Mapping[F, float]) -> F | None:
+        return next((fault for fault, share in shares.items() if self._happens(share)), None)
+
+    def _happens(self, share: float) -> bool:
+        return not self.calm and self.rng.random() < share
+
+
+class PausingBus:
+    """A bus that lets others run before each message."""
+
+    def __init__(self, bus: MemoryBus, pause: Callable[[], Awaitable[None]]) -> None:
+        self._bus = bus
+        self._pause = pause
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Send messages one by one. See ``MessageBus.send``."""
+        for message in messages:
+            await self._pause()
+            await self._bus.send([message])
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def dead_letter(message: Message) -> DeadLetter:
+    """Return a message of the dead-letters queue as its handler gets it."""
+    return DeadLetter(
+        body=message.body,
+        message_id=message.message_id,
+        source_queue=message.properties.get("source"),
+        reason="MaxDeliveryCountExceeded",
+        description=None,
+    )

@@ -1,0 +1,88 @@
+"""The main test: whole orders through the real actors while everything goes wrong, by seed.
+
+``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from sas.domain.model import OrderState
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
+from tests.simulation.system import QUEUES, System, build, check_end
+
+SEEDS = int(os.environ.get("SAS_SIMULATION_SEEDS", "25"))
+ORDERS = 4
+
+
+async def run(system: System, *, times: int = 1) -> System:
+    for number in range(ORDERS):
+        workflow = "order" if number % 2 else "order-with-care"
+        system.submit(f"O-{number}", workflow, times)
+    try:
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    return system
+
+
+async def test_without_faults_every_order_is_processed_and_told_so() -> None:
+    system = await run(build(1, Faults(), RemoteFaults()))
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    assert system.bus.messages(QUEUES.rejected) == []
+    assert system.bus.messages(QUEUES.alerts) == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_handlers_crash_and_leases_are_lost(seed: int) -> None:
+    faults = Faults(crash=0.02, lease_lost=0.05, duplicate=0.05)
+    await run(build(seed, faults, RemoteFaults(transient=0.1, lost_answer=0.1)))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_store_and_bus_fail(seed: int) -> None:
+    faults = Faults(
+        store_down=0.03,
+        store_lost_answer=0.03,
+        store_conflict=0.05,
+        bus_down=0.03,
+        bus_lost_answer=0.03,
+    )
+    await run(build(seed, faults, RemoteFaults(transient=0.1)))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_services_hang_and_refuse(seed: int) -> None:
+    remote = RemoteFaults(
+        transient=0.2, lost_answer=0.1, hangs=0.15, refused=0.1, undo_refused=0.05
+    )
+    await run(build(seed, Faults(crash=0.01, lease_lost=0.03), remote))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_without_duplicate_detection(seed: int) -> None:
+    faults = Faults(crash=0.03, lease_lost=0.05, duplicate=0.1, bus_lost_answer=0.1)
+    remote = RemoteFaults(hangs=0.1, refused=0.05)
+    await run(build(seed, faults, remote, duplicate_detection=False), times=2)
+
+
+async def test_the_faults_lead_to_every_kind_of_end() -> None:
+    """What the tests above claim to cover happens: each end is reached, handlers crash."""
+    ends: Counter[OrderState] = Counter()
+    crashes = 0
+    for seed in range(12):
+        faults = Faults(crash=0.05, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
+        remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
+        built = build(seed, faults, remote)
+        built.world.deliveries_max = 1 + seed % 3
+        system = await run(built)
+        ends.update(system.states().values())
+        crashes += system.world.crashes
+    assert crashes > 50
+    wanted = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.ERROR, OrderState.REJECTED}
+    assert wanted <= set(ends), ends
