@@ -76,7 +76,7 @@ async def test_the_faults_lead_to_every_kind_of_end() -> None:
     ends: Counter[OrderState] = Counter()
     crashes = 0
     for seed in range(12):
-        faults = Faults(crash=0.05, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
+        faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
         built = build(seed, faults, remote)
         built.world.deliveries_max = 1 + seed % 3
