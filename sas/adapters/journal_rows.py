@@ -1,29 +1,30 @@
 """The journal as entities and back, with the messages that each transition wants sent.
 
-Messages are kept as compact JSON, one object each with its kind under ``k``. A later
-version may add members with defaults, never rename one: old rows are read for as long as
-orders live.
+Messages are kept as compact JSON, one object each with its kind under ``k`` and the members
+of its class. A later version may add members with defaults, never rename one nor a kind: old
+rows are read for as long as orders live.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from sas.adapters import keys
 from sas.adapters.rows import Entity, Row, chunked, clean, joined
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.messages import (
-    Alert,
-    AlertKind,
-    JournalEntry,
-    Notice,
-    Notify,
-    Outgoing,
-    Request,
-    Wake,
-)
-from sas.domain.model import Direction, Fault
+from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+
+KINDS: Mapping[str, type[Outgoing]] = {
+    "wake": Wake,
+    "request": Request,
+    "notify": Notify,
+    "alert": Alert,
+}
+_KIND_OF = {made: kind for kind, made in KINDS.items()}
 
 
 def journal_row(order_id: str, entry: JournalEntry) -> Entity:
@@ -66,54 +67,26 @@ def cause_row(order_id: str, cause: str, seq: int) -> Entity:
 
 def messages_to_json(messages: tuple[Outgoing, ...]) -> str:
     """Return messages as compact JSON."""
-    return json.dumps([_to_json(m) for m in messages], separators=(",", ":"), ensure_ascii=True)
+    return json.dumps([_to_json(message) for message in messages], separators=(",", ":"))
 
 
 def messages_from_json(text: str) -> tuple[Outgoing, ...]:
     """Return the messages that ``messages_to_json`` was given.
 
     Raises:
-        ValueError: a kind that this version does not know.
+        ValueError, msgspec.ValidationError: a kind or a content that this version does not know.
     """
     return tuple(_from_json(item) for item in json.loads(text))
 
 
 def _to_json(message: Outgoing) -> dict[str, Any]:
-    match message:
-        case Wake():
-            return {"k": "wake"}
-        case Request(step, direction, epoch, generation, complete_by):
-            return {
-                "k": "request",
-                "step": step,
-                "direction": direction.value,
-                "epoch": epoch,
-                "generation": generation,
-                "complete_by": key_time(complete_by),
-            }
-        case Notify(notice, step, fault, undoing):
-            told = {"k": "notify", "notice": notice.value, "step": step, "undoing": undoing}
-            return told | ({"fault": [fault.code, fault.message]} if fault else {})
-        case Alert(alert, step, text):
-            return {"k": "alert", "alert": alert.value, "step": step, "text": text}
+    said: dict[str, Any] = msgspec.to_builtins(message)
+    kept = {name: value for name, value in said.items() if value is not None}
+    return {"k": _KIND_OF[type(message)], **kept}
 
 
 def _from_json(item: dict[str, Any]) -> Outgoing:
-    match item["k"]:
-        case "wake":
-            return Wake()
-        case "request":
-            return Request(
-                item["step"],
-                Direction(item["direction"]),
-                item["epoch"],
-                item["generation"],
-                parse_key_time(item["complete_by"]),
-            )
-        case "notify":
-            fault = Fault(*item["fault"]) if "fault" in item else None
-            return Notify(Notice(item["notice"]), item["step"], fault, item.get("undoing", False))
-        case "alert":
-            return Alert(AlertKind(item["alert"]), item["step"], item["text"])
-        case kind:
-            raise ValueError(f"a message of kind {kind!r} was recorded by a newer version")
+    kind = KINDS.get(item.pop("k"))
+    if kind is None:
+        raise ValueError("a message was recorded that only a newer version knows")
+    return msgspec.convert(item, kind)

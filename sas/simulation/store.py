@@ -16,7 +16,6 @@ from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
 from sas.ports import ConflictError, StoreUnavailableError, Summary
 
-
 OVERTAKEN = "overtaken"
 """The token of an order that was written and changed by a rival since: it matches nothing."""
 
