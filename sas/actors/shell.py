@@ -3,7 +3,7 @@
 The cause of a transition is guarded by the transaction itself: the cause row is created
 in it, so a rival that acted upon the same message makes the commit fail. The journal is
 asked for the cause only where nothing is left to decide or the commit failed, *after*
-the order was loaded: a cause absent then was absent in what was loaded (docs/adr/0003).
+the order was loaded: a cause absent then was absent in what was loaded (docs/adr/0002).
 """
 
 from __future__ import annotations

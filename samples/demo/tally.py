@@ -1,0 +1,56 @@
+"""What the two applications have been told so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sas.client import is_end
+from sas.codec.outward import Notification, notice_of
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of orders by where they stand, from notifications alone, as an application sees it.
+
+    Delivery is at least once: a CloudEvent id seen before is counted as a repeat only.
+    """
+
+    orders: int
+    submitted: int = 0
+    repeats: int = 0
+    seen: set[str] = field(default_factory=set)
+    received: set[str] = field(default_factory=set)
+    ended: dict[str, str] = field(default_factory=dict)
+    steps: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def take(self, told: Notification) -> None:
+        """Count one notification."""
+        if told.id in self.seen:
+            self.repeats += 1
+            return
+        self.seen.add(told.id)
+        order_id, notice = told.data.order_id, notice_of(told.type)
+        self.received.add(order_id)
+        if notice == "step-completed" and told.data.step:
+            self.steps[told.data.step] += 1
+        if notice == "failed":
+            reason = told.data.error.code if told.data.error else "unknown"
+            self.failed[order_id] = f"{told.data.step}: {reason}"
+        if is_end(told):
+            self.ended[order_id] = notice
+
+    @property
+    def done(self) -> bool:
+        """Whether every order has come to its end."""
+        return len(self.ended) >= self.orders
+
+    @property
+    def processing(self) -> int:
+        """How many orders are under way."""
+        return len(self.received) - len(self.ended)
+
+    def ends(self, notice: str) -> int:
+        """Return how many orders ended with this notice."""
+        return sum(1 for end in self.ended.values() if end == notice)

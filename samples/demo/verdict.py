@@ -1,0 +1,119 @@
+"""Did it hold? The state store, the notifications and the services' ledgers, held together.
+
+Nothing here trusts what the applications were told: expected notifications come from the
+journal of every order, expected effects from the state of every step, and both are held
+against what was really seen and what the remote services really did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from samples.demo.tally import Tally
+from samples.services.ledger import LedgerView
+from sas.domain.ids import idempotency_key, message_id
+from sas.domain.messages import JournalEntry, Notify
+from sas.domain.model import Direction, Order, OrderState, StepState
+from sas.ports import StateStore
+
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The figures of the demo's last line."""
+
+    orders: int
+    states: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[str] = field(default_factory=Counter)
+    notifications_expected: int = 0
+    notifications_seen: int = 0
+    missing: list[str] = field(default_factory=list)
+    effects_expected: int = 0
+    effects_in_force: int = 0
+    wrong_effects: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is unfinished, missing, doubled or wrong."""
+        return not (self.unfinished or self.missing or self.doubled or self.wrong_effects)
+
+    def last_line(self) -> str:
+        """Return the figures, in one line."""
+        state = self.states
+        return (
+            f"orders in {self.orders} | processed {state['Processed']} | failed {state['Error']} | "
+            f"undone {state['Compensated']} | unfinished {len(self.unfinished)} | "
+            f"notifications expected {self.notifications_expected} seen {self.notifications_seen} | "
+            f"remote effects expected {self.effects_expected} in force {self.effects_in_force} "
+            f"doubled {len(self.doubled)}"
+        )
+
+
+async def judge(
+    store: StateStore, order_ids: Iterable[str], tally: Tally, ledgers: Mapping[str, LedgerView]
+) -> Verdict:
+    """Return what came of every order, from the store and the ledgers themselves."""
+    ids = list(order_ids)
+    verdict = Verdict(len(ids), notifications_seen=len(tally.seen))
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def read(order_id: str) -> tuple[str, Order | None, list[JournalEntry]]:
+        async with gate:
+            order = await store.load(order_id)
+            return order_id, order, await store.journal(order_id) if order else []
+
+    in_force = _in_force(ledgers)
+    for order_id, order, journal in await asyncio.gather(*map(read, ids)):
+        if order is None:
+            verdict.unfinished.append(order_id)
+            continue
+        _judge_order(verdict, order, journal, tally, in_force)
+    verdict.effects_in_force = sum(in_force.values())
+    verdict.doubled = sorted({o for ledger in ledgers.values() for o in ledger["doubled"]})
+    return verdict
+
+
+def _judge_order(
+    verdict: Verdict,
+    order: Order,
+    journal: list[JournalEntry],
+    tally: Tally,
+    in_force: Mapping[str, int],
+) -> None:
+    state = order.process_state
+    verdict.states[state.value] += 1
+    verdict.transitions.update(entry.what for entry in journal)
+    if state not in {OrderState.PROCESSED, OrderState.ERROR, OrderState.COMPENSATED}:
+        verdict.unfinished.append(order.order_id)
+    for entry in journal:
+        for index, message in enumerate(entry.messages):
+            if isinstance(message, Notify):
+                verdict.notifications_expected += 1
+                own_id = message_id(order.order_id, entry.seq, index)
+                if own_id not in tally.seen:
+                    verdict.missing.append(own_id)
+    for step in order.steps:
+        found = in_force[idempotency_key(order.order_id, step.name, step.generation)]
+        if step.process_state is StepState.PROCESSED:
+            verdict.effects_expected += 1
+        expected = {StepState.PROCESSED: 1, StepState.COMPENSATED: 0}.get(step.process_state)
+        if step.process_state is StepState.ERROR and step.direction is Direction.DO:
+            expected = 0 if step.error and step.error.code != "timed-out" else None
+        if expected is not None and found != expected:
+            verdict.wrong_effects.append(f"{order.order_id} {step.name}: {found}, not {expected}")
+
+
+def _in_force(ledgers: Mapping[str, LedgerView]) -> Counter[str]:
+    """Return how many effects in force each idempotency key has, over all services."""
+    return Counter(
+        effect["key"]
+        for ledger in ledgers.values()
+        for effect in ledger["effects"]
+        if effect["undone_at"] is None
+    )
