@@ -24,12 +24,20 @@ Part = msgspec.Raw | UnsetType
 """JSON carried as it is; UNSET where the member is absent."""
 
 
+def _version() -> Literal[1]:
+    return 1
+
+
 class Envelope(
     msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
 ):
-    """What every internal message has: its version, its own id and the order it is about."""
+    """What every internal message has: its version, its own id and the order it is about.
 
-    v: Literal[1] = 1
+    The version is always written (a factory, so that ``omit_defaults`` never drops it): a
+    later version's reader must not take an old message for its own.
+    """
+
+    v: Literal[1] = msgspec.field(default_factory=_version)
     id: str
     order_id: str
 

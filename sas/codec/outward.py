@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -16,6 +17,7 @@ CLOUDEVENTS_TYPE = "application/cloudevents+json"
 EVENT_TYPE_PREFIX = "sas.order."
 EVENT_TYPE_SUFFIX = ".v1"
 PART_BYTES_MAX = 120 * 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -49,13 +51,16 @@ class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """A CloudEvent 1.0 in structured JSON. ``correlationid`` is the application's own id."""
+    """A CloudEvent 1.0 in structured JSON. ``correlationid`` is the application's own id.
+
+    ``subject`` is the order's id; left out of a rejection whose order has none that can be one.
+    """
 
     specversion: str = "1.0"
     id: str
     source: str
     type: str
-    subject: str
+    subject: str | msgspec.UnsetType = msgspec.UNSET
     time: str
     datacontenttype: str = "application/json"
     correlationid: str | msgspec.UnsetType = msgspec.UNSET
@@ -108,7 +113,14 @@ def notice_of(event: str) -> str:
 
 def encode(message: Notification | AlertMessage | RejectedMessage) -> bytes:
     """Return the bytes of an outward message."""
+    if isinstance(message, Notification) and not _can_be_attribute(message.subject):
+        message = msgspec.structs.replace(message, subject=msgspec.UNSET)
     return msgspec.json.encode(message)
+
+
+def _can_be_attribute(text: str | msgspec.UnsetType) -> bool:
+    """Return whether CloudEvents allows the text: not empty, no control characters."""
+    return text is msgspec.UNSET or bool(text and not _CONTROL.search(text))
 
 
 def decode_notification(body: bytes) -> Notification:

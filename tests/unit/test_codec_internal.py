@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sas.codec.internal import (
+    RESULT_BYTES_MAX,
+    CommandMessage,
+    Envelope,
+    FaultBody,
+    Internal,
+    ReplyMessage,
+    RequestMessage,
+    WakeMessage,
+    decode,
+    encode,
+    from_reply,
+    raw,
+    to_command,
+    to_reply,
+    value_of,
+)
+from sas.codec.strict import MalformedError
+from sas.domain.messages import Outcome, Reply, Verb
+from sas.domain.model import Direction, Fault
+
+COMPLETE_BY = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+ANY: Any = Internal
+
+MESSAGES: dict[str, Internal] = {
+    "wake": WakeMessage(id="A/1/0", order_id="A"),
+    "command": CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by="anna"),
+    "request": RequestMessage(
+        id="A/1/1",
+        order_id="A",
+        workflow="order",
+        step=1,
+        step_name="take-payment",
+        direction="do",
+        epoch=3,
+        complete_by=COMPLETE_BY,
+        idempotency_key="A/take-payment",
+        order=msgspec.Raw(b'{"n":1.10}'),
+        results={"reserve-stock": msgspec.Raw(b'["r"]')},
+        own_result=msgspec.Raw(b"null"),
+    ),
+    "claim check": RequestMessage(
+        id="A/1/1",
+        order_id="A",
+        workflow="order",
+        step=0,
+        step_name="reserve-stock",
+        direction="undo",
+        epoch=1,
+        complete_by=COMPLETE_BY,
+        idempotency_key="A/reserve-stock",
+    ),
+    "done": ReplyMessage(
+        id="A/00/do/1",
+        order_id="A",
+        step=0,
+        direction="do",
+        epoch=1,
+        outcome="done",
+        result=msgspec.Raw(b'{"r":1}'),
+    ),
+    "refused": ReplyMessage(
+        id="A/00/do/1",
+        order_id="A",
+        step=0,
+        direction="do",
+        epoch=1,
+        outcome="refused",
+        error=FaultBody("declined", "the card was declined"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_an_internal_message_reads_back_as_it_was_sent(name: str) -> None:
+    message = MESSAGES[name]
+    body = encode(message)
+    assert json.loads(body)["v"] == 1
+    back = decode(body, ANY)
+    assert type(back) is type(message)
+    assert encode(back) == body
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_an_unknown_member_another_version_or_kind_is_refused(name: str) -> None:
+    good = json.loads(encode(MESSAGES[name]))
+    for other in ({"extra": 1}, {"v": 2}, {"kind": "greeting"}, {"id": 1}, {"order_id": None}):
+        with pytest.raises(MalformedError) as caught:
+            decode(json.dumps(good | other).encode(), ANY)
+        assert caught.value.reason == "invalid"
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
+    good = json.loads(encode(MESSAGES[name]))
+    optional = {"v", "order", "results", "own_result", "result", "error"}
+    for member in good.keys() - optional:
+        lacking = {key: value for key, value in good.items() if key != member}
+        with pytest.raises(MalformedError):
+            decode(json.dumps(lacking).encode(), ANY)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "reason"),
+    [
+        ("order_id", "a/b", "invalid-order-id"),
+        ("order_id", "", "invalid-order-id"),
+        ("id", "", "invalid"),
+        ("id", "x" * 201, "invalid"),
+    ],
+)
+def test_an_id_that_cannot_be_one_is_refused(member: str, value: str, reason: str) -> None:
+    good = json.loads(encode(MESSAGES["wake"]))
+    with pytest.raises(MalformedError) as caught:
+        decode(json.dumps(good | {member: value}).encode(), WakeMessage)
+    assert caught.value.reason == reason
+
+
+def test_a_message_of_another_kind_than_asked_for_is_refused() -> None:
+    with pytest.raises(MalformedError):
+        decode(encode(MESSAGES["wake"]), ReplyMessage)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_internal_message_or_refused(body: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode(body, ANY)
+
+
+def test_complete_by_keeps_its_microseconds_and_its_zone() -> None:
+    east = COMPLETE_BY.astimezone(timezone(timedelta(hours=2)))
+    request = MESSAGES["request"]
+    assert isinstance(request, RequestMessage)
+    back = decode(encode(msgspec.structs.replace(request, complete_by=east)), RequestMessage)
+    assert back.complete_by == COMPLETE_BY
+    assert back.complete_by.utcoffset() is not None
+
+
+REPLIES = [
+    Reply("A", 2, Direction.DO, 1, Outcome.DONE, result='{"parcel": "P-1", "kg": 1.50}'),
+    Reply("A", 2, Direction.UNDO, 9, Outcome.DONE),
+    Reply("A", 0, Direction.DO, 1, Outcome.REFUSED, fault=Fault("declined", "no money")),
+]
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=["done", "undone", "refused"])
+def test_a_reply_of_the_domain_travels_and_comes_back_unchanged(reply: Reply) -> None:
+    assert to_reply(decode(encode(from_reply(reply)), ReplyMessage)) == reply
+
+
+def test_every_repeat_of_a_reply_has_the_same_id_and_another_epoch_has_another() -> None:
+    first, again, later = (
+        from_reply(Reply("A", 2, Direction.DO, epoch, Outcome.DONE)) for epoch in (1, 1, 2)
+    )
+    assert first.id == again.id == "A/02/do/1"
+    assert later.id != first.id
+
+
+def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
+    fits = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result='"' + "x" * 1000 + '"')
+    assert to_reply(from_reply(fits)) == fits
+    for character in ("x", "ü"):
+        long = '"' + character * (RESULT_BYTES_MAX // len(character.encode())) + '"'
+        with pytest.raises(MalformedError) as caught:
+            to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long)))
+        assert caught.value.reason == "result-too-large"
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
+    sent = CommandMessage(id="c-1", order_id="A", verb=verb.value, seq=4, by="anna")
+    command = to_command(decode(encode(sent), CommandMessage))
+    assert (command.command_id, command.order_id, command.verb) == ("c-1", "A", verb)
+    assert (command.seq, command.by) == (4, "anna")
+
+
+def test_a_raw_part_is_text_or_absent() -> None:
+    assert value_of(raw(None)) is None
+    assert value_of(raw('{"a": [1]}')) == {"a": [1]}
+
+
+def test_every_internal_message_is_an_envelope() -> None:
+    assert all(isinstance(message, Envelope) for message in MESSAGES.values())
