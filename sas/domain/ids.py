@@ -97,7 +97,7 @@ def idempotency_key(order_id: str, step_name: str, generation: int) -> str:
 
 def key_time(moment: datetime) -> str:
     """Return a UTC moment as a fixed-width ISO string, so that keys sort by time."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_key_time(text: str) -> datetime:
