@@ -133,6 +133,11 @@ class Workflow:
             )
         if self.version < 1:
             raise WorkflowError(f"workflow {self.name!r}: versions are counted from 1")
+        if not TIME_ALLOWED_MIN <= self.pickup <= TIME_ALLOWED_MAX:
+            raise WorkflowError(
+                f"workflow {self.name!r}: pickup lies between {TIME_ALLOWED_MIN} and "
+                f"{TIME_ALLOWED_MAX}"
+            )
         object.__setattr__(self, "rules", self._make_rules())
 
     def _make_rules(self) -> Rules:
