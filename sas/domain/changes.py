@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sas.domain.messages import JournalEntry
-from sas.domain.model import FINISHED, Details, Order, OrderState, StepRecord, check_moves
+from sas.domain.model import (
+    FINISHED,
+    Details,
+    IllegalMoveError,
+    Order,
+    OrderState,
+    StepRecord,
+    check_moves,
+)
 from sas.domain.transitions import Decision
 
 FENCED = "fenced"
@@ -126,7 +134,13 @@ def revival(
     cause: str,
     at: datetime,
 ) -> Change:
-    """Return the change that puts an order submitted anew in the place of a Rejected one."""
+    """Return the change that puts an order submitted anew in the place of a Rejected one.
+
+    Raises:
+        IllegalMoveError: when the place is an order's that was not rejected.
+    """
+    if not rejected.rejected:
+        raise IllegalMoveError(f"order {rejected.order_id} was not rejected: it keeps its place")
     after = Order(details, decision.steps, seq=rejected.seq + 1)
     check_moves(rejected, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
