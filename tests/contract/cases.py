@@ -1,0 +1,139 @@
+"""Orders for the contract suites: changes made by the domain's own decisions."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sas.domain import transitions
+from sas.domain.changes import Change, fence, first_change, next_change, rejection, revival
+from sas.domain.messages import Outcome, Reply
+from sas.domain.model import Details, Direction, Fault, Order, StepState
+from sas.domain.transitions import Decision
+from sas.domain.workflow import Rules, Step, Undo, Workflow
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+BY = "a test"
+
+_counter = itertools.count(1)
+
+
+def fresh(kind: str) -> str:
+    return f"{kind}-{next(_counter)}"
+
+
+def rules_of(steps: int = 3, *, parallel: bool = False) -> Rules:
+    """A workflow of so many steps, in a row or beside each other."""
+    after = () if parallel else None
+    made = tuple(
+        Step(f"step-{n}", agent="inventory", time_allowed=60 * SECOND, after=after, undo=Undo())
+        for n in range(steps)
+    )
+    return Workflow("order", 2, made).rules
+
+
+ROW = rules_of()
+
+
+def details_of(order_id: str, *, payload: str = '{"lines":[]}') -> Details:
+    return Details(order_id, "order", 2, payload, "hash-1", "responses-shop", "corr-1", NOW)
+
+
+def submitted(
+    order_id: str,
+    rules: Rules = ROW,
+    *,
+    payload: str = '{"lines":[]}',
+    cause: str | None = None,
+    at: datetime = NOW,
+) -> Change:
+    decision = transitions.submit(rules, now=at)
+    given = cause or fresh("orders:envelope")
+    details = details_of(order_id, payload=payload)
+    return first_change(details, decision, by=BY, commit_id=fresh("commit"), cause=given, at=at)
+
+
+def upon(
+    order: Order,
+    decision: Decision | None,
+    *,
+    cause: str | None = None,
+    at: datetime = NOW,
+    out_at: datetime | None = None,
+) -> Change:
+    assert decision is not None
+    given = cause or fresh("scheduler:envelope")
+    commit_id = fresh("commit")
+    return next_change(
+        order, decision, by=BY, commit_id=commit_id, cause=given, at=at, out_at=out_at
+    )
+
+
+def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
+    decision = transitions.claim(order, rules, now=NOW, instance="scheduler-1")
+    return upon(order, decision, cause=cause)
+
+
+def answered(
+    order: Order,
+    step: int,
+    rules: Rules = ROW,
+    *,
+    result: str | None = '{"ok":true}',
+    at: datetime = NOW,
+) -> Change:
+    epoch = order.steps[step].epoch
+    reply = Reply(order.order_id, step, Direction.DO, epoch, Outcome.DONE, result)
+    return upon(order, transitions.answer(order, reply, rules, now=at, instance="scheduler-1"))
+
+
+def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
+    fault = Fault("out-of-stock", "none left of article 11")
+    decision = transitions.fail(order, step, fault, rules, now=at, instance="scheduler-1")
+    return upon(order, decision, at=at)
+
+
+def resubmitted(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
+    return upon(order, transitions.resubmit(order, rules, now=at), at=at)
+
+
+def undone(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
+    return upon(order, transitions.undo(order, rules, now=at), at=at)
+
+
+def fenced(order: Order, cause: str) -> Change:
+    return fence(order, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
+
+
+def rejected(order_id: str, *, at: datetime = NOW) -> Change:
+    details = details_of(order_id, payload="what came")
+    cause = fresh("dead-letters:envelope")
+    return rejection(details, by=BY, commit_id=fresh("commit"), cause=cause, at=at)
+
+
+def revived(order: Order, rules: Rules = ROW) -> Change:
+    decision = transitions.submit(rules, now=NOW)
+    details = details_of(order.order_id, payload="submitted anew")
+    cause = fresh("orders:envelope")
+    return revival(order, details, decision, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
+
+
+def every_field_set(order: Order) -> Order:
+    """The same order with no field of its first step at its default."""
+    step = replace(
+        order.steps[0],
+        process_state=StepState.ERROR,
+        since=NOW + 7 * SECOND,
+        locked_by="scheduler-9",
+        complete_by=NOW + 90 * SECOND,
+        failure_count=4,
+        direction=Direction.UNDO,
+        epoch=12,
+        generation=2,
+        hold=True,
+        result='"done"',
+        error=Fault("code", "a sentence with 'quotes' and an é"),
+    )
+    return replace(order, steps=(step, *order.steps[1:]), settled_at=NOW + SECOND)

@@ -1,0 +1,42 @@
+"""One suite, several adapters: in memory, over Azurite, over Azurite in small and empty pages."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from devstack.azurite import Azurite
+from sas.adapters.tables import TableStore
+from sas.ports import StateStore
+from sas.simulation.store import MemoryStore
+from tests.contract.proxy import FaultyProxy
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with Azurite() as running:
+        yield running
+
+
+def new_table() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["memory", "azurite", "azurite in small and empty pages"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    running: Azurite = request.getfixturevalue("azurite")
+    if request.param == "azurite":
+        table = TableStore.connect(running.connection_string, new_table())
+        yield table
+        await table.close()
+        return
+    async with FaultyProxy(running.connection_string) as proxy:
+        proxy.page_size, proxy.empty_pages = 2, 1
+        table = TableStore.connect(proxy.connection_string, new_table())
+        yield table
+        await table.close()
