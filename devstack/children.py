@@ -36,11 +36,13 @@ class Child:
         logs: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        stderr_here: bool = False,
     ) -> None:
         """Describe a child; `start` starts it.
 
         `logs` is a directory that exists; `NAME.out` and `NAME.log` in it are appended to.
-        `env` is the whole environment, this process's own when None.
+        `env` is the whole environment, this process's own when None. `stderr_here` lets its
+        standard error go where this process's goes, instead of into `NAME.log`.
         """
         self.name = name
         self.argv = list(argv)
@@ -48,6 +50,7 @@ class Child:
         self.cwd = cwd
         self.out_path = logs / f"{name}.out"
         self.log_path = logs / f"{name}.log"
+        self.stderr_here = stderr_here
         self._process: subprocess.Popen[bytes] | None = None
         self._out_from = 0
         self.stopping = False
@@ -87,7 +90,7 @@ class Child:
                 tethered,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=log,
+                stderr=None if self.stderr_here else log,
                 env=self.env,
                 cwd=self.cwd,
                 start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only

@@ -1,0 +1,212 @@
+"""The host: settings, index, listeners, timers, HTTP, and an orderly end.
+
+    async with Host(app_dir, settings={"ServiceBusConnection": broker.connection_string}) as host:
+        ...   # function_app.py runs; host.http_port answers
+
+One host at a time in a process: the app's environment and its imports are the process's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
+from devstack.functions.clients import Clients
+from devstack.functions.environment import app_environment
+from devstack.functions.errors import HostError
+from devstack.functions.hostjson import HostConfig, load_host_json
+from devstack.functions.http import HttpServer
+from devstack.functions.indexing import IndexedFunction, bind, find, imported, select
+from devstack.functions.invocation import Counts, Invoker
+from devstack.functions.listeners import Listener, Pump
+from devstack.functions.settings import Settings
+from devstack.functions.timers import Timer
+
+_log = logging.getLogger("devstack.functions")
+_OPEN_S = 30.0
+
+
+class Host:
+    """Runs the functions of one app in this process."""
+
+    def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
+        self,
+        app_dir: Path | str,
+        *,
+        settings: Mapping[str, str] | None = None,
+        only: Iterable[str] | None = None,
+        without: Iterable[str] | None = None,
+        http_port: int = 0,
+        status_dir: Path | None = None,
+        drain_s: float = 10.0,
+        secondary: bool = False,
+    ) -> None:
+        """Describe a host; `async with` or `start` runs it.
+
+        `settings` beat the environment and local.settings.json. `only` and `without` name
+        functions. `status_dir` keeps timer status over restarts (None: nothing is kept).
+        `drain_s` bounds the wait for work in hand at the end, in seconds. A `secondary`
+        host leaves timers and HTTP to another one of the same app.
+        """
+        self.app_dir = Path(app_dir).resolve()
+        self.functions: list[IndexedFunction] = []
+        self.config = HostConfig()
+        self.http_port: int | None = None
+        self.failed: asyncio.Event = asyncio.Event()
+        """Set when something that should run for ever has ended; the log says what."""
+        self._overrides = dict(settings or {})
+        self._only = None if only is None else list(only)
+        self._without = list(without or ())
+        self._wanted_port = http_port
+        self._status_dir = status_dir
+        self._drain_s = drain_s
+        self._secondary = secondary
+        self._scope = contextlib.ExitStack()
+        self._runners: list[Pump | Timer] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._invoker: Invoker | None = None
+        self._clients: Clients | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """Invocations by function: running, succeeded, failed."""
+        return self._invoker.counts if self._invoker is not None else {}
+
+    async def start(self) -> None:
+        """Index the app and listen; returns when every queue's link is open.
+
+        Raises:
+            HostError: settings, host.json or the app are wrong, or a queue cannot be opened.
+        """
+        began = time.perf_counter()
+        try:
+            settings = self._index()
+            await self._listen(settings)
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+        names = ", ".join(one.name for one in self.functions)
+        _log.info("Host started in %.2f s: %s", time.perf_counter() - began, names)
+
+    def _index(self) -> Settings:
+        settings = Settings.load(self.app_dir, overrides=self._overrides)
+        self.config = load_host_json(self.app_dir, settings)
+        self._scope.enter_context(app_environment(settings))
+        found = find(self._scope.enter_context(imported(self.app_dir)))
+        only = self._only if self._only is not None else self.config.functions
+        chosen = select(found, only=only, without=self._without)
+        for one in chosen:
+            if settings.disabled(one.name):
+                _log.info("Function %s is disabled by its setting", one.name)
+        functions = [
+            bind(one, self.app_dir, settings) for one in chosen if not settings.disabled(one.name)
+        ]
+        if self._secondary:
+            functions = [one for one in functions if isinstance(one.trigger, ServiceBusTrigger)]
+        self.functions = functions
+        for section in self.config.not_obeyed:
+            _log.info("host.json: %s is not obeyed by this host", section)
+        return settings
+
+    async def _listen(self, settings: Settings) -> None:
+        invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
+        clients = self._clients = Clients(self.config.service_bus)
+        opening: dict[str, Awaitable[None]] = {}
+        for function in self.functions:
+            if isinstance(function.trigger, ServiceBusTrigger):
+                pump = Listener(function, invoker, clients, self.config.service_bus).pump()
+                where = f"{function.name}: the queue {function.trigger.queue}"
+                opening[where] = pump.opened
+                self._run(pump, function.name)
+        await _opened(opening)
+        for function in self.functions:
+            if isinstance(function.trigger, TimerTrigger):
+                finish = clients.send_outputs
+                timer = Timer(function, invoker, finish=finish, status_dir=self._status_dir)
+                self._run(timer, function.name)
+        if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
+            await self._serve(settings)
+
+    async def _serve(self, settings: Settings) -> None:
+        assert self._invoker is not None  # noqa: S101  # for mypy
+        assert self._clients is not None  # noqa: S101  # for mypy
+        self._http = HttpServer(
+            self.functions, self._invoker, self._clients, self.config.http, settings
+        )
+        try:
+            await self._http.start(self._wanted_port)
+        except OSError as error:
+            raise HostError(
+                f"Port {self._wanted_port} cannot be listened on ({error.strerror}): stop what "
+                "uses it, or say --http-port 0 for a free one."
+            ) from error
+        self.http_port = self._http.port
+
+    def _run(self, runner: Pump | Timer, name: str) -> None:
+        self._runners.append(runner)
+        self._tasks.append(asyncio.create_task(self._guard(runner, name), name=f"host {name}"))
+
+    async def _guard(self, runner: Pump | Timer, name: str) -> None:
+        try:
+            await runner.run()
+        except Exception:  # noqa: BLE001  # whatever it was, `failed` says so
+            _log.exception("Function %s is no longer listened for", name)
+            self.failed.set()
+
+    async def stop(self, *, drain_s: float | None = None) -> None:
+        """Receive no more, wait for work in hand up to `drain_s` seconds, settle, close.
+
+        What is still in hand then is given up, and comes again when its lock ends.
+        """
+        limit_s = self._drain_s if drain_s is None else drain_s
+        for runner in self._runners:
+            runner.stop()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+            for task in late:
+                task.cancel()
+            if late:
+                _log.warning("%d listeners were cut off after %g s", len(late), limit_s)
+                await asyncio.wait(late)
+        if self._http is not None:
+            await self._http.stop()
+        if self._clients is not None:
+            await self._clients.close()
+        if self._invoker is not None:
+            self._invoker.close()
+        self._runners, self._tasks, self._http, self._clients = [], [], None, None
+        self.http_port = None
+        self._scope.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+async def _opened(opening: Mapping[str, Awaitable[None]]) -> None:
+    results = await asyncio.wait_for(
+        asyncio.gather(*opening.values(), return_exceptions=True), _OPEN_S
+    )
+    problems = [
+        f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
+        for where, error in zip(opening, results, strict=True)
+        if isinstance(error, BaseException)
+    ]
+    if problems:
+        raise HostError(
+            "; ".join(problems) + ": create the queue, or correct its name or connection."
+        )

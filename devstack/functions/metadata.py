@@ -1,0 +1,199 @@
+"""Service Bus messages as the host hands them to the worker: a datum and trigger metadata.
+
+The names, types and oddities are those of the 5.x extension (ServiceBusTriggerBindingStrategy)
+and of the host's gRPC conversion: nulls are left out, `*Utc` times carry no zone, numbers and
+dictionaries travel as JSON, and in a batch *empty strings are dropped from string arrays*, so
+that optional columns such as CorrelationIdArray can be shorter than the batch. What the
+azure-functions converters make of it is what a function sees in Azure.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from azure.functions.meta import Datum
+from azure.servicebus import ServiceBusReceivedMessage
+
+Metadata = dict[str, Datum]
+
+
+@dataclass
+class StringCollection:
+    """Stands for the protobuf message `CollectionString`."""
+
+    string: list[str] = field(default_factory=list)
+
+
+@dataclass
+class BytesCollection:
+    """Stands for the protobuf message `CollectionBytes`."""
+
+    bytes: list[bytes] = field(default_factory=list)
+
+
+@dataclass
+class IntCollection:
+    """Stands for the protobuf message `CollectionSInt64`."""
+
+    sint64: list[int] = field(default_factory=list)
+
+
+_Getter = Callable[[ServiceBusReceivedMessage], Any]
+_STRINGS: dict[str, _Getter] = {
+    "DeadLetterSource": lambda m: m.dead_letter_source,
+    "LockToken": lambda m: _text(m.lock_token),
+    "MessageId": lambda m: _text(m.message_id),
+    "ContentType": lambda m: m.content_type,
+    "ReplyTo": lambda m: m.reply_to,
+    "To": lambda m: m.to,
+    "Subject": lambda m: m.subject,
+    "Label": lambda m: m.subject,
+    "CorrelationId": lambda m: _text(m.correlation_id),
+    "SessionId": lambda m: m.session_id,
+    "ReplyToSessionId": lambda m: m.reply_to_session_id,
+    "PartitionKey": lambda m: m.partition_key,
+}
+_TIMES: dict[str, _Getter] = {
+    "EnqueuedTime": lambda m: m.enqueued_time_utc,
+    "ExpiresAt": lambda m: m.expires_at_utc,
+}
+_NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+
+
+def single(message: ServiceBusReceivedMessage, *, binary: bool) -> tuple[Datum, Metadata]:
+    """The datum and metadata of one message (cardinality one)."""
+    body = body_bytes(message)
+    metadata: Metadata = {
+        name: Datum(value, "string")
+        for name, get in _STRINGS.items()
+        if (value := get(message)) is not None
+    }
+    for name, get in _TIMES.items():
+        utc, offset = _times(get(message))
+        metadata[f"{name}Utc"], metadata[name] = _json(utc), _json(offset)
+    metadata["DeliveryCount"] = _json(delivery_count(message))
+    metadata["SequenceNumber"] = _json(message.sequence_number or 0)
+    properties = _json(application_properties(message))
+    metadata["ApplicationProperties"] = metadata["UserProperties"] = properties
+    if binary:
+        return Datum(body, "bytes"), metadata
+    text = decode_text(body)
+    override(metadata, text)
+    return Datum(text, "string"), metadata
+
+
+def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> tuple[Datum, Metadata]:
+    """The datum and metadata of a batch (cardinality many)."""
+    metadata: Metadata = {
+        f"{name}Array": _strings([get(m) for m in messages]) for name, get in _STRINGS.items()
+    }
+    for name, get in _TIMES.items():
+        pairs = [_times(get(m)) for m in messages]
+        metadata[f"{name}UtcArray"] = _json([utc for utc, _ in pairs])
+        metadata[f"{name}Array"] = _json([offset for _, offset in pairs])
+    metadata["DeliveryCountArray"] = _json([delivery_count(m) for m in messages])
+    numbers = [m.sequence_number or 0 for m in messages]
+    metadata["SequenceNumberArray"] = Datum(IntCollection(numbers), "collection_sint64")
+    properties = _json([application_properties(m) for m in messages])
+    metadata["ApplicationPropertiesArray"] = metadata["UserPropertiesArray"] = properties
+    bodies = [body_bytes(m) for m in messages]
+    if binary:
+        return Datum(BytesCollection(bodies), "collection_bytes"), metadata
+    return _strings([decode_text(body) for body in bodies]), metadata
+
+
+def override(metadata: Metadata, body: str) -> None:
+    """Let a JSON object body's members replace the metadata, as the host does.
+
+    Without regard to case; arrays and nulls do not count; objects stay JSON; anything else
+    becomes .NET's string of it (`True`, not `true`). This is why a function must never trust
+    metadata that a body can forge.
+    """
+    text = body.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return
+    try:
+        members = json.loads(text, parse_float=str, parse_int=str)
+    except ValueError:
+        return
+    existing = {name.lower(): name for name in metadata}
+    for member, value in members.items():
+        if value is None or isinstance(value, list):
+            continue
+        name = existing.setdefault(member.lower(), member)
+        if isinstance(value, dict):
+            # Read again: numbers inside an object keep their JSON form.
+            metadata[name] = Datum(json.dumps(json.loads(text)[member]), "json")
+        else:
+            metadata[name] = Datum(str(value), "string")
+
+
+def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
+    """The body's bytes: data sections joined, an AMQP value string as UTF-8, else JSON."""
+    body = message.body
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if body is None:
+        return b""
+    parts = list(body)
+    if all(isinstance(part, bytes) for part in parts):
+        return b"".join(parts)
+    return json.dumps(parts, default=_plain).encode()
+
+
+def decode_text(body: bytes) -> str:
+    """Bytes as the host makes text of them: what is no UTF-8 is mangled, silently."""
+    return body.decode("utf-8", errors="replace")
+
+
+def delivery_count(message: ServiceBusReceivedMessage) -> int:
+    """1 at the first delivery, as .NET counts; the Python SDK counts from 0."""
+    return (message.delivery_count or 0) + 1
+
+
+def application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """The properties with text keys, values as they survive the host's JSON."""
+    found: Mapping[Any, Any] = message.application_properties or {}
+    return {_text(key) or "": _plain(value) for key, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        # pyamqp gives strings as bytes where the type was symbol or binary.
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, timedelta | uuid.UUID):
+        return str(value)
+    return str(value)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _times(moment: datetime | None) -> tuple[str, str]:
+    utc = _NEVER if moment is None else moment
+    stamp = utc.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return stamp, f"{stamp}+00:00"
+
+
+def _json(value: Any) -> Datum:
+    return Datum(json.dumps(value), "json")
+
+
+def _strings(values: Sequence[str | None]) -> Datum:
+    return Datum(StringCollection([value for value in values if value]), "collection_string")

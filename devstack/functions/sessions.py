@@ -1,0 +1,144 @@
+"""Queues with sessions: several sessions at a time, each one's messages in their order.
+
+Up to `maxConcurrentSessions` receivers each hold one session. A session without a message
+for `sessionIdleTimeout` is let go, so that another can have its turn. Its lock is renewed
+by whoever waits or works on it, up to `maxAutoLockRenewalDuration` an invocation.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusReceiver
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from devstack.functions.hostjson import ServiceBusOptions
+from devstack.functions.pump import Handler
+
+_log = logging.getLogger("devstack.functions")
+_BACKOFF_S = 1.0
+_SHORTEST_S = 0.5
+
+
+class SessionPump:
+    """Serves the sessions of one queue."""
+
+    def __init__(
+        self,
+        name: str,
+        accept: Callable[[], ServiceBusReceiver],
+        handler: Handler,
+        options: ServiceBusOptions,
+        *,
+        auto_complete: bool = True,
+    ) -> None:
+        """`accept` makes a receiver for the next free session, not yet opened."""
+        self._name = name
+        self._accept = accept
+        self._handler = handler
+        self._options = options
+        self._auto_complete = auto_complete
+        self._stopping = asyncio.Event()
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.in_hand = 0
+
+    def stop(self) -> None:
+        """Take no more messages; `run` returns when those in hand are settled."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve sessions until `stop`."""
+        self.opened.set_result(None)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._options.max_concurrent_sessions):
+                group.create_task(self._serve_sessions())
+
+    async def _serve_sessions(self) -> None:
+        while not self._stopping.is_set():
+            receiver = self._accept()
+            try:
+                if await self._until_stopped(receiver.__aenter__()):
+                    await self._serve(receiver)
+            except OperationTimeoutError:
+                continue  # no session is free: ask again
+            except ServiceBusError as error:
+                _log.warning("%s: session: %s: %s", self._name, type(error).__name__, error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _BACKOFF_S)
+            finally:
+                with contextlib.suppress(ServiceBusError, OSError):
+                    await receiver.close()
+
+    async def _serve(self, receiver: ServiceBusReceiver) -> None:
+        loop = asyncio.get_running_loop()
+        idle_since = loop.time()
+        while not self._stopping.is_set():
+            left_s = self._options.session_idle_s - (loop.time() - idle_since)
+            if left_s <= 0:
+                return
+            wait_s = max(_SHORTEST_S, min(left_s, _lock_left_s(receiver) / 2))
+            messages: list[ServiceBusReceivedMessage] = []
+            receive = receiver.receive_messages(1, max_wait_time=wait_s)
+            if not await self._until_stopped(receive, messages):
+                return
+            for message in messages:
+                await self._handle(receiver, message)
+                idle_since = loop.time()
+            if _lock_left_s(receiver) < wait_s * 2:
+                await receiver.session.renew_lock()
+
+    async def _handle(
+        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
+    ) -> None:
+        renewing = asyncio.ensure_future(self._renew(receiver))
+        self.in_hand += 1
+        try:
+            success = await self._handler(message)
+        finally:
+            self.in_hand -= 1
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        if not success:
+            await receiver.abandon_message(message)
+        elif self._auto_complete:
+            await receiver.complete_message(message)
+
+    async def _renew(self, receiver: ServiceBusReceiver) -> None:
+        """Nobody else uses the connection while the function runs, so this may."""
+        end = asyncio.get_running_loop().time() + self._options.max_auto_lock_renewal_s
+        while True:
+            await asyncio.sleep(max(_SHORTEST_S, _lock_left_s(receiver) / 2))
+            if asyncio.get_running_loop().time() >= end:
+                return
+            await receiver.session.renew_lock()
+
+    async def _until_stopped(
+        self,
+        work: Coroutine[Any, Any, object],
+        into: list[ServiceBusReceivedMessage] | None = None,
+    ) -> bool:
+        """Await `work` unless `stop` comes first; False then."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            return False
+        result = task.result()
+        if into is not None and isinstance(result, list):
+            into.extend(result)
+        return True
+
+
+def _lock_left_s(receiver: ServiceBusReceiver) -> float:
+    until = receiver.session.locked_until_utc
+    return (until - datetime.now(UTC)).total_seconds() if until else 30.0
