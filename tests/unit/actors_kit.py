@@ -1,0 +1,265 @@
+"""The actors over the ports in memory, with agents that do what a test tells them."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.compose import Addresses
+from sas.actors.context import Context
+from sas.actors.deadletters import DeadLetter, DeadLetters
+from sas.actors.scheduler import Scheduler
+from sas.actors.submission import Submitter
+from sas.actors.supervisor import Supervisor
+from sas.codec import internal, outward
+from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
+from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from sas.domain.messages import JournalEntry
+from sas.domain.model import Order
+from sas.domain.queues import Queues
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.ports import Business, Call, Message
+from sas.simulation.bus import MemoryBus
+from sas.simulation.clock import VirtualClock
+from sas.simulation.store import MemoryStore
+
+T = TypeVar("T")
+QUEUES = Queues()
+SHOP = "responses-shop"
+AGENTS = ("stock", "payment")
+ALLOWED = timedelta(seconds=30)
+UNDO = Undo(ALLOWED)
+
+CHAIN = Workflow(
+    "chain",
+    1,
+    (
+        Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=1),
+        Step("pay", "payment", ALLOWED, undo=UNDO, failures_max=1),
+    ),
+    on_failure=OnFailure.UNDO,
+)
+CARE = Workflow(
+    "care",
+    1,
+    (
+        Step("reserve", "stock", ALLOWED, after=(), undo=UNDO, failures_max=1),
+        Step("pay", "payment", ALLOWED, after=(), undo=UNDO, failures_max=1),
+    ),
+    on_failure=OnFailure.HOLD,
+)
+
+Behaviour = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass
+class ScriptedAgent:
+    """Does what it was told next (a value, an exception, a coroutine function), else succeeds."""
+
+    script: deque[Any] = field(default_factory=deque)
+    calls: list[tuple[str, Call]] = field(default_factory=list)
+
+    def then(self, *what: Any) -> None:
+        self.script.extend(what)
+
+    async def do(self, call: Call) -> Any:
+        return await self._next("do", call)
+
+    async def undo(self, call: Call) -> Any:
+        return await self._next("undo", call)
+
+    async def close(self) -> None:
+        pass
+
+    async def _next(self, verb: str, call: Call) -> Any:
+        self.calls.append((verb, call))
+        what = self.script.popleft() if self.script else {"by": call.key}
+        if isinstance(what, BaseException):
+            raise what
+        return await what(call) if callable(what) else what
+
+
+@dataclass
+class Kit:
+    """Everything a test of an actor needs."""
+
+    clock: VirtualClock
+    store: MemoryStore
+    bus: MemoryBus
+    business: Business
+    agents: dict[str, ScriptedAgent]
+    context: Context
+    submitter: Submitter
+    scheduler: Scheduler
+    supervisor: Supervisor
+    dead_letters: DeadLetters
+    actors: dict[str, AgentActor]
+
+    async def run(self, work: Awaitable[T]) -> T:
+        """Await in virtual time."""
+        return await self.clock.run(work)
+
+    async def submit(self, body: bytes | None = None, message_id: str = "m-1") -> None:
+        await self.run(self.submitter.handle(order() if body is None else body, message_id))
+
+    async def hand(self, message: Message) -> None:
+        """Hand one message to the function of its queue."""
+        handlers: dict[str, Callable[[bytes, str], Awaitable[object]]] = {
+            QUEUES.orders: self.submitter.handle,
+            QUEUES.scheduler: self.scheduler.handle,
+            QUEUES.replies: self.scheduler.handle_reply,
+            **{QUEUES.agent(name): actor.handle for name, actor in self.actors.items()},
+        }
+        await self.run(handlers[message.queue](message.body, message.message_id))
+
+    async def step(self, queue: str) -> Message:
+        """Take the oldest message of a queue, handle it, return it."""
+        message = self.bus.take(queue)
+        assert message is not None, f"nothing waits on {queue}"
+        await self.hand(message)
+        return message
+
+    async def drain(self) -> None:
+        """Handle messages until no actor's queue holds any."""
+        queues = [QUEUES.scheduler, *(QUEUES.agent(n) for n in self.agents), QUEUES.replies]
+        while any(self.bus.messages(queue) for queue in queues):
+            for queue in queues:
+                if self.bus.messages(queue):
+                    await self.step(queue)
+
+    async def sweep(self) -> dict[str, int]:
+        """Let the supervisor sweep; return what it did."""
+        return (await self.run(self.supervisor.sweep())).done
+
+    async def later(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+
+    def order(self, order_id: str = "O-1") -> Order:
+        return self.store.orders[order_id].order
+
+    def journal(self, order_id: str = "O-1") -> list[JournalEntry]:
+        return self.store.orders[order_id].journal
+
+    def words(self, order_id: str = "O-1") -> list[str]:
+        return [entry.what for entry in self.journal(order_id)]
+
+    def states(self, order_id: str = "O-1") -> list[str]:
+        return [step.process_state.value for step in self.order(order_id).steps]
+
+    def state(self, order_id: str = "O-1") -> str:
+        return self.order(order_id).process_state.value
+
+    def told(self, queue: str = SHOP) -> list[str]:
+        """Return the kinds of the notifications that an application was sent."""
+        return [outward.notice_of(event.type) for event in self.events(queue)]
+
+    def events(self, queue: str = SHOP) -> list[Notification]:
+        messages = self.bus.messages(queue)
+        return [outward.decode_notification(message.body) for message in messages]
+
+    def rejected(self) -> list[RejectedMessage]:
+        messages = self.bus.messages(QUEUES.rejected)
+        return [msgspec.json.decode(m.body, type=RejectedMessage) for m in messages]
+
+    def alerts(self) -> list[AlertMessage]:
+        messages = self.bus.messages(QUEUES.alerts)
+        return [msgspec.json.decode(m.body, type=AlertMessage) for m in messages]
+
+    def ids(self, queue: str) -> list[str]:
+        return [message.message_id for message in self.bus.messages(queue)]
+
+    def requests(self, agent: str) -> list[RequestMessage]:
+        messages = self.bus.messages(QUEUES.agent(agent))
+        return [internal.decode(m.body, RequestMessage) for m in messages]
+
+    def outs(self) -> int:
+        """Return how many out rows there are."""
+        rows = [row for shard in self.store._due.values() for row in shard.values()]
+        return sum(1 for row in rows if type(row).__name__ == "OutDue")
+
+
+def kit(
+    *workflows: Workflow,
+    instance: str = "host-1",
+    duplicate_window: timedelta | None = None,
+    beside: Kit | None = None,
+    **checks: Callable[[bytes], object],
+) -> Kit:
+    """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
+    clock = beside.clock if beside else VirtualClock(settle_rounds=200)
+    store = beside.store if beside else MemoryStore()
+    bus = beside.bus if beside else MemoryBus(clock)
+    agents = beside.agents if beside else {name: ScriptedAgent() for name in AGENTS}
+    if beside is None:
+        bus.declare(QUEUES.orders, QUEUES.dead_letters)
+        bus.declare(
+            *(QUEUES.scheduler, QUEUES.replies, QUEUES.alerts, QUEUES.rejected, SHOP),
+            *(QUEUES.agent(name) for name in AGENTS),
+            duplicate_window=duplicate_window,
+        )
+    business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
+    context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance)
+    policy = RetryPolicy(0.2, 2.0)
+    return Kit(
+        clock,
+        store,
+        bus,
+        business,
+        agents,
+        context,
+        Submitter(context, business),
+        Scheduler(context, business),
+        Supervisor(context, business.workflows.rules),
+        DeadLetters(context, business),
+        {name: AgentActor(context, name, agent, policy) for name, agent in agents.items()},
+    )
+
+
+def order(order_id: str = "O-1", **changes: Any) -> bytes:
+    """Return an order message; a member changed to None is left out."""
+    members = {
+        "order_id": order_id,
+        "workflow": "chain",
+        "reply_queue": SHOP,
+        "correlation_id": f"c-{order_id}",
+        "order": {"lines": [1, 2, 3]},
+    }
+    return json.dumps({k: v for k, v in (members | changes).items() if v is not None}).encode()
+
+
+def command(verb: Any, seq: int, command_id: str = "w-1", order_id: str = "O-1") -> Message:
+    body = internal.encode(
+        CommandMessage(id=command_id, order_id=order_id, verb=verb, seq=seq, by="ann")
+    )
+    return Message(QUEUES.scheduler, command_id, body)
+
+
+def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -> Message:
+    """Return an agent's reply "done", or with some members changed."""
+    members: dict[str, Any] = {
+        "id": f"{order_id}/{step:02d}/do/{epoch}",
+        "order_id": order_id,
+        "step": step,
+        "direction": "do",
+        "epoch": epoch,
+        "outcome": "done",
+        "result": msgspec.Raw(b'{"ok":true}'),
+    }
+    reply = ReplyMessage(**(members | changes))
+    return Message(QUEUES.replies, reply.id, internal.encode(reply))
+
+
+def letter(
+    message: Message | bytes, source: str | None = None, message_id: str = "m-1"
+) -> DeadLetter:
+    """Return a message as the dead-letters queue hands it over."""
+    if isinstance(message, bytes):
+        return DeadLetter(message, message_id, source, "MaxDeliveryCountExceeded", "5 times")
+    return DeadLetter(message.body, message.message_id, source or message.queue, "Max", None)
