@@ -8,6 +8,7 @@ the child (a rule of Linux), so start children on a thread that lives as long as
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from devstack.errors import ChildFailedError
 
@@ -104,6 +105,15 @@ class Child:
             out.seek(self._out_from)
             text = out.read().decode(errors="replace")
         return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+
+    def ready_line(self) -> dict[str, Any] | None:
+        """The JSON object this start has printed on a line of its own; None until then."""
+        for line in self.out_lines():
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+        return None
 
     def tail(self) -> str:
         """The last lines of both files, for an error message."""

@@ -35,19 +35,6 @@ def run_workers(arguments: argparse.Namespace) -> int:
         return asyncio.run(_Workers(arguments, Path(logs)).run())
 
 
-def ready_of(child: Child) -> dict[str, Any] | None:
-    """The ready line of a child, parsed; None until it is there."""
-    for line in child.out_lines():
-        if line.startswith("{"):
-            try:
-                found: dict[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            if found.get("ready", True):
-                return found
-    return None
-
-
 class _Workers:
     def __init__(self, arguments: argparse.Namespace, logs: Path) -> None:
         self._arguments = arguments
@@ -80,7 +67,7 @@ class _Workers:
 
     async def _ready(self, child: Child) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return {} if self._stopping.is_set() else ready_of(child)
+            return {} if self._stopping.is_set() else child.ready_line()
 
         return await child.until(found, timeout_s=_READY_S)
 
