@@ -1,10 +1,12 @@
 """How large what is stored may be: the same for every state store.
 
 Bounds are in UTF-16 units, because Table Storage counts those: 32,768 a property, 1 MiB
-(524,288 units) an entity.
+(524,288 units) an entity. Azurite counts the bytes of the JSON that is sent instead.
 """
 
 from __future__ import annotations
+
+import json
 
 from sas.domain.changes import Change
 
@@ -16,9 +18,13 @@ class TooLargeError(ValueError):
 
 
 PAYLOAD_UNITS_MAX = 480_000
-"""Longest payload, in UTF-16 units: Table Storage counts those, 1 MiB (524,288) an entity.
+"""Longest payload, in UTF-16 units."""
 
-256 KB of UTF-8 always fit: no UTF-8 byte makes more than one unit.
+PAYLOAD_SENT_BYTES_MAX = 1_000_000
+"""Longest payload, in bytes of the ASCII JSON that is sent (up to 6 for one character).
+
+256 KB of UTF-8 that are a JSON text always fit both bounds: none of its bytes makes more than
+one unit, nor more than three bytes sent.
 """
 
 RESULT_UNITS_MAX = 65_536
@@ -36,7 +42,7 @@ def utf16_units(text: str) -> int:
 def check_bounds(change: Change) -> None:
     """Raise TooLargeError for a change that no store takes; every store calls this first."""
     details, entry = change.after.details, change.entry
-    check_units("payload", details.payload, PAYLOAD_UNITS_MAX)
+    check_payload(details.payload)
     for step in change.after.steps:
         check_units(f"result of step {step.name}", step.result, RESULT_UNITS_MAX)
         check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
@@ -49,6 +55,19 @@ def check_bounds(change: Change) -> None:
         ("journal's word", entry.what),
     ):
         check_units(name, text, TEXT_UNITS_MAX)
+
+
+def check_payload(payload: str) -> None:
+    """Raise TooLargeError when an order's content cannot be stored."""
+    check_units("payload", payload, PAYLOAD_UNITS_MAX)
+    if len(payload) * 6 <= PAYLOAD_SENT_BYTES_MAX:
+        return
+    sent = len(json.dumps(payload))
+    if sent > PAYLOAD_SENT_BYTES_MAX:
+        raise TooLargeError(
+            f"the payload has {sent} bytes as ASCII JSON: at most {PAYLOAD_SENT_BYTES_MAX} can be "
+            "stored"
+        )
 
 
 def check_units(name: str, text: str | None, units_max: int) -> None:

@@ -86,7 +86,8 @@ def answered(
 ) -> Change:
     epoch = order.steps[step].epoch
     reply = Reply(order.order_id, step, Direction.DO, epoch, Outcome.DONE, result)
-    return upon(order, transitions.answer(order, reply, rules, now=at, instance="scheduler-1"))
+    decision = transitions.answer(order, reply, rules, now=at, instance="scheduler-1")
+    return upon(order, decision, at=at)
 
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
@@ -99,8 +100,25 @@ def resubmitted(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Chan
     return upon(order, transitions.resubmit(order, rules, now=at), at=at)
 
 
-def undone(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
-    return upon(order, transitions.undo(order, rules, now=at), at=at)
+def undone(
+    order: Order, rules: Rules = ROW, *, at: datetime = NOW, out_at: datetime | None = None
+) -> Change:
+    return upon(order, transitions.undo(order, rules, now=at), at=at, out_at=out_at)
+
+
+def compensated(order: Order) -> Change:
+    """Every step undone at once, as where none names an undo."""
+    steps = tuple(
+        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        for step in order.steps
+    )
+    return upon(order, Decision("undo decided", steps, ()))
+
+
+def with_result(order: Order, number: int, result: str | None) -> Change:
+    steps = list(order.steps)
+    steps[number] = replace(steps[number], result=result)
+    return upon(order, Decision("a result replaced", tuple(steps), ()))
 
 
 def fenced(order: Order, cause: str) -> Change:

@@ -1,0 +1,177 @@
+"""What every state store finds without loading orders: due rows, out rows, lists, leases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from sas.domain.changes import Due, OutDue, StepDue, due_rows
+from sas.domain.ids import shard_of
+from sas.domain.model import Order, OrderState
+from sas.ports import StateStore, Summary
+from tests.contract import cases
+from tests.contract.cases import NOW, SECOND
+
+FAR = NOW + timedelta(days=30)
+LEASE = "supervisor"
+
+
+def shard(store: StateStore, order_id: str) -> str:
+    return shard_of(order_id, len(store.shards))
+
+
+async def due_of(store: StateStore, order_id: str) -> set[Due]:
+    """Return everything due of one order, whenever."""
+    found = await store.due(shard(store, order_id), FAR, 1000)
+    assert len(found) == len(set(found))
+    return {row for row in found if row.order_id == order_id}
+
+
+def neighbours(store: StateStore, count: int) -> list[str]:
+    """Return ids of orders that share one shard."""
+    ids = [f"order-{n}" for n in range(1, 1000)]
+    return [i for i in ids if shard(store, i) == shard(store, "order-1")][:count]
+
+
+async def test_due_rows_are_those_of_the_steps_whose_turn_it_is_after_every_commit(
+    store: StateStore,
+) -> None:
+    rules = cases.rules_of(3)
+    order = await store.commit(cases.submitted("order-1", rules))
+    assert await due_of(store, "order-1") == due_rows(order)
+    order = await store.commit(cases.claimed(order, rules))
+    assert await due_of(store, "order-1") == due_rows(order)
+    for step in range(3):
+        order = await store.commit(cases.answered(order, step, rules))
+        assert await due_of(store, "order-1") == due_rows(order)
+    assert order.process_state is OrderState.PROCESSED
+    assert await due_of(store, "order-1") == set()
+
+
+async def test_a_due_row_that_stays_is_neither_lost_nor_doubled(store: StateStore) -> None:
+    rules = cases.rules_of(2, parallel=True)
+    order = await store.commit(
+        cases.claimed(await store.commit(cases.submitted("o", rules)), rules)
+    )
+    order = await store.commit(cases.answered(order, 0, rules))
+    left = order.steps[1]
+    assert left.complete_by is not None
+    assert await due_of(store, "o") == {StepDue(left.complete_by, "o", 1, left.epoch)}
+
+
+async def test_due_rows_come_oldest_first_up_to_the_moment_and_the_limit(
+    store: StateStore,
+) -> None:
+    ids = neighbours(store, 5)
+    for number, order_id in enumerate(reversed(ids)):
+        await store.commit(cases.submitted(order_id, at=NOW + number * SECOND))
+    here = shard(store, ids[0])
+    everything = await store.due(here, FAR, 1000)
+    assert [row.order_id for row in everything] == list(reversed(ids))
+    assert [row.at for row in everything] == sorted(row.at for row in everything)
+    assert await store.due(here, FAR, 3) == everything[:3]
+    assert await store.due(here, everything[2].at, 1000) == everything[:3]
+    assert await store.due(here, everything[2].at - timedelta(microseconds=1), 9) == everything[:2]
+    assert await store.due(here, NOW - timedelta(days=1), 1000) == []
+    assert await store.oldest_due(here) == everything[0].at
+
+
+async def test_each_order_is_due_in_its_own_shard_and_in_no_other(store: StateStore) -> None:
+    assert len(store.shards) == 16
+    ids = [f"order-{n}" for n in range(20)]
+    for order_id in ids:
+        await store.commit(cases.submitted(order_id))
+    seen = {s: [row.order_id for row in await store.due(s, FAR, 100)] for s in store.shards}
+    assert sorted(order_id for found in seen.values() for order_id in found) == sorted(ids)
+    assert all(shard(store, order_id) == s for s, found in seen.items() for order_id in found)
+    empty = [s for s in store.shards if not seen[s]]
+    assert [await store.oldest_due(s) for s in empty] == [None] * len(empty)
+
+
+async def test_an_out_row_is_written_with_its_transition_and_forgotten_once_sent(
+    store: StateStore,
+) -> None:
+    order = await store.commit(cases.submitted("order-1"))
+    change = replace(cases.claimed(order), out_at=NOW - SECOND)
+    await store.commit(change)
+    out = OutDue(NOW - SECOND, "order-1", 2)
+    assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
+    await store.remove_out(out)
+    assert await store.due(shard(store, "order-1"), NOW, 10) == []
+    assert len(await due_of(store, "order-1")) == 1
+    await store.remove_out(out)
+
+
+async def test_an_out_row_can_be_added_later_and_twice(store: StateStore) -> None:
+    await store.commit(cases.submitted("order-1"))
+    out = OutDue(NOW - SECOND, "order-1", 1)
+    await store.add_out(out)
+    await store.add_out(out)
+    assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
+    await store.commit(cases.claimed(await loaded(store, "order-1")))
+    assert out in await due_of(store, "order-1")
+
+
+async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) -> None:
+    order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
+    order = await store.commit(cases.refused(order, 0, at=NOW + SECOND))
+    expected = Summary(NOW + SECOND, "order-1", OrderState.ERROR, "order")
+    assert await store.attention(10) == [expected]
+    order = await store.commit(cases.fenced(order, "dead-letters:1"))
+    assert await store.attention(10) == [expected]
+    order = await store.commit(cases.resubmitted(order, at=NOW + 2 * SECOND))
+    assert await store.attention(10) == []
+    assert await store.finished(10) == []
+
+
+async def test_finished_orders_are_listed_oldest_first_over_all_shards(store: StateStore) -> None:
+    rules = cases.rules_of(1)
+    for number in range(6):
+        order = await store.commit(cases.submitted(f"order-{number}", rules))
+        order = await store.commit(cases.claimed(order, rules))
+        await store.commit(cases.answered(order, 0, rules, at=NOW + (9 - number) * SECOND))
+    listed = await store.finished(100)
+    assert [summary.order_id for summary in listed] == [f"order-{n}" for n in reversed(range(6))]
+    assert {summary.process_state for summary in listed} == {OrderState.PROCESSED}
+    assert await store.finished(2) == listed[:2]
+    assert await store.attention(100) == []
+
+
+async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecond(
+    store: StateStore,
+) -> None:
+    rules = cases.rules_of(1, parallel=True)
+    order = await store.commit(cases.submitted("order-1", rules))
+    order = await store.commit(cases.claimed(order, rules))
+    order = await store.commit(cases.answered(order, 0, rules))
+    compensated = await store.commit(cases.compensated(order))
+    assert compensated.settled_at == order.settled_at
+    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order")
+    assert await store.finished(10) == [expected]
+
+
+async def test_a_rejected_order_is_listed_as_finished_until_it_is_revived(
+    store: StateStore,
+) -> None:
+    order = await store.commit(cases.rejected("order-1"))
+    assert await store.finished(10) == [Summary(NOW, "order-1", OrderState.REJECTED, "order")]
+    await store.commit(cases.revived(order))
+    assert await store.finished(10) == []
+
+
+async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> None:
+    until = NOW + 30 * SECOND
+    assert await store.acquire_lease(LEASE, "one", until, NOW)
+    assert not await store.acquire_lease(LEASE, "two", until, NOW + 29 * SECOND)
+    assert await store.acquire_lease(LEASE, "one", until + 30 * SECOND, NOW + 29 * SECOND)
+    assert not await store.acquire_lease(LEASE, "two", until, NOW + 59 * SECOND)
+    later = NOW + 60 * SECOND
+    assert await store.acquire_lease(LEASE, "two", later + 30 * SECOND, later)
+    assert not await store.acquire_lease(LEASE, "one", later + 60 * SECOND, later)
+    assert await store.acquire_lease("another", "one", later, NOW)
+
+
+async def loaded(store: StateStore, order_id: str) -> Order:
+    order = await store.load(order_id)
+    assert order is not None
+    return order

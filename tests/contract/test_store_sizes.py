@@ -1,0 +1,175 @@
+"""What every state store holds: odd ids, large payloads and results, thirty steps at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sas.bounds import PAYLOAD_UNITS_MAX, RESULT_UNITS_MAX, TooLargeError
+from sas.domain.ids import check_order_id, shard_of
+from sas.domain.model import OrderState
+from sas.ports import StateStore
+from tests.contract import cases
+from tests.contract.cases import NOW
+
+FAR = NOW + timedelta(days=30)
+KB = 1024
+
+large_bodies = pytest.mark.filterwarnings(
+    # aiohttp says so of every body above 1 MiB; the SDK hands it bytes. Past 256 KB of payload.
+    "ignore:Sending a large body directly:ResourceWarning"
+)
+
+ODD_IDS = [
+    "O'Brien's",
+    "''",
+    '"quoted"',
+    "100% sure",
+    "%41",
+    "%2525",
+    "a+b c&d=e",
+    "=25",
+    "ünïcödé-注文-🛒",
+    "a}b~c{d",
+    "PartitionKey eq 'x' or 1",
+    "@partition",
+    "$batch(),;:!*",
+    "<b>&amp;<b>",
+    "9" * 100,
+    "🛒" * 100,
+    "%" * 100,
+]
+
+
+@pytest.mark.parametrize("order_id", ODD_IDS)
+async def test_an_order_id_may_hold_any_allowed_character(store: StateStore, order_id: str) -> None:
+    check_order_id(order_id)
+    order = await store.commit(cases.submitted(order_id))
+    order = await store.commit(cases.claimed(order, cause=f"scheduler:{order_id}"))
+    order = await store.commit(cases.answered(order, 0))
+    assert await store.load(order_id) == order
+    assert order.order_id == order_id
+    assert [entry.seq for entry in await store.journal(order_id)] == [1, 2, 3]
+    entry = await store.recorded(order_id, f"scheduler:{order_id}")
+    assert entry is not None
+    assert entry.seq == 2
+    due = await store.due(shard_of(order_id, 16), FAR, 10)
+    assert [row.order_id for row in due] == [order_id]
+    order = await store.commit(cases.refused(order, 1))
+    assert [summary.order_id for summary in await store.attention(10)] == [order_id]
+
+
+async def test_ids_that_begin_alike_are_orders_apart(store: StateStore) -> None:
+    ids = ["A", "A ", "AB", "a", "A'", "A''", "A=", "A=3d", "A%", "A=25", "A-a-state", "A}", "A~"]
+    ids = [order_id for order_id in ids if order_id == order_id.strip()]
+    for steps, order_id in enumerate(ids, start=1):
+        rules = cases.rules_of(steps)
+        await store.commit(cases.submitted(order_id, rules, payload=f'"{steps}"'))
+    for steps, order_id in enumerate(ids, start=1):
+        order = await store.load(order_id)
+        assert order is not None
+        assert order.order_id == order_id
+        assert order.details.payload == f'"{steps}"'
+        assert len(order.steps) == steps
+        assert len(await store.journal(order_id)) == 1
+
+
+@large_bodies
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param("x" * 256 * KB, id="256 KB of ASCII"),
+        pytest.param("🛒" * (64 * KB), id="256 KB of characters of four bytes"),
+        pytest.param("x" + "🛒" * (64 * KB - 1), id="surrogate pairs across every chunk's edge"),
+        pytest.param("é" * 128 * KB, id="256 KB of characters of two bytes"),
+        pytest.param('\\"' * 128 * KB, id="256 KB that JSON escapes"),
+        pytest.param("x" * PAYLOAD_UNITS_MAX, id="the most there can be"),
+        pytest.param("注" * 166_666, id="the most there can be where each is sent as six bytes"),
+        pytest.param("", id="nothing"),
+    ],
+)
+async def test_a_large_payload_comes_back_whole(store: StateStore, payload: str) -> None:
+    await store.commit(cases.submitted("order-1", payload=payload))
+    order = await store.load("order-1")
+    assert order is not None
+    assert order.details.payload == payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        pytest.param("x" * (PAYLOAD_UNITS_MAX + 1), "480001 UTF-16 units: at most 480000", id="x"),
+        pytest.param("🛒" * 240_001, "480002 UTF-16 units: at most 480000", id="pairs"),
+        pytest.param("注" * 166_667, "1000004 bytes as ASCII JSON: at most 1000000", id="escapes"),
+    ],
+)
+async def test_a_payload_past_the_bound_is_refused_and_nothing_written(
+    store: StateStore, payload: str, why: str
+) -> None:
+    with pytest.raises(TooLargeError, match=why):
+        await store.commit(cases.submitted("order-1", payload=payload))
+    assert await store.load("order-1") is None
+
+
+@pytest.mark.parametrize("size", [1, 15_999, 16_000, 16_001, 32_768, RESULT_UNITS_MAX])
+async def test_a_result_comes_back_whole_through_later_commits(
+    store: StateStore, size: int
+) -> None:
+    result = "é" * size
+    order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
+    order = await store.commit(cases.answered(order, 0, result=result))
+    assert await store.load("order-1") == order
+    order = await store.commit(cases.answered(order, 1, result="small"))
+    order = await store.commit(cases.undone(order))
+    loaded = await store.load("order-1")
+    assert loaded == order
+    assert loaded is not None
+    assert [step.result for step in loaded.steps] == [result, "small", None]
+
+
+@pytest.mark.parametrize("sizes", [(20_000, 10), (10, 20_000), (20_000, 30_000), (20_000, None)])
+async def test_a_result_may_be_replaced_by_one_of_another_size(
+    store: StateStore, sizes: tuple[int, int | None]
+) -> None:
+    order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
+    order = await store.commit(cases.answered(order, 0, result="a" * sizes[0]))
+    other = None if sizes[1] is None else "b" * sizes[1]
+    order = await store.commit(cases.with_result(order, 0, other))
+    loaded = await store.load("order-1")
+    assert loaded == order
+    assert loaded is not None
+    assert loaded.steps[0].result == other
+
+
+async def test_a_result_past_the_bound_is_refused_and_nothing_written(store: StateStore) -> None:
+    order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
+    with pytest.raises(TooLargeError, match="result of step step-0 has 65537"):
+        await store.commit(cases.answered(order, 0, result="x" * (RESULT_UNITS_MAX + 1)))
+    assert await store.load("order-1") == order
+
+
+async def test_thirty_parallel_steps_all_change_in_one_transaction(store: StateStore) -> None:
+    rules = cases.rules_of(30, parallel=True)
+    order = await store.commit(cases.submitted("order-1", rules))
+    order = await store.commit(cases.claimed(order, rules))
+    assert len(await store.due(shard_of("order-1", 16), FAR, 100)) == 30
+    order = await store.commit(cases.undone(order, rules, out_at=NOW))
+    loaded = await store.load("order-1")
+    assert loaded == order
+    assert order.process_state is OrderState.COMPENSATING
+    assert len(await store.due(shard_of("order-1", 16), FAR, 100)) == 31
+
+
+@large_bodies
+@pytest.mark.parametrize("result", ["注" * 16_000, "注" * 16_001])
+async def test_thirty_steps_with_large_results_are_undone_in_one_transaction(
+    store: StateStore, result: str
+) -> None:
+    rules = cases.rules_of(30, parallel=True)
+    order = await store.commit(cases.submitted("order-1", rules))
+    order = await store.commit(cases.claimed(order, rules))
+    for step in range(30):
+        order = await store.commit(cases.answered(order, step, rules, result=result))
+    order = await store.commit(cases.undone(order, rules, out_at=NOW))
+    assert await store.load("order-1") == order
