@@ -1,0 +1,102 @@
+"""``python -m devstack.servicebus``: the broker as a command.
+
+Prints one line of JSON on stdout once it is ready, logs to stderr, ends on SIGTERM or SIGINT
+with 0. Exit code 2 and one sentence on stderr where something it was given is wrong.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from devstack.servicebus.broker import Broker
+from devstack.servicebus.config import ConfigError, read_config
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        config = read_config(options.config)
+        for what in config.not_served:
+            logging.getLogger("devstack.servicebus").warning(
+                "%s is not served: this broker has queues only", what
+            )
+        broker = Broker(config, port=options.port, require_key=options.require_key)
+        return asyncio.run(_serve(broker))
+    except (ConfigError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's own voice)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m devstack.servicebus",
+        description="A Service Bus broker for one machine: queues over AMQP 1.0 on 127.0.0.1.",
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, help="the emulator's Config.json: which queues"
+    )
+    parser.add_argument("--port", type=_port, default=5672, help="AMQP port, 0 for a free one")
+    parser.add_argument(
+        "--management-port", type=_port, default=5300, help="HTTP port, 0 for a free one"
+    )
+    parser.add_argument("--data", type=Path, help="keep everything in this directory")
+    parser.add_argument(
+        "--require-key", type=_key, metavar="KEY", help="refuse tokens signed with another key"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
+    return int(text)
+
+
+def _key(text: str) -> str:
+    if not text or ";" in text or text != text.strip():
+        raise argparse.ArgumentTypeError(
+            "the key must not be empty, hold a ';' or begin or end with a space"
+        )
+    return text
+
+
+async def _serve(broker: Broker) -> int:
+    try:
+        await broker.start()
+    except OSError as error:
+        print(  # noqa: T201
+            f"error: port {broker.port} on {broker.host} cannot be used ({error.strerror}); stop "
+            "what uses it or give another --port (0 picks a free one)",
+            file=sys.stderr,
+        )
+        return 2
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ready = {
+        "ready": True,
+        "port": broker.port,
+        "management_port": 0,
+        "connection_string": broker.connection_string,
+    }
+    print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
+    await stop.wait()
+    await broker.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""AMQP 1.0 as bytes: values, frames and message sections. No sockets, no queues."""

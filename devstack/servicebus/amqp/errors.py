@@ -1,0 +1,28 @@
+"""What can be wrong with bytes that claim to be AMQP."""
+
+
+class AmqpError(Exception):
+    """A peer broke AMQP 1.0; its connection is closed with ``condition``.
+
+    ``condition`` is an error symbol of the AMQP 1.0 specification (part 2.8.14 to 2.8.18)
+    and the message says which bytes were wrong.
+    """
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+        self.description = description
+
+
+class DecodeError(AmqpError):
+    """Bytes that are no AMQP value: truncated, too deep, or of an unknown constructor."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__("amqp:decode-error", description)
+
+
+class FramingError(AmqpError):
+    """A frame whose header is impossible: too small, too large, or a bad data offset."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__("amqp:connection:framing-error", description)

@@ -1,0 +1,86 @@
+"""Message sections, cut but not decoded: what a broker need not read it passes on as it came.
+
+Rules: AMQP 1.0, part 3.2 (message format), and the batch format of Service Bus
+(message-format 0x80013700: each data section is one whole encoded message).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from devstack.servicebus.amqp import decode, encode
+from devstack.servicebus.amqp.errors import DecodeError
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
+PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
+DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
+BATCH_FORMAT = 0x80013700
+_COMPOUND = {HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES}
+
+
+class Section(NamedTuple):
+    """One section: its code, and where it, its value and what follows it begin."""
+
+    code: int
+    start: int
+    value_at: int
+    end: int
+
+
+def sections(payload: bytes) -> Iterator[Section]:
+    """Cut a message into its sections. Raises DecodeError where it is no AMQP message."""
+    position, last = 0, HEADER
+    while position < len(payload):
+        if payload[position] != 0:
+            raise DecodeError(f"a message section is expected at byte {position}")
+        if payload[position + 1 : position + 2] == b"\x53" and position + 2 < len(payload):
+            code, value_at = payload[position + 2], position + 3
+        else:
+            code, value_at = decode.decode(payload, position + 1)
+        if not isinstance(code, int) or not last <= code <= FOOTER:
+            raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
+        end = decode.skip(payload, value_at)
+        if code in _COMPOUND:
+            decode.compound(payload, value_at)
+        yield Section(code, position, value_at, end)
+        last, position = code, end
+
+
+def unbatch(payload: bytes) -> list[bytes]:
+    """Give the messages of a Service Bus batch."""
+    return [
+        decode.decode(payload, section.value_at)[0]
+        for section in sections(payload)
+        if section.code == DATA
+    ]
+
+
+def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
+    """Walk the map at ``value_at``: each key, the encoded pair, and where its value begins."""
+    count, position, end = decode.compound(payload, value_at)
+    if count % 2:
+        raise DecodeError("a map has a key without a value")
+    for _ in range(count // 2):
+        key, value_position = decode.decode(payload, position)
+        behind = decode.skip(payload, value_position)
+        yield key, payload[position:behind], value_position
+        position = behind
+    if position != end:
+        raise DecodeError("a map does not fill its size")
+
+
+def with_application_properties(bare: bytes, added: Mapping[str, bytes]) -> bytes:
+    """Give a message with application properties added (encoded values) or replaced.
+
+    ``bare`` begins at the properties section or later; its other bytes stay as they are.
+    """
+    before, behind, kept = 0, 0, []
+    for section in sections(bare):
+        if section.code == PROPERTIES:
+            before = behind = section.end
+        elif section.code == APPLICATION_PROPERTIES:
+            before, behind = section.start, section.end
+            kept = [raw for key, raw, _ in pairs(bare, section.value_at) if key not in added]
+    new = [encode.string(key) + value for key, value in added.items()]
+    everything = kept + new
+    encoded = encode.map_of_pairs(b"".join(everything), 2 * len(everything))
+    return bare[:before] + b"\x00\x53\x74" + encoded + bare[behind:]

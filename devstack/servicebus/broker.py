@@ -1,0 +1,178 @@
+"""The broker as an object: queues, the AMQP listener and (if wished) the management port."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from devstack.servicebus.config import Config
+from devstack.servicebus.core.namespace import Namespace
+from devstack.servicebus.core.properties import QueueProperties
+from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.faults import Fault
+from devstack.servicebus.limits import Limits
+from devstack.servicebus.tokens import KEY_NAME, Gate
+from devstack.servicebus.wire.server import AmqpServer
+
+Queues = Config | Mapping[str, QueueProperties] | Iterable[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many messages a queue holds. ``active`` includes locked and deferred ones."""
+
+    active: int
+    locked: int
+    scheduled: int
+    dead_letter: int
+    transfer_dead_letter: int
+    size_bytes: int
+
+    @property
+    def total(self) -> int:
+        """Everything, as the management API counts it."""
+        return self.active + self.scheduled + self.dead_letter + self.transfer_dead_letter
+
+
+class Broker:
+    """A Service Bus broker in the caller's event loop.
+
+    ``queues`` is a `Config`, names, or names with properties. ``port`` 0 picks a free one;
+    ``management_port`` None serves no HTTP. ``require_key`` refuses tokens signed with any other
+    key. ``clock`` gives seconds since 1970.
+
+        async with Broker(["orders"]) as broker:
+            client = ServiceBusClient.from_connection_string(broker.connection_string)
+    """
+
+    def __init__(
+        self,
+        queues: Queues = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        require_key: str | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.clock = clock
+        self.gate = Gate(require_key)
+        self.namespace = Namespace()
+        self._queues = queues
+        self.server = AmqpServer(
+            self.namespace,
+            clock=clock,
+            commit=self._commit,
+            gate=self.gate,
+            limits=limits or Limits(),
+        )
+
+    def _commit(self) -> None:
+        """Nothing is kept on disk."""
+
+    async def start(self) -> Self:
+        """Create the queues and listen. Raises OSError where the port cannot be had."""
+        self._create_configured()
+        self.port = await self.server.start(self.host, self.port)
+        return self
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        await self.server.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _create_configured(self) -> None:
+        given: Any = self._queues
+        if isinstance(given, Config):
+            given = given.queues
+        if given is None:
+            given = ()
+        pairs = given.items() if isinstance(given, Mapping) else ((name, None) for name in given)
+        for name, properties in pairs:
+            self.namespace.create(name, properties, self.clock())
+
+    @property
+    def connection_string(self) -> str:
+        """What the SDKs take: plain TCP on this broker's port."""
+        return connection_string(self.host, self.port, self.gate.key)
+
+    # -- queues -----------------------------------------------------------------------------
+
+    def create_queue(self, name: str, **properties: Any) -> QueueCore:
+        """Create a queue; ``properties`` are those of `QueueProperties`. Raises ValueError."""
+        return self.namespace.create(name, QueueProperties(**properties), self.clock())
+
+    def update_queue(self, name: str, **properties: Any) -> QueueCore:
+        """Change some properties of a queue. Raises EntityNotFoundError, ValueError."""
+        old = self.namespace.queue(name).properties
+        return self.namespace.update(name, replace(old, **properties), self.clock())
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with all it holds and end the links to it. Raises EntityNotFoundError."""
+        queue = self.namespace.delete(name)
+        for link in self.server.links():
+            if link.queue in {queue, queue.dead_letters}:
+                link.detach("amqp:not-found", f"queue '{queue.name}' was deleted")
+
+    def counts(self, name: str) -> QueueCounts:
+        """Count the messages of a queue. Raises EntityNotFoundError."""
+        queue = self.namespace.queue(name)
+        transfer = self.namespace.transfer_queue_of(name)
+        return QueueCounts(
+            active=len(queue.messages) - queue.scheduled_count,
+            locked=len(queue.locked),
+            scheduled=queue.scheduled_count,
+            dead_letter=len(queue.dead_letters.messages) if queue.dead_letters else 0,
+            transfer_dead_letter=len(transfer.messages) if transfer else 0,
+            size_bytes=queue.bytes + (queue.dead_letters.bytes if queue.dead_letters else 0),
+        )
+
+    # -- faults -----------------------------------------------------------------------------
+
+    def arm(
+        self,
+        kind: str,
+        queue: str = "",
+        *,
+        operation: str = "",
+        count: int = 1,
+        seconds: float = 0.0,
+    ) -> None:
+        """Let something go wrong the next ``count`` times (see faults.py). Raises ValueError."""
+        self.server.faults.arm(Fault(kind, queue, operation, count, seconds))
+
+    def clear_faults(self) -> None:
+        """Disarm every fault."""
+        self.server.faults.clear()
+
+    def drop_connections(self, queue: str = "") -> int:
+        """Cut every connection, or those with a link to ``queue``; return how many."""
+        return self.server.drop_connections(self.namespace.queue(queue) if queue else None)
+
+    def expire_locks(self, queue: str = "") -> int:
+        """End every lock now, of messages and sessions; return how many ended."""
+        chosen = [self.namespace.queue(queue)] if queue else self.namespace.every_queue()
+        ended = sum(target.expire_locks(self.clock()) for target in chosen)
+        self.server.settle_timers()
+        return ended
+
+
+def connection_string(host: str, port: int, key: str) -> str:
+    """Build the connection string of a broker."""
+    return (
+        f"Endpoint=sb://{host}:{port};SharedAccessKeyName={KEY_NAME};"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
+    )

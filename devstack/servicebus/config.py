@@ -1,0 +1,117 @@
+"""Reading the official emulator's ``Config.json``, comments and trailing commas included."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devstack.servicebus.core.properties import QueueProperties, check_queue_name
+
+# A string, or one of the two kinds of comment, or a comma before a closing bracket.
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|,(?=\s*[\]}])', re.DOTALL)
+_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The queues of a configuration, and what of it this broker does not serve."""
+
+    queues: Mapping[str, QueueProperties] = field(default_factory=dict)
+    not_served: tuple[str, ...] = ()
+
+
+def read_config(path: Path) -> Config:
+    """Read a Config.json. Raises ConfigError with one sentence for whatever is wrong."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} could not be read ({error.strerror}); give --config an existing file"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_config(text: str) -> Config:
+    """Read the text of a Config.json. Raises ConfigError."""
+    try:
+        document = json.loads(without_comments(text))
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"line {error.lineno}, column {error.colno} is no JSON ({error.msg}); mend it there"
+        ) from None
+    except RecursionError:
+        raise ConfigError("the JSON nests too deep; write it as the emulator's example") from None
+    namespaces = _at(_at(document, "UserConfig", dict), "Namespaces", list)
+    if len(namespaces) != 1:
+        raise ConfigError(f"UserConfig.Namespaces must hold one namespace, not {len(namespaces)}")
+    namespace = _expect(namespaces[0], dict, "Namespaces[0]")
+    queues: dict[str, QueueProperties] = {}
+    for number, entry in enumerate(_expect(namespace.get("Queues", []), list, "Queues")):
+        name, properties = _queue(_expect(entry, dict, f"Queues[{number}]"), number)
+        if name.lower() in {known.lower() for known in queues}:
+            raise ConfigError(f"queue '{name}' is there twice; remove one")
+        queues[name] = properties
+    _check_targets(queues)
+    topics = _expect(namespace.get("Topics", []), list, "Topics")
+    names = [topic.get("Name", "?") if isinstance(topic, dict) else "?" for topic in topics]
+    return Config(queues, tuple(f"topic '{name}'" for name in names))
+
+
+def without_comments(text: str) -> str:
+    """Blank out comments and trailing commas, keeping every line and column in its place."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+
+    return _TOKEN.sub(blank, _COMMENT.sub(blank, text))
+
+
+def _queue(entry: Mapping[str, Any], number: int) -> tuple[str, QueueProperties]:
+    name = entry.get("Name")
+    try:
+        check_queue_name(name)  # type: ignore[arg-type]  # whatever it is, it says so
+    except ValueError as error:
+        raise ConfigError(f"Queues[{number}].Name: {error}") from None
+    properties = _expect(entry.get("Properties", {}), dict, f"queue '{name}', Properties")
+    try:
+        return str(name), QueueProperties.from_official(properties)
+    except ValueError as error:
+        raise ConfigError(f"queue '{name}': {error}") from None
+
+
+def _check_targets(queues: Mapping[str, QueueProperties]) -> None:
+    known = {name.lower() for name in queues}
+    for name, properties in queues.items():
+        for target in (properties.forward_to, properties.forward_dead_letters_to):
+            if target and target.lower() not in known:
+                raise ConfigError(
+                    f"queue '{name}' forwards to '{target}', which is not in this file; add the "
+                    "queue or leave the property empty"
+                )
+            if target.lower() == name.lower():
+                raise ConfigError(f"queue '{name}' forwards to itself; name another queue")
+
+
+def _at(parent: Any, name: str, kind: type[Any]) -> Any:
+    if not isinstance(parent, dict) or name not in parent:
+        raise ConfigError(f"'{name}' is missing; begin as the emulator's Config.json does")
+    return _expect(parent[name], kind, name)
+
+
+def _expect(value: Any, kind: type[Any], where: str) -> Any:
+    if not isinstance(value, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise ConfigError(f"{where} must be {wanted}")
+    return value

@@ -1,0 +1,1 @@
+"""Queues without sockets: Service Bus semantics with the clock passed in."""

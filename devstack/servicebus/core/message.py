@@ -1,0 +1,253 @@
+"""One message on a queue: its bytes as they came, and the few facts a queue decides by.
+
+The bare message (properties, application properties, body) is kept as the sender encoded it.
+Only the header, the annotations and, for dead letters, the application properties are
+rewritten, because only those carry what the broker knows.
+"""
+
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any
+from uuid import uuid4
+
+from devstack.servicebus.amqp import decode, encode
+from devstack.servicebus.amqp.decode import Described
+from devstack.servicebus.amqp.errors import DecodeError
+from devstack.servicebus.amqp.sections import (
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    pairs,
+    sections,
+    with_application_properties,
+)
+
+_EMPTY_HEADER = encode.NULL * 4
+_SCHEDULED = "x-opt-scheduled-enqueue-time"
+_BROKER_OWNS = {
+    "x-opt-enqueued-time",
+    "x-opt-sequence-number",
+    "x-opt-enqueue-sequence-number",
+    "x-opt-locked-until",
+    "x-opt-message-state",
+    "x-opt-deadletter-source",
+    "x-opt-lock-token",
+}
+_GROUP_ID = 10
+_U32_MAX = 0xFFFFFFFF
+
+
+class MessageState(IntEnum):
+    """What ``x-opt-message-state`` says."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+class Message:
+    """A message and its place in the life of a queue. Moments are seconds since 1970."""
+
+    __slots__ = (
+        "annotation_count",
+        "annotations",
+        "bare",
+        "dead_letter_source",
+        "delivery_count",
+        "enqueued_at",
+        "enqueued_sequence",
+        "expires_at",
+        "header",
+        "locked_until",
+        "message_id",
+        "scheduled_at",
+        "sequence",
+        "session_id",
+        "size",
+        "state",
+        "token",
+        "ttl_s",
+    )
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.enqueued_sequence: int | None = None
+        self.enqueued_at = 0.0
+        self.scheduled_at: float | None = None
+        self.expires_at: float | None = None
+        self.ttl_s: float | None = None
+        self.delivery_count = 0
+        self.state = MessageState.ACTIVE
+        self.token: bytes | None = None
+        self.locked_until = 0.0
+        self.message_id: Any = None
+        self.session_id: str | None = None
+        self.dead_letter_source: str | None = None
+        self.header = _EMPTY_HEADER
+        self.annotations = b""
+        self.annotation_count = 0
+        self.bare = b""
+        self.size = 0
+
+    def limit_ttl(self, ttl_s: float) -> None:
+        """Lower the time to live to a queue's default, and say so in the header."""
+        if self.ttl_s is not None and self.ttl_s <= ttl_s:
+            return
+        self.ttl_s = ttl_s
+        spans = decode.spans(encode.list_of_raw(self.header, 4), 0)
+        spans[2] = encode.uint(min(int(ttl_s * 1000), _U32_MAX))
+        self.header = b"".join(spans)
+
+    def add_properties(self, added: Mapping[str, Any]) -> None:
+        """Add application properties.
+
+        Raises TypeError for values AMQP cannot carry, DecodeError where the sender's are broken.
+        """
+        encoded = {key: encode.scalar(value) for key, value in added.items()}
+        self.bare = with_application_properties(self.bare, encoded)
+
+    def tell_reason(self, reason: str | None, description: str | None) -> None:
+        """Say in the application properties why this is a dead letter.
+
+        A sender's properties that are no AMQP map cannot take the reason; the message is kept
+        all the same, because a dead letter without its reason is better than none.
+        """
+        told = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        with suppress(DecodeError):
+            self.add_properties({key: text for key, text in told.items() if text is not None})
+
+
+def parse_message(payload: bytes) -> Message:
+    """Read an encoded message. Raises DecodeError where it is none."""
+    message = Message()
+    message.size = len(payload)
+    bare_at = len(payload)
+    has_properties = False
+    for section in sections(payload):
+        if section.code == HEADER:
+            _read_header(message, payload, section.value_at)
+        elif section.code == MESSAGE_ANNOTATIONS:
+            _read_annotations(message, payload, section.value_at)
+        elif section.code >= PROPERTIES:
+            bare_at = min(bare_at, section.start)
+            if section.code == PROPERTIES:
+                has_properties = True
+                _read_properties(message, payload, section.value_at)
+    message.bare = payload[bare_at:]
+    if message.message_id is None:
+        _assign_message_id(message, has_properties)
+    return message
+
+
+def _read_header(message: Message, payload: bytes, value_at: int) -> None:
+    spans = decode.spans(payload, value_at)[:4]
+    spans += [encode.NULL] * (4 - len(spans))
+    header = b"".join(spans)
+    if len(header) > 64:
+        raise DecodeError("a message header holds more than its five short fields")
+    ttl_ms = decode.decode(spans[2])[0]
+    if ttl_ms is not None:
+        if not isinstance(ttl_ms, int) or ttl_ms < 0:
+            raise DecodeError(f"a message's ttl is milliseconds, not {ttl_ms!r}")
+        message.ttl_s = ttl_ms / 1000
+    message.header = header
+
+
+def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
+    kept = []
+    for key, raw, position in pairs(payload, value_at):
+        if key in _BROKER_OWNS:
+            continue
+        if key == _SCHEDULED:
+            moment = decode.decode(payload, position)[0]
+            if moment is not None and not isinstance(moment, int):
+                raise DecodeError(f"{_SCHEDULED} is a timestamp, not {moment!r}")
+            message.scheduled_at = None if moment is None else moment / 1000
+        kept.append(raw)
+    message.annotations = b"".join(kept)
+    message.annotation_count = 2 * len(kept)
+
+
+def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
+    count, position, _ = decode.compound(payload, value_at)
+    if not count:
+        return
+    message_id, position = decode.decode(payload, position)
+    if isinstance(message_id, list | dict | Described):
+        raise DecodeError("a message-id is text, a number, a uuid or bytes")
+    message.message_id = message_id
+    if count > _GROUP_ID:
+        for _ in range(_GROUP_ID - 1):
+            position = decode.skip(payload, position)
+        session_id = decode.decode(payload, position)[0]
+        if session_id is not None and not isinstance(session_id, str):
+            raise DecodeError(f"a group-id (session id) is text, not {session_id!r}")
+        message.session_id = session_id
+
+
+def _assign_message_id(message: Message, has_properties: bool) -> None:
+    message.message_id = uuid4().hex
+    fields, rest = [encode.NULL], message.bare
+    if has_properties:
+        first = next(sections(message.bare))
+        fields = decode.spans(message.bare, first.value_at) or fields
+        rest = message.bare[first.end :]
+    fields[0] = encode.string(message.message_id)
+    message.bare = encode.composite(PROPERTIES, fields) + rest
+
+
+_I64 = struct.Struct(">q").pack
+_KEY_ENQUEUED = encode.symbol("x-opt-enqueued-time") + b"\x83"
+_KEY_SEQUENCE = encode.symbol("x-opt-sequence-number") + b"\x81"
+_KEY_ENQUEUED_SEQUENCE = encode.symbol("x-opt-enqueue-sequence-number") + b"\x81"
+_KEY_LOCKED_UNTIL = encode.symbol("x-opt-locked-until") + b"\x83"
+_KEY_SOURCE = encode.symbol("x-opt-deadletter-source")
+_STATE_PAIRS = [
+    encode.symbol("x-opt-message-state") + encode.int32(state) for state in MessageState
+]
+_LOCK_TOKEN_SECTION = b"\x00\x53\x71" + encode.map_of_pairs(
+    encode.symbol("x-opt-lock-token") + b"\x98" + bytes(16), 2
+)
+_LOCK_TOKEN_PREFIX = _LOCK_TOKEN_SECTION[:-16]
+_MAP32 = struct.Struct(">3sBII").pack
+_HEADER_PREFIX = b"\x00\x53\x70\xc0"
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode a message as a receiver or a peek sees it.
+
+    The delivery count is always written, from 0, because the .NET SDK needs it there.
+    """
+    count = encode.uint(message.delivery_count)
+    header = message.header
+    annotations = [
+        message.annotations,
+        _KEY_ENQUEUED,
+        _I64(int(message.enqueued_at * 1000)),
+        _KEY_SEQUENCE,
+        _I64(message.sequence),
+        _STATE_PAIRS[message.state],
+    ]
+    values = message.annotation_count + 6
+    token = message.token
+    if token is not None:
+        annotations += (_KEY_LOCKED_UNTIL, _I64(int(message.locked_until * 1000)))
+        values += 2
+    if message.enqueued_sequence is not None:
+        annotations += (_KEY_ENQUEUED_SEQUENCE, _I64(message.enqueued_sequence))
+        values += 2
+    if message.dead_letter_source is not None:
+        annotations += (_KEY_SOURCE, encode.string(message.dead_letter_source))
+        values += 2
+    pairs_joined = b"".join(annotations)
+    parts = [_HEADER_PREFIX, bytes((1 + len(header) + len(count), 5)), header, count]
+    if token is not None:
+        parts += (_LOCK_TOKEN_PREFIX, token[3::-1], token[5:3:-1], token[7:5:-1], token[8:])
+    parts += (
+        _MAP32(b"\x00\x53\x72", 0xD1, len(pairs_joined) + 4, values),
+        pairs_joined,
+        message.bare,
+    )
+    return b"".join(parts)

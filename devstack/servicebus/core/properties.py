@@ -1,0 +1,172 @@
+"""What can be set on a queue, with the limits of the service and a sentence for each breach."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from devstack.servicebus.core.durations import FOREVER_S, format_duration, parse_duration
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
+
+
+class EntityStatus(Enum):
+    """Whether a queue takes and gives messages."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def sends(self) -> bool:
+        """Whether messages may be sent."""
+        return self in {EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED}
+
+    @property
+    def receives(self) -> bool:
+        """Whether messages may be received."""
+        return self in {EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueProperties:
+    """The properties of a queue. Durations are seconds; ``FOREVER_S`` means none.
+
+    Defaults and limits are those of the service's Standard tier, except that durations may be
+    as short as a test wishes. Raises ValueError with a sentence where a value cannot be.
+    """
+
+    lock_duration_s: float = 60.0
+    max_delivery_count: int = 10
+    requires_session: bool = False
+    requires_duplicate_detection: bool = False
+    duplicate_window_s: float = 600.0
+    default_ttl_s: float = FOREVER_S
+    dead_letter_on_expiration: bool = False
+    forward_to: str = ""
+    forward_dead_letters_to: str = ""
+    max_message_kilobytes: int = 256
+    max_size_megabytes: int = 1024
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str = ""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _NUMBER_LIMITS:
+            _check_number(name, getattr(self, name), low, high)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                given = getattr(self, name)
+                raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
+                    f"{_OFFICIAL[name]} is true or false, not {given!r}"
+                )
+        for name in ("forward_to", "forward_dead_letters_to"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(  # noqa: TRY004 (as above)
+                    f"{_OFFICIAL[name]} is the name of a queue or empty"
+                )
+        if self.forward_to and self.requires_session:
+            raise ValueError("a queue that requires sessions cannot forward; drop one of the two")
+
+    @classmethod
+    def from_official(cls, given: Mapping[str, Any]) -> "QueueProperties":
+        """Read the names that the emulator's Config.json and the management API use.
+
+        Raises ValueError for an unknown name or a value that cannot be.
+        """
+        values: dict[str, Any] = {}
+        for official, value in given.items():
+            name = _FROM_OFFICIAL.get(official.lower())
+            if name is None:
+                if official.lower() in _ACCEPTED_AND_IGNORED:
+                    continue
+                known = ", ".join(sorted(_OFFICIAL.values()))
+                raise ValueError(f"{official!r} is no property of a queue; known are {known}")
+            values[name] = _read(official, name, value)
+        return cls(**values)
+
+    def to_official(self) -> dict[str, Any]:
+        """Write the official names, durations as ISO 8601."""
+        written: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name.endswith("_s"):
+                written[_OFFICIAL[name]] = format_duration(value)
+            else:
+                written[_OFFICIAL[name]] = value.value if isinstance(value, Enum) else value
+        return written
+
+    def for_dead_letters(self) -> "QueueProperties":
+        """Give the properties of this queue's dead-letter queue: it keeps everything for ever."""
+        return replace(
+            self,
+            requires_session=False,
+            requires_duplicate_detection=False,
+            default_ttl_s=FOREVER_S,
+            dead_letter_on_expiration=False,
+            forward_to="",
+            forward_dead_letters_to="",
+        )
+
+
+def check_queue_name(name: str) -> str:
+    """Return ``name`` if the service would take it. Raises ValueError with a sentence if not."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or "//" in name:
+        raise ValueError(
+            f"{name!r} cannot name a queue: use 1 to 260 letters, digits, '.', '-', '_' or '/', "
+            "beginning and ending with a letter or digit"
+        )
+    return name
+
+
+def _check_number(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{_OFFICIAL[name]} must be from {low:g} to {high:g}, not {value!r}")
+    if not name.endswith("_s") and not isinstance(value, int):
+        raise ValueError(f"{_OFFICIAL[name]} must be a whole number, not {value!r}")
+
+
+def _read(official: str, name: str, value: Any) -> Any:
+    try:
+        if name.endswith("_s"):
+            return parse_duration(value)
+        if name == "status":
+            return EntityStatus(value)
+    except ValueError as error:
+        raise ValueError(f"{official}: {error}") from None
+    return value
+
+
+_OFFICIAL = {
+    "lock_duration_s": "LockDuration",
+    "max_delivery_count": "MaxDeliveryCount",
+    "requires_session": "RequiresSession",
+    "requires_duplicate_detection": "RequiresDuplicateDetection",
+    "duplicate_window_s": "DuplicateDetectionHistoryTimeWindow",
+    "default_ttl_s": "DefaultMessageTimeToLive",
+    "dead_letter_on_expiration": "DeadLetteringOnMessageExpiration",
+    "forward_to": "ForwardTo",
+    "forward_dead_letters_to": "ForwardDeadLetteredMessagesTo",
+    "max_message_kilobytes": "MaxMessageSizeInKilobytes",
+    "max_size_megabytes": "MaxSizeInMegabytes",
+    "status": "Status",
+    "user_metadata": "UserMetadata",
+}
+_FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
+_ACCEPTED_AND_IGNORED = {
+    "autodeleteonidle",
+    "enablebatchedoperations",
+    "enableexpress",
+    "enablepartitioning",
+    "isanonymousaccessible",
+    "supportordering",
+}
+_FLAGS = ("requires_session", "requires_duplicate_detection", "dead_letter_on_expiration")
+_NUMBER_LIMITS = (
+    ("lock_duration_s", 0.05, 300),
+    ("max_delivery_count", 1, 2000),
+    ("duplicate_window_s", 0.05, 604800),
+    ("default_ttl_s", 0.001, FOREVER_S),
+    ("max_message_kilobytes", 1, 102400),
+    ("max_size_megabytes", 1, 81920),
+)

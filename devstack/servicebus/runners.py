@@ -1,0 +1,166 @@
+"""The broker for callers without an event loop: on a thread, or as a process of its own."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from devstack.servicebus.broker import Broker, Queues
+
+T = TypeVar("T")
+_STARTS_WITHIN_S = 15.0
+_STOPS_WITHIN_S = 5.0
+
+
+class BrokerThread:
+    """A `Broker` on a thread with its own event loop, for synchronous tests.
+
+    Takes what `Broker` takes. The broker itself must only be touched through `call`.
+
+        with BrokerThread(["orders"]) as broker:
+            client = ServiceBusClient.from_connection_string(broker.connection_string)
+            broker.call(lambda b: b.counts("orders").active)
+    """
+
+    def __init__(self, queues: Queues = None, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._broker = Broker(queues, **options)
+        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def start(self) -> Self:
+        """Start; raises what `Broker.start` raises."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._broker.start(), self._loop).result(
+                _STARTS_WITHIN_S
+            )
+        except BaseException:
+            self._end_loop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the broker and its thread."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(
+                _STOPS_WITHIN_S
+            )
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOPS_WITHIN_S)
+        self._loop.close()
+
+    def call(self, work: Callable[[Broker], T]) -> T:
+        """Run ``work`` with the broker on its own loop and give the result."""
+
+        async def run() -> T:
+            return work(self._broker)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_STARTS_WITHIN_S)
+
+    @property
+    def connection_string(self) -> str:
+        """What the SDKs take."""
+        return self._broker.connection_string
+
+    @property
+    def port(self) -> int:
+        """The AMQP port."""
+        return self._broker.port
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class BrokerProcess:
+    """A broker in a process of its own; made by `start_broker`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
+        self.process = process
+        self.connection_string: str = ready["connection_string"]
+        self.port: int = ready["port"]
+        self.management_port: int = ready["management_port"]
+
+    def stop(self) -> int:
+        """Ask the process to end (SIGTERM) and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def kill(self) -> int:
+        """End the process at once (SIGKILL): what a crash leaves behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+        return self._wait()
+
+    def _wait(self) -> int:
+        try:
+            return self.process.wait(_STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(_STOPS_WITHIN_S)
+        finally:
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start_broker(
+    config: Path,
+    *,
+    port: int = 0,
+    management_port: int = 0,
+    data: Path | None = None,
+    require_key: str | None = None,
+) -> BrokerProcess:
+    """Start ``python -m devstack.servicebus`` and wait for its ready line.
+
+    Raises RuntimeError with what the process said where it does not start.
+    """
+    command = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
+    command += ["--port", str(port), "--management-port", str(management_port)]
+    if data is not None:
+        command += ["--data", str(data)]
+    if require_key is not None:
+        command += ["--require-key", require_key]
+    process = subprocess.Popen(  # noqa: S603 (our own interpreter and our own module)
+        command, stdout=subprocess.PIPE, stderr=None, text=True
+    )
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
+        code = BrokerProcess(
+            process, {"connection_string": "", "port": 0, "management_port": 0}
+        ).kill()
+        raise RuntimeError(f"the broker did not start (exit code {code}); it said why on stderr")
+    return BrokerProcess(process, json.loads(line))

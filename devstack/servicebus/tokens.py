@@ -1,0 +1,85 @@
+"""Shared access signatures: who may open a link.
+
+Rules: Microsoft, "Service Bus access control with Shared Access Signatures". A token is
+``SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry>&skn=<key name>``; the signature
+is the base64 of HMAC-SHA256(key, "<resource, still encoded>\\n<expiry>").
+"""
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from urllib.parse import unquote, unquote_plus
+
+from devstack.servicebus.core.errors import UnauthorizedError
+
+#: What the emulator's documentation gives as the key; accepted by every broker.
+EMULATOR_KEY = "SAS_KEY_VALUE"
+KEY_NAME = "RootManageSharedAccessKey"
+_PREFIX = "SharedAccessSignature "
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a token allows: everything under ``path``, until ``expires_at`` (s since 1970)."""
+
+    path: str
+    expires_at: float
+
+    def covers(self, entity: str, now: float) -> bool:
+        """Whether this claim allows opening a link to ``entity``."""
+        path, wanted = self.path.lower(), entity.lower()
+        inside = not path or wanted == path or wanted.startswith(path + "/")
+        return inside and now < self.expires_at
+
+
+def path_of(address: str) -> str:
+    """Give the entity path of an address, with or without scheme and host."""
+    if "://" in address:
+        address = address.partition("://")[2].partition("/")[2]
+    return address.strip("/")
+
+
+def signature(key: str, resource: str, expiry: str) -> str:
+    """Sign: base64 of HMAC-SHA256 over the resource, a line feed and the expiry."""
+    digest = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
+    return base64.b64encode(digest).decode()
+
+
+class Gate:
+    """Checks tokens against one key; without a key it lets everybody in."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key
+
+    @property
+    def closed(self) -> bool:
+        """Whether tokens are checked at all."""
+        return self._key is not None
+
+    @property
+    def key(self) -> str:
+        """The key to put into a connection string."""
+        return self._key or EMULATOR_KEY
+
+    def check(self, token: str, audience: str, now: float) -> Claim:
+        """Read a token. Raises UnauthorizedError with a sentence where it is not good."""
+        if self._key is None:
+            return Claim("", float("inf"))
+        if not token.startswith(_PREFIX):
+            raise UnauthorizedError(
+                "this broker was started with --require-key and takes shared access signatures "
+                "only: use the connection string of its ready line"
+            )
+        pairs = (part.partition("=") for part in token[len(_PREFIX) :].split("&"))
+        parts = {name: value for name, _, value in pairs}
+        resource, expiry = parts.get("sr", ""), parts.get("se", "")
+        wanted = signature(self._key, resource, expiry)
+        if not hmac.compare_digest(wanted, unquote(parts.get("sig", ""))):
+            raise UnauthorizedError(
+                f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
+                "connection string is not the one given to --require-key"
+            )
+        if not expiry.isdigit() or int(expiry) <= now:
+            raise UnauthorizedError(f"the token for '{audience[:200]}' has expired; make a new one")
+        return Claim(path_of(unquote_plus(resource)), float(expiry))

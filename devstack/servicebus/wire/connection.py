@@ -1,0 +1,269 @@
+"""One TCP connection: headers, SASL, open, and frames to their sessions."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from devstack.servicebus.amqp import decode, encode, frames
+from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.tokens import Claim
+from devstack.servicebus.wire.hub import Hub, ReplyLink
+from devstack.servicebus.wire.session import AmqpSession
+
+_log = logging.getLogger("devstack.servicebus")
+_MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
+_SMALLEST_FRAME = 512
+_PEER_FRAME_MAX = 1 << 20
+
+
+class AmqpConnection(asyncio.Protocol):
+    """The broker's side of one connection.
+
+    States: header, sasl, header again, open, then frames until a close. Anything else closes
+    the connection with the error, and touches no other.
+    """
+
+    def __init__(self, hub: Hub, *, refused: str = "", ended: Callable[[], None]) -> None:
+        self.hub = hub
+        self.paused = False
+        self.claims: list[Claim] = []
+        self.replies: list[ReplyLink] = []
+        self.max_frame_bytes = _SMALLEST_FRAME
+        self.opened = False
+        self.last_heard = self.began = hub.clock()
+        self.paused_at: float | None = None
+        self.sessions: dict[int, AmqpSession] = {}
+        self._refused = refused
+        self._ended = ended
+        self._reader = frames.FrameReader()
+        self._out: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._expects_header = True
+        self._cut = self._closing = False
+        self._beat: asyncio.TimerHandle | None = None
+
+    # -- asyncio calls these --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up: no delay for small frames, a bound for what is not read."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (asyncio's promise)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self.hub.limits.write_buffer_bytes)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio)
+        """Free what the peer held: sessions at once; message locks end by themselves."""
+        self._transport = None
+        if self._beat is not None:
+            self._beat.cancel()
+        now = self.hub.clock()
+        for session in self.sessions.values():
+            session.close(now)
+        self.sessions.clear()
+        self._ended()
+        self.hub.mark(self)
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: send it nothing more, and read no more from it."""
+        self.paused = True
+        self.paused_at = self.hub.clock()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.paused = False
+        self.paused_at = None
+        if self._transport is not None and not self._closing:
+            self._transport.resume_reading()
+        for session in self.sessions.values():
+            session.send_unsent()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came. A peer's mistake closes this connection and nothing else."""
+        if self._closing:
+            return
+        now = self.last_heard = self.hub.clock()
+        self._reader.feed(data)
+        try:
+            while not self._closing and self._step(now):
+                pass
+        except AmqpError as error:
+            self.fail(error.condition, error.description)
+        except Exception:  # noqa: BLE001 (one peer must not take the broker down)
+            _log.exception("a frame could not be worked on; its connection is closed")
+            self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
+
+    # -- bytes to frames ------------------------------------------------------------------
+
+    def _step(self, now: float) -> bool:
+        if self._expects_header:
+            header = self._reader.protocol_header()
+            if header is not None:
+                self._on_header(header)
+            return header is not None
+        found = self._reader.frame()
+        if found is None:
+            return False
+        frame_type, channel, body = found
+        if frame_type == frames.SASL_FRAME:
+            self._on_sasl(body)
+        elif body:
+            self._on_frame(channel, body, now)
+        return True
+
+    def _on_header(self, header: bytes) -> None:
+        self._expects_header = False
+        if header == frames.SASL_HEADER:
+            names = encode.array_of_symbols(_MECHANISMS)
+            offer = encode.composite(frames.SASL_MECHANISMS, [names])
+            self._write(header)
+            self._write(frames.frame(0, offer, frame_type=frames.SASL_FRAME))
+        elif header == frames.AMQP_HEADER:
+            self._write(header)
+        else:
+            _log.info("a peer began with %r, which is no AMQP 1.0; it was turned away", header)
+            self._write(frames.AMQP_HEADER)
+            self._finish()
+
+    def _on_sasl(self, body: bytes) -> None:
+        code, _ = frames.performative(body)
+        if code != frames.SASL_INIT or self.opened:
+            raise AmqpError("amqp:not-allowed", "a SASL frame that is not expected here")
+        outcome = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
+        self._write(frames.frame(0, outcome, frame_type=frames.SASL_FRAME))
+        self._expects_header = True
+
+    def _on_frame(self, channel: int, body: bytes, now: float) -> None:
+        code, position = frames.performative(body)
+        if not self.opened and code != frames.OPEN:
+            raise AmqpError("amqp:not-allowed", "the first frame must be an open")
+        session = self.sessions.get(channel)
+        if code == frames.TRANSFER:
+            if session is not None:
+                session.on_transfer(body, position, now)
+        elif code == frames.ATTACH:
+            if session is not None:
+                session.on_attach(body, position, now)
+        else:
+            self._on_other(code, channel, decode.fields(body, position)[0], now)
+
+    def _on_other(self, code: int, channel: int, fields: list[object], now: float) -> None:
+        session = self.sessions.get(channel)
+        match code:
+            case frames.OPEN:
+                self._on_open(frames.padded(fields, 10))
+            case frames.BEGIN:
+                self._on_begin(channel, frames.padded(fields, 8))
+            case frames.CLOSE:
+                self.send(0, encode.composite(frames.CLOSE, []))
+                self._finish()
+            case frames.DISPOSITION | frames.FLOW | frames.DETACH | frames.END:
+                # On a channel that is not open they are ignored: pyamqp detaches after an end.
+                if session is not None:
+                    self._on_session(code, session, fields, now)
+            case _:
+                raise AmqpError("amqp:not-implemented", f"performative 0x{code:02x} is unknown")
+
+    def _on_session(
+        self, code: int, session: AmqpSession, fields: list[object], now: float
+    ) -> None:
+        match code:
+            case frames.DISPOSITION:
+                session.on_disposition(fields, now)
+            case frames.FLOW:
+                session.on_flow(fields, now)
+            case frames.DETACH:
+                session.on_detach(frames.padded(fields, 3))
+            case _:
+                del self.sessions[session.channel]
+                session.close(now)
+                self.send(session.channel, encode.composite(frames.END, []))
+
+    def _on_open(self, fields: list[object]) -> None:
+        if self.opened:
+            raise AmqpError("amqp:illegal-state", "this connection is open already")
+        self.opened = True
+        asked, idle_ms = fields[2], fields[4]
+        biggest = asked if isinstance(asked, int) else _PEER_FRAME_MAX
+        self.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
+        product = encode.map_([(encode.symbol("product"), encode.string("devstack"))])
+        answer = [
+            encode.string("devstack.servicebus"),
+            encode.NULL,
+            encode.uint(frames.MAX_FRAME_BYTES),
+            encode.ushort(self.hub.limits.sessions_per_connection - 1),
+            encode.uint(int(self.hub.limits.idle_s * 1000)),
+            *[encode.NULL] * 4,
+            product,
+        ]
+        self.send(0, encode.composite(frames.OPEN, answer))
+        if self._refused:
+            self.fail("amqp:resource-limit-exceeded", self._refused)
+        elif isinstance(idle_ms, int) and idle_ms > 0:
+            self._keep_beating(max(idle_ms / 2000, 0.05))
+
+    def _on_begin(self, channel: int, fields: list[object]) -> None:
+        limit = self.hub.limits.sessions_per_connection
+        if channel in self.sessions:
+            raise AmqpError("amqp:illegal-state", f"channel {channel} has a session already")
+        if len(self.sessions) >= limit:
+            raise AmqpError("amqp:resource-limit-exceeded", f"more than {limit} sessions")
+        session = self.sessions[channel] = AmqpSession(self, channel, fields)
+        answer = [
+            encode.ushort(channel),
+            encode.uint(session.next_outgoing),
+            encode.uint(0x7FFFFFFF),
+            encode.uint(0x7FFFFFFF),
+            encode.uint(self.hub.limits.links_per_session - 1),
+        ]
+        self.send(channel, encode.composite(frames.BEGIN, answer))
+
+    # -- frames to bytes ------------------------------------------------------------------
+
+    def send(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
+        """Send one frame, after the next commit."""
+        self._write(frames.frame(channel, performative, payload))
+
+    def _write(self, data: bytes) -> None:
+        if not self._out:
+            self.hub.mark(self)
+        self._out.append(data)
+
+    def write_out(self) -> None:
+        """Write what has gathered since the last commit, or cut the connection."""
+        out, self._out = self._out, []
+        if self._transport is None:
+            return
+        if self._cut:
+            self._transport.abort()
+            return
+        if out:
+            self._transport.write(b"".join(out))
+        if self._closing:
+            self._transport.close()
+
+    def _keep_beating(self, seconds: float) -> None:
+        if self._transport is not None:
+            self._write(frames.EMPTY_FRAME)
+            loop = asyncio.get_running_loop()
+            self._beat = loop.call_later(seconds, self._keep_beating, seconds)
+
+    def fail(self, condition: str, description: str) -> None:
+        """Close the connection with an error."""
+        if not self._closing:
+            error = frames.error(condition, description)
+            self.send(0, encode.composite(frames.CLOSE, [error]))
+            self._finish()
+
+    def _finish(self) -> None:
+        self._closing = True
+        self.hub.mark(self)
+
+    def cut(self) -> None:
+        """Drop the connection without another byte, after the next commit."""
+        self._cut = self._closing = True
+        self.hub.mark(self)

@@ -1,0 +1,171 @@
+"""The AMQP listener: it owns the connections, the commit before each write, and the clock's ticks.
+
+Everything runs on one event loop, so there are no locks. What connections want to write gathers
+for one turn of the loop; then the store commits once for all of it, and only then do the bytes
+leave: an acknowledgement never precedes what it acknowledges.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from devstack.servicebus.core.namespace import Namespace
+from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.faults import Faults
+from devstack.servicebus.limits import Limits
+from devstack.servicebus.tokens import Gate
+from devstack.servicebus.wire.connection import AmqpConnection
+from devstack.servicebus.wire.hub import Outgoing
+from devstack.servicebus.wire.link import Link
+
+_log = logging.getLogger("devstack.servicebus")
+_PATROL_S = 1.0
+
+
+class AmqpServer:
+    """Serves a namespace over AMQP. ``commit`` makes durable what the queues journalled."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        clock: Callable[[], float],
+        commit: Callable[[], None],
+        gate: Gate,
+        limits: Limits,
+    ) -> None:
+        self.namespace = namespace
+        self.clock = clock
+        self.gate = gate
+        self.limits = limits
+        self.faults = Faults()
+        self.connections: set[AmqpConnection] = set()
+        self._commit = commit
+        self._marked: dict[Outgoing, None] = {}
+        self._flush_comes = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._patrol: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, a free one where ``port`` was 0. Raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(self._accept, host, port, backlog=512)
+        self._patrol = self._loop.call_later(_PATROL_S, self._walk)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        self.settle_timers()
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection, after a last commit."""
+        for handle in (self._timer, self._patrol):
+            if handle is not None:
+                handle.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.cut()
+        self._flush()
+        await asyncio.sleep(0)
+
+    def _accept(self) -> AmqpConnection:
+        refused = ""
+        if len(self.connections) >= self.limits.connections:
+            refused = f"the broker has {self.limits.connections} connections already; close some"
+            _log.warning("a connection is refused: %s", refused)
+        connection = AmqpConnection(
+            self, refused=refused, ended=lambda: self.connections.discard(connection)
+        )
+        self.connections.add(connection)
+        return connection
+
+    # -- one turn of the loop -------------------------------------------------------------
+
+    def mark(self, connection: Outgoing) -> None:
+        """Write this connection's bytes after the next commit, in this turn of the loop."""
+        self._marked[connection] = None
+        if not self._flush_comes and self._loop is not None:
+            self._flush_comes = True
+            self._loop.call_soon(self._flush)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do ``work`` after some seconds."""
+        if self._loop is not None:
+            self._loop.call_later(seconds, work)
+
+    def _flush(self) -> None:
+        self._flush_comes = False
+        self._commit()
+        marked, self._marked = self._marked, {}
+        for connection in marked:
+            connection.write_out()
+        self.settle_timers()
+
+    def settle_timers(self) -> None:
+        """See that the next moment at which something falls due has a timer."""
+        due = self.namespace.next_due()
+        if due is None or self._loop is None:
+            return
+        if self._timer_at is not None and self._timer_at <= due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0.0, due - self.clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        self.namespace.tick(self.clock())
+        self._flush()
+
+    # -- patrol ---------------------------------------------------------------------------
+
+    def _walk(self) -> None:
+        now = self.clock()
+        for connection in list(self.connections):
+            self._look_at(connection, now)
+        if self._loop is not None:
+            self._patrol = self._loop.call_later(_PATROL_S, self._walk)
+
+    def _look_at(self, connection: AmqpConnection, now: float) -> None:
+        limits = self.limits
+        if connection.paused_at is not None and now - connection.paused_at > limits.stalled_s:
+            _log.warning("a peer has read nothing for %g s; it is cut off", limits.stalled_s)
+            connection.cut()
+        elif not connection.opened and now - connection.began > limits.handshake_s:
+            connection.cut()
+        elif connection.opened and now - connection.last_heard > limits.idle_s:
+            connection.fail(
+                "amqp:connection:forced",
+                f"The connection was inactive for more than the allowed {limits.idle_s:g} seconds",
+            )
+
+    # -- for the broker's owner -----------------------------------------------------------
+
+    def links(self) -> list[Link]:
+        """Give every link that is open."""
+        return [
+            link
+            for connection in self.connections
+            for session in connection.sessions.values()
+            for link in session.links.values()
+            if not link.ended
+        ]
+
+    def drop_connections(self, queue: QueueCore | None = None) -> int:
+        """Cut every connection (with a link to ``queue``); return how many."""
+        chosen = [
+            connection
+            for connection in self.connections
+            if queue is None
+            or any(
+                link.queue in {queue, queue.dead_letters}
+                for session in connection.sessions.values()
+                for link in session.links.values()
+            )
+        ]
+        for connection in chosen:
+            connection.cut()
+        return len(chosen)

@@ -1,0 +1,550 @@
+"""The queue core by itself: virtual time, no sockets."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from devstack.servicebus.amqp import decode, encode
+from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, sections
+from devstack.servicebus.core import browse, settlement
+from devstack.servicebus.core.durations import FOREVER_S
+from devstack.servicebus.core.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+from devstack.servicebus.core.message import Message, MessageState, encode_message, parse_message
+from devstack.servicebus.core.namespace import Namespace
+from devstack.servicebus.core.properties import EntityStatus, QueueProperties
+from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.core.sessions import Session
+
+START = 1_000_000.0
+
+
+def raw(
+    body: bytes = b"x",
+    *,
+    message_id: str | None = None,
+    session_id: str | None = None,
+    ttl_ms: int | None = None,
+    scheduled_at: float | None = None,
+) -> bytes:
+    header = encode.composite(
+        0x70, [encode.NULL, encode.NULL, encode.NULL if ttl_ms is None else encode.uint(ttl_ms)]
+    )
+    annotations = b""
+    if scheduled_at is not None:
+        key = encode.symbol("x-opt-scheduled-enqueue-time")
+        annotations = b"\x00\x53\x72" + encode.map_([(key, encode.timestamp(scheduled_at))])
+    fields = [encode.NULL] * 11
+    fields[0] = encode.scalar(message_id)
+    fields[10] = encode.scalar(session_id)
+    properties = encode.composite(0x73, fields)
+    return header + annotations + properties + b"\x00\x53\x75" + encode.binary(body)
+
+
+class Receiver:
+    """A consumer that writes down what it is given."""
+
+    def __init__(self, *, settles_first: bool = False, holder: object = None) -> None:
+        self.credit = 0
+        self.settles_first = settles_first
+        self.session: Session | None = None
+        self.holder = holder
+        self.got: list[tuple[Message, bytes]] = []
+        self.events: list[str] = []
+
+    def deliver(self, message: Message, token: bytes) -> None:
+        self.credit -= 1
+        self.got.append((message, token))
+
+    def session_granted(self, session: Session) -> None:
+        self.events.append(f"granted {session.id}")
+
+    def session_refused(self) -> None:
+        self.events.append("refused")
+
+    def session_lost(self) -> None:
+        self.events.append("lost")
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body_of(message) for message, _ in self.got]
+
+
+def body_of(message: Message) -> bytes:
+    section = next(s for s in sections(message.bare) if s.code == 0x75)
+    return bytes(decode.decode(message.bare, section.value_at)[0])
+
+
+def application_properties(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for section in sections(message.bare):
+        if section.code == APPLICATION_PROPERTIES:
+            found = decode.decode(message.bare, section.value_at)[0]
+    return found
+
+
+class World:
+    """A namespace with a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.namespace = Namespace()
+
+    def queue(self, name: str = "q", **properties: Any) -> QueueCore:
+        return self.namespace.create(name, QueueProperties(**properties), self.now)
+
+    def send(self, queue: QueueCore, *bodies: bytes, **options: Any) -> list[int]:
+        messages = [parse_message(raw(body, **options)) for body in bodies]
+        return queue.enqueue(messages, self.now)
+
+    def receiver(self, queue: QueueCore, credit: int, **options: Any) -> Receiver:
+        receiver = Receiver(**options)
+        self.give_credit(queue, receiver, credit)
+        return receiver
+
+    def give_credit(self, queue: QueueCore, receiver: Receiver, credit: int) -> None:
+        receiver.credit += credit
+        queue.dispatch.want(receiver, self.now)
+
+    def take(self, queue: QueueCore) -> tuple[Message, bytes]:
+        receiver = self.receiver(queue, 1)
+        queue.dispatch.leave(receiver, self.now)
+        (taken,) = receiver.got
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.namespace.tick(self.now)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_messages_come_in_the_order_in_which_they_were_sent(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2", b"3")
+    assert world.receiver(queue, 10).bodies == [b"1", b"2", b"3"]
+
+
+def test_a_receiver_gets_no_more_than_its_credit(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2", b"3")
+    receiver = world.receiver(queue, 2)
+    assert receiver.bodies == [b"1", b"2"]
+    world.give_credit(queue, receiver, 1)
+    assert receiver.bodies == [b"1", b"2", b"3"]
+
+
+def test_of_two_receivers_only_one_holds_the_lock(world: World) -> None:
+    queue = world.queue()
+    first, second = world.receiver(queue, 1), world.receiver(queue, 1)
+    world.send(queue, b"only")
+    assert sorted([len(first.got), len(second.got)]) == [0, 1]
+
+
+def test_receivers_with_credit_take_turns(world: World) -> None:
+    queue = world.queue()
+    first, second = world.receiver(queue, 2), world.receiver(queue, 2)
+    world.send(queue, b"1", b"2", b"3", b"4")
+    assert (first.bodies, second.bodies) == ([b"1", b"3"], [b"2", b"4"])
+
+
+def test_receive_and_delete_removes_at_once(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    receiver = world.receiver(queue, 1, settles_first=True)
+    assert receiver.bodies == [b"1"]
+    assert not queue.messages
+    assert queue.bytes == 0
+
+
+def test_a_completed_message_is_gone_and_its_token_is_spent(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    _, token = world.take(queue)
+    settlement.complete(queue, token, world.now)
+    assert not queue.messages
+    with pytest.raises(MessageLockLostError):
+        settlement.complete(queue, token, world.now)
+
+
+def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2")
+    message, token = world.take(queue)
+    settlement.abandon(queue, token, world.now, {"why": "busy"})
+    again, _ = world.take(queue)
+    assert again is message
+    assert again.delivery_count == 1
+    assert application_properties(again) == {"why": "busy"}
+
+
+def test_a_released_message_comes_again_without_counting(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    _, token = world.take(queue)
+    settlement.release(queue, token, world.now)
+    assert world.take(queue)[0].delivery_count == 0
+
+
+def test_a_lock_ends_and_the_message_comes_again_with_its_count(world: World) -> None:
+    queue = world.queue(lock_duration_s=30.0)
+    world.send(queue, b"1")
+    _, token = world.take(queue)
+    world.wait(29.9)
+    assert queue.locked
+    world.wait(0.2)
+    assert not queue.locked
+    with pytest.raises(MessageLockLostError):
+        settlement.complete(queue, token, world.now)
+    assert world.take(queue)[0].delivery_count == 1
+
+
+def test_a_lock_past_its_end_is_lost_even_before_the_sweep(world: World) -> None:
+    queue = world.queue(lock_duration_s=30.0)
+    world.send(queue, b"1")
+    _, token = world.take(queue)
+    with pytest.raises(MessageLockLostError):
+        settlement.complete(queue, token, world.now + 30.0)
+    assert len(queue.messages) == 1
+
+
+def test_a_renewed_lock_lasts_another_duration(world: World) -> None:
+    queue = world.queue(lock_duration_s=30.0)
+    world.send(queue, b"1", b"2")
+    _, renewed = world.take(queue)
+    _, other = world.take(queue)
+    world.wait(20)
+    assert browse.renew(queue, [renewed], world.now) == [world.now + 30]
+    world.wait(15)
+    settlement.complete(queue, renewed, world.now)
+    with pytest.raises(MessageLockLostError):
+        settlement.complete(queue, other, world.now)
+
+
+def test_a_lock_outlives_the_receiver_that_took_it(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    receiver = world.receiver(queue, 5)
+    queue.dispatch.leave(receiver, world.now)
+    settlement.complete(queue, receiver.got[0][1], world.now)
+    world.send(queue, b"2")
+    assert receiver.bodies == [b"1"]
+
+
+@pytest.mark.parametrize("fail", [settlement.abandon, None], ids=["abandoned", "lock ended"])
+def test_a_message_delivered_too_often_is_dead_lettered(
+    world: World, fail: Callable[..., None] | None
+) -> None:
+    queue = world.queue(max_delivery_count=3, lock_duration_s=1.0)
+    world.send(queue, b"poison")
+    for _ in range(3):
+        assert not queue.dead_letters or not queue.dead_letters.messages
+        _, token = world.take(queue)
+        if fail is None:
+            world.wait(1.1)
+        else:
+            fail(queue, token, world.now)
+    assert not queue.messages
+    dead = dead_letter_of(queue)
+    assert application_properties(dead)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+
+
+def dead_letter_of(queue: QueueCore) -> Message:
+    assert queue.dead_letters is not None
+    (message,) = queue.dead_letters.messages.values()
+    return message
+
+
+def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    _, token = world.take(queue)
+    settlement.dead_letter(queue, token, world.now, "Bad", "very", {"kept": 1})
+    assert application_properties(dead_letter_of(queue)) == {
+        "kept": 1,
+        "DeadLetterReason": "Bad",
+        "DeadLetterErrorDescription": "very",
+    }
+
+
+def test_a_dead_letter_cannot_be_dead_lettered_and_stays(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    assert queue.dead_letters is not None
+    _, token = world.take(queue.dead_letters)
+    with pytest.raises(NotAllowedError):
+        settlement.dead_letter(queue.dead_letters, token, world.now)
+    assert len(queue.dead_letters.messages) == 1
+
+
+def test_a_deferred_message_comes_only_when_asked_for_by_its_number(world: World) -> None:
+    queue = world.queue()
+    (number,) = world.send(queue, b"1")
+    settlement.defer(queue, world.take(queue)[1], world.now)
+    assert world.receiver(queue, 1).got == []
+    (message,) = browse.deferred(queue, [number], None)
+    queue.lock(message, b"t" * 16, None, world.now)
+    with pytest.raises(MessageNotFoundError):
+        browse.deferred(queue, [number], None)
+    settlement.complete(queue, b"t" * 16, world.now)
+    assert not queue.messages
+
+
+def test_a_message_past_its_time_to_live_is_dropped(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", ttl_ms=5000)
+    world.wait(4.9)
+    assert len(queue.messages) == 1
+    world.wait(0.2)
+    assert not queue.messages
+    assert queue.dead_letters is not None
+    assert not queue.dead_letters.messages
+
+
+def test_a_message_past_its_time_to_live_is_dead_lettered_where_the_queue_says_so(
+    world: World,
+) -> None:
+    queue = world.queue(dead_letter_on_expiration=True, default_ttl_s=10.0)
+    world.send(queue, b"1")
+    world.wait(10.1)
+    assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == (
+        "TTLExpiredException"
+    )
+    world.wait(100)
+    assert dead_letter_of(queue) is not None
+
+
+def test_the_queues_default_lowers_a_longer_time_to_live_and_the_header_says_so(
+    world: World,
+) -> None:
+    queue = world.queue(default_ttl_s=10.0)
+    world.send(queue, b"1", ttl_ms=60_000)
+    message, _ = world.take(queue)
+    header = decode.decode(encode_message(message), 3)[0]
+    assert header[2] == 10_000
+    assert header[4] == 0
+
+
+def test_a_held_message_may_be_completed_after_its_time_to_live(world: World) -> None:
+    queue = world.queue(lock_duration_s=60.0)
+    world.send(queue, b"1", ttl_ms=1000)
+    _, token = world.take(queue)
+    world.wait(2)
+    settlement.complete(queue, token, world.now)
+
+
+def test_a_held_message_abandoned_after_its_time_to_live_expires(world: World) -> None:
+    queue = world.queue(dead_letter_on_expiration=True)
+    world.send(queue, b"1", ttl_ms=1000)
+    _, token = world.take(queue)
+    world.wait(2)
+    settlement.abandon(queue, token, world.now)
+    assert not queue.messages
+    assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == (
+        "TTLExpiredException"
+    )
+
+
+def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> None:
+    queue = world.queue()
+    (number,) = world.send(queue, b"later", scheduled_at=START + 60)
+    receiver = world.receiver(queue, 1)
+    assert queue.messages[number].state is MessageState.SCHEDULED
+    world.wait(59)
+    assert receiver.got == []
+    world.wait(1.1)
+    assert receiver.bodies == [b"later"]
+    assert receiver.got[0][0].sequence > number
+
+
+def test_a_scheduled_message_can_be_cancelled_until_it_is_enqueued(world: World) -> None:
+    queue = world.queue()
+    numbers = world.send(queue, b"1", b"2", scheduled_at=START + 60)
+    browse.cancel(queue, numbers[:1])
+    assert queue.scheduled_count == 1
+    world.wait(61)
+    assert world.receiver(queue, 5).bodies == [b"2"]
+    with pytest.raises(MessageNotFoundError):
+        browse.cancel(queue, numbers[1:])
+
+
+def test_a_duplicate_within_the_window_is_dropped_and_answered_with_the_first_number(
+    world: World,
+) -> None:
+    queue = world.queue(requires_duplicate_detection=True, duplicate_window_s=60.0)
+    first = world.send(queue, b"1", message_id="same")
+    settlement.complete(queue, world.take(queue)[1], world.now)
+    world.wait(59)
+    assert world.send(queue, b"2", message_id="same") == first
+    assert not queue.messages
+    world.wait(2)
+    assert world.send(queue, b"3", message_id="same") != first
+    assert len(queue.messages) == 1
+
+
+def test_without_duplicate_detection_one_id_may_come_twice(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2", message_id="same")
+    assert len(queue.messages) == 2
+
+
+def test_forwarding_brings_a_message_to_the_other_queue(world: World) -> None:
+    target = world.queue("target")
+    source = world.queue("source", forward_to="target")
+    world.send(source, b"1")
+    assert not source.messages
+    assert world.receiver(target, 1).bodies == [b"1"]
+
+
+def test_what_cannot_be_forwarded_is_kept_with_the_reason(world: World) -> None:
+    source = world.queue("source", forward_to="nowhere")
+    world.send(source, b"1")
+    transfer = world.namespace.find("source/$Transfer/$DeadLetterQueue")
+    (kept,) = transfer.messages.values()
+    assert "nowhere" in application_properties(kept)["DeadLetterErrorDescription"]
+
+
+def test_a_ring_of_forwarding_queues_ends_and_keeps_the_message(world: World) -> None:
+    first = world.queue("a", forward_to="b")
+    world.queue("b", forward_to="a")
+    world.send(first, b"1")
+    kept = [q for q in world.namespace.every_queue() if q.messages]
+    assert [len(queue.messages) for queue in kept] == [1]
+    assert kept[0].name.endswith("/$Transfer/$DeadLetterQueue")
+
+
+def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: World) -> None:
+    target = world.queue("graves")
+    queue = world.queue("orders", forward_dead_letters_to="Graves")
+    world.send(queue, b"1")
+    settlement.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    message, _ = world.take(target)
+    assert application_properties(message)["DeadLetterReason"] == "Bad"
+    annotations = [
+        decode.decode(encode_message(message), section.value_at)[0]
+        for section in sections(encode_message(message))
+        if section.code == MESSAGE_ANNOTATIONS
+    ]
+    assert annotations[0]["x-opt-deadletter-source"] == "orders"
+    assert message.delivery_count == 0
+
+
+def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -> None:
+    queue = world.queue("orders", forward_dead_letters_to="nowhere")
+    world.send(queue, b"1")
+    settlement.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == "Bad"
+
+
+def test_a_batch_goes_in_whole_or_not_at_all(world: World) -> None:
+    queue = world.queue(max_message_kilobytes=1)
+    with pytest.raises(MessageSizeExceededError):
+        world.send(queue, b"small", b"x" * 2000)
+    assert not queue.messages
+
+
+def test_a_full_queue_takes_no_more_and_counts_its_dead_letters(world: World) -> None:
+    queue = world.queue(max_size_megabytes=1, max_message_kilobytes=1024)
+    world.send(queue, b"x" * 900_000)
+    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    with pytest.raises(QuotaExceededError):
+        world.send(queue, b"x" * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("status", "sends", "receives"),
+    [
+        (EntityStatus.ACTIVE, True, True),
+        (EntityStatus.DISABLED, False, False),
+        (EntityStatus.SEND_DISABLED, False, True),
+        (EntityStatus.RECEIVE_DISABLED, True, False),
+    ],
+)
+def test_a_queues_status_says_what_it_takes_and_gives(
+    world: World, status: EntityStatus, sends: bool, receives: bool
+) -> None:
+    queue = world.queue(status=status)
+    outcomes = []
+    for attempt in (lambda: world.send(queue, b"1"), queue.check_receivable):
+        try:
+            attempt()
+            outcomes.append(True)
+        except EntityDisabledError:
+            outcomes.append(False)
+    assert outcomes == [sends, receives]
+
+
+def test_peek_shows_ready_locked_deferred_and_scheduled_messages_in_order(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2", b"3")
+    world.send(queue, b"4", scheduled_at=START + 60)
+    world.take(queue)
+    settlement.defer(queue, world.take(queue)[1], world.now)
+    found = browse.peek(queue, 1, 10, None, world.now)
+    assert [body_of(message) for message in found] == [b"1", b"2", b"3", b"4"]
+    assert [message.state.value for message in found] == [0, 1, 0, 2]
+    assert browse.peek(queue, 3, 1, None, world.now) == [found[2]]
+
+
+def test_peek_does_not_show_what_has_expired(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", ttl_ms=1000)
+    assert browse.peek(queue, 1, 10, None, world.now + 2) == []
+
+
+def test_names_are_found_whatever_their_case_and_near_ones_are_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = world.queue("Orders")
+    assert world.namespace.find("orders") is queue
+    assert world.namespace.find("ORDERS/$deadletterqueue") is queue.dead_letters
+    with pytest.raises(EntityNotFoundError, match="'order'"):
+        world.namespace.find("order")
+    assert "Orders" in caplog.text
+
+
+def test_expired_traffic_leaves_no_numbers_behind(world: World) -> None:
+    queue = world.queue(default_ttl_s=3600.0)
+    for _ in range(5000):
+        world.send(queue, b"1")
+        settlement.complete(queue, world.take(queue)[1], world.now)
+        world.wait(0.5)
+    assert len(queue._expiry) < 3000
+    assert not queue.locked
+
+
+def test_the_lock_token_is_a_uuid_in_the_order_the_sdks_read_it(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1")
+    message, token = world.take(queue)
+    encoded = encode_message(message)
+    found = [decode.decode(encoded, s.value_at)[0] for s in sections(encoded) if s.code == 0x71]
+    assert found == [{"x-opt-lock-token": UUID(bytes_le=token)}]
+
+
+def test_locks_end_at_once_on_demand(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, b"1", b"2")
+    world.take(queue)
+    assert queue.expire_locks(world.now) == 1
+    world.wait(0)
+    assert world.take(queue)[0].delivery_count == 1
+
+
+def test_a_queue_that_keeps_for_ever_sets_no_time_to_live(world: World) -> None:
+    queue = world.queue(default_ttl_s=FOREVER_S)
+    world.send(queue, b"1")
+    assert world.take(queue)[0].expires_at is None
