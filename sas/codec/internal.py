@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -65,7 +65,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     step_name: str
     direction: Literal["do", "undo"]
     epoch: int
-    complete_by: datetime
+    complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
     idempotency_key: str
     order: Part = UNSET
     results: dict[str, msgspec.Raw] = {}
