@@ -21,12 +21,14 @@ from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError, canonical
+from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
 from sas.ports import Agent, Call, Clock, Message, RefusedError, TransientError
 
 log = logging.getLogger(__name__)
+RESULT_DEPTH_MAX = DEPTH_MAX - 2
+"""A result travels on inside ``results`` of the next request, two levels down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class RetryPolicy:
 
     def delay(self, attempt: int, retry_after: timedelta | None) -> float:
         """Return how long to wait after a failed attempt (from 0): at least what was asked for."""
-        ceiling = min(self.first_delay * 2.0**attempt, self.delay_max)
+        ceiling = min(self.first_delay * 2.0 ** min(attempt, 60), self.delay_max)
         asked = retry_after.total_seconds() if retry_after else 0.0
         return asked + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
 
@@ -83,12 +85,13 @@ class AgentActor:
     async def _work(self, request: RequestMessage) -> Reply | None:
         if self._left(request) <= 0:
             return None
-        call = await self._call_of(request)
         attempt = self._agent.do if request.direction == Direction.DO.value else self._agent.undo
         try:
+            call = await self._call_of(request)
             result = await self._attempts(lambda: attempt(call), request)
         except RefusedError as refused:
-            return _reply(request, Outcome.REFUSED, fault=Fault(refused.code, str(refused)))
+            fault = Fault(_whole(refused.code), _whole(str(refused)))
+            return _reply(request, Outcome.REFUSED, fault=fault)
         except _SilentError:
             return None
         text = canonical(result)
@@ -97,6 +100,13 @@ class AgentActor:
                 "result-too-large",
                 f"agent {self._name} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
                 "are kept: return a reference instead",
+            )
+            return _reply(request, Outcome.REFUSED, fault=fault)
+        if not _fits_deep(text):
+            fault = Fault(
+                "result-too-deep",
+                f"agent {self._name} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
+                "levels, and no queue would carry it: flatten it",
             )
             return _reply(request, Outcome.REFUSED, fault=fault)
         return _reply(request, Outcome.DONE, result=text)
@@ -176,6 +186,19 @@ async def _within(work: Awaitable[Any], seconds: float, clock: Clock) -> Any:
         for pending in (task, alarm):
             pending.cancel()
         await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+def _fits_deep(text: str) -> bool:
+    try:
+        check_depth(text, RESULT_DEPTH_MAX)
+    except MalformedError:
+        return False
+    return True
+
+
+def _whole(text: str) -> str:
+    """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _reply(

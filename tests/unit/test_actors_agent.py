@@ -1,0 +1,395 @@
+"""The agent: retries within CompleteBy, silence past it, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.codec import internal
+from sas.codec.internal import INLINE_BYTES_MAX, RESULT_BYTES_MAX, ReplyMessage
+from sas.domain.messages import Outcome
+from sas.ports import (
+    BusUnavailableError,
+    Call,
+    Message,
+    RefusedError,
+    StoreUnavailableError,
+    TransientError,
+)
+from sas.simulation.bus import BusFault
+from sas.simulation.clock import START
+from sas.simulation.store import StoreFault
+from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, ScriptedAgent, kit, order
+
+STOCK = QUEUES.agent("stock")
+
+
+async def requested(**changes: Any) -> tuple[Kit, Message]:
+    """Return a kit and the request that its scheduler sent to the first agent."""
+    made = kit()
+    await made.submit(order(**changes))
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    return made, message
+
+
+def replies(made: Kit) -> list[ReplyMessage]:
+    return [internal.decode(m.body, ReplyMessage) for m in made.bus.messages(QUEUES.replies)]
+
+
+def takes(seconds: float, made: Kit, result: Any = None) -> Callable[[Call], Awaitable[Any]]:
+    async def work(_call: Call) -> Any:
+        await made.clock.sleep(seconds)
+        return result
+
+    return work
+
+
+async def test_an_agent_is_given_the_order_the_key_and_its_complete_by() -> None:
+    made, message = await requested(order={"lines": [1], "note": "é"})
+    await made.hand(message)
+    ((verb, call),) = made.agents["stock"].calls
+    assert verb == "do"
+    assert call.order == {"lines": [1], "note": "é"}
+    assert call.order_id == "O-1"
+    assert call.step == "reserve"
+    assert call.key == "O-1/reserve"
+    assert call.complete_by == START + ALLOWED
+    assert call.results == {}
+
+
+async def test_the_reply_names_the_dispatch_and_carries_the_result() -> None:
+    made, message = await requested()
+    made.agents["stock"].then({"reservation": [1, None, "é"]})
+    await made.hand(message)
+    (reply,) = replies(made)
+    assert (reply.order_id, reply.step, reply.direction, reply.epoch) == ("O-1", 0, "do", 1)
+    assert reply.outcome == "done"
+    assert internal.value_of(reply.result) == {"reservation": [1, None, "é"]}
+
+
+async def test_a_request_delivered_twice_is_answered_under_one_message_id() -> None:
+    made, message = await requested()
+    await made.hand(message)
+    await made.hand(message)
+    assert made.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+
+
+async def test_every_retry_carries_the_same_key() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(TransientError("503"), TransientError("reset"), {"ok": 1})
+    await made.hand(message)
+    assert [call.key for _, call in made.agents["stock"].calls] == ["O-1/reserve"] * 3
+    assert [reply.outcome for reply in replies(made)] == ["done"]
+
+
+async def test_what_a_service_asks_for_with_retry_after_is_waited_for() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(TransientError("429", timedelta(seconds=7)))
+    await made.hand(message)
+    waited = (made.clock.now() - START).total_seconds()
+    assert 7.0 <= waited <= 7.2
+    assert len(replies(made)) == 1
+
+
+async def test_delays_grow_up_to_their_bound_and_never_overflow() -> None:
+    policy = RetryPolicy(first_delay=0.2, delay_max=2.0)
+    for attempt in (0, 1, 2, 3, 10, 1_023, 1_024, 100_000):
+        ceiling = 2.0 if attempt >= 4 else 0.2 * 2**attempt
+        delays = [policy.delay(attempt, None) for _ in range(50)]
+        assert 0 <= min(delays) <= max(delays) <= ceiling
+    assert max(policy.delay(3, None) for _ in range(200)) > 0.4
+    assert policy.delay(0, timedelta(seconds=30)) >= 30
+
+
+async def test_a_retry_after_beyond_complete_by_is_silence_at_once() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(TransientError("429", timedelta(seconds=60)))
+    await made.hand(message)
+    assert made.clock.now() == START
+    assert len(made.agents["stock"].calls) == 1
+    assert replies(made) == []
+
+
+async def test_a_service_that_is_down_for_long_is_tried_until_complete_by_then_silence() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(*[TransientError("down")] * 1000)
+    await made.hand(message)
+    assert len(made.agents["stock"].calls) > 15
+    assert made.clock.now() <= START + ALLOWED
+    assert replies(made) == []
+    assert made.rejected() == []
+    assert made.alerts() == []
+
+
+async def test_a_call_is_cut_off_at_complete_by_and_nothing_is_said() -> None:
+    made, message = await requested()
+    cut: list[bool] = []
+
+    async def hangs(_call: Call) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cut.append(True)
+            raise
+
+    made.agents["stock"].then(hangs)
+    await made.hand(message)
+    assert cut == [True]
+    assert made.clock.now() == START + ALLOWED
+    assert replies(made) == []
+
+
+async def test_a_request_found_past_its_complete_by_is_not_even_tried() -> None:
+    made, message = await requested()
+    await made.later(ALLOWED.total_seconds())
+    await made.hand(message)
+    assert made.agents["stock"].calls == []
+    assert replies(made) == []
+
+
+async def test_an_answer_just_within_complete_by_is_sent() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(takes(29.9, made, {"ok": 1}))
+    await made.hand(message)
+    assert len(replies(made)) == 1
+
+
+async def test_a_refusal_that_comes_as_complete_by_passes_is_not_sent() -> None:
+    made, message = await requested()
+
+    async def refuses_late(_call: Call) -> None:
+        made.clock.set(START + ALLOWED)
+        raise RefusedError("late", "too late")
+
+    made.agents["stock"].then(refuses_late)
+    await made.hand(message)
+    assert replies(made) == []
+
+
+async def test_a_refusal_for_good_is_not_retried_and_is_the_reply() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(RefusedError("out-of-stock", "none of 7 left"))
+    await made.hand(message)
+    assert len(made.agents["stock"].calls) == 1
+    (reply,) = replies(made)
+    assert reply.outcome == "refused"
+    assert reply.error is not None
+    assert (reply.error.code, reply.error.message) == ("out-of-stock", "none of 7 left")
+
+
+async def test_a_refusal_as_long_as_a_book_is_cut_to_what_is_kept() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(RefusedError("c" * 500, "m" * 100_000))
+    await made.hand(message)
+    error = replies(made)[0].error
+    assert error is not None
+    assert (len(error.code), len(error.message)) == (100, 1000)
+
+
+async def test_a_refusal_in_halves_of_characters_is_still_a_reply() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(RefusedError("x\ud800", "half a character: \udfff"))
+    await made.hand(message)
+    assert [reply.outcome for reply in replies(made)] == ["refused"]
+
+
+async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(KeyError("product_id"))
+    with pytest.raises(KeyError):
+        await made.hand(message)
+    assert replies(made) == []
+    await made.hand(message)
+    assert len(replies(made)) == 1
+
+
+async def test_a_result_that_is_no_json_is_a_bug_in_the_agent_and_raises() -> None:
+    made, message = await requested()
+    made.agents["stock"].then({"price": float("nan")}, {"when": START})
+    for wrong in (ValueError, TypeError):
+        with pytest.raises(wrong):
+            await made.hand(message)
+    assert replies(made) == []
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
+async def test_a_result_that_is_too_large_is_refused_with_what_to_do(character: str) -> None:
+    made, message = await requested()
+    made.agents["stock"].then(character * RESULT_BYTES_MAX)
+    await made.hand(message)
+    (reply,) = replies(made)
+    assert reply.outcome == "refused"
+    assert reply.error is not None
+    assert reply.error.code == "result-too-large"
+    assert "reference" in reply.error.message
+
+
+async def test_a_result_as_large_as_is_kept_reaches_the_next_agent_and_the_application() -> None:
+    made, message = await requested()
+    text = "x" * (RESULT_BYTES_MAX - 2)
+    made.agents["stock"].then(text)
+    await made.hand(message)
+    await made.drain()
+    assert made.agents["payment"].calls[0][1].results == {"reserve": text}
+    assert made.state() == "Processed"
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [29, 30, 31, 32, 40])
+async def test_a_result_however_deep_reaches_the_next_agent_or_is_refused(depth: int) -> None:
+    made, message = await requested()
+    made.agents["stock"].then(nested(depth))
+    await made.hand(message)
+    await made.drain()
+    assert made.rejected() == []
+    if made.state() == "Processed":
+        assert made.agents["payment"].calls[0][1].results == {"reserve": nested(depth)}
+    else:
+        assert depth > 29
+        assert made.state() == "Compensated"
+        failed = [e.data.error for e in made.events() if e.type == "sas.order.failed.v1"]
+        assert failed[0] is not None
+        assert failed[0].code == "result-too-deep"
+
+
+async def test_no_result_at_all_is_a_result() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(takes(0, made))
+    await made.hand(message)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.order().steps[0].result == "null"
+    assert made.agents["payment"].calls[0][1].results == {"reserve": None}
+
+
+async def test_an_undo_is_given_what_its_own_do_returned() -> None:
+    made, message = await requested()
+    made.agents["stock"].then({"reservation_id": 7})
+    made.agents["payment"].then(RefusedError("declined", "no"))
+    await made.hand(message)
+    await made.drain()
+    verb, call = made.agents["stock"].calls[-1]
+    assert verb == "undo"
+    assert call.own_result == {"reservation_id": 7}
+    assert call.key == "O-1/reserve"
+
+
+@pytest.mark.parametrize("size", [100_000, 160 * 1024, 200_000, 255_000])
+async def test_an_order_of_any_size_reaches_its_agents_whole(size: int) -> None:
+    made, message = await requested(order={"text": "x" * size})
+    assert len(message.body) < INLINE_BYTES_MAX + 1
+    await made.hand(message)
+    await made.drain()
+    assert made.state() == "Processed"
+    for agent in made.agents.values():
+        assert [call.order for _, call in agent.calls] == [{"text": "x" * size}]
+    assert made.agents["payment"].calls[0][1].results == {"reserve": {"by": "O-1/reserve"}}
+
+
+async def test_an_undo_of_a_large_order_is_given_its_own_result_too() -> None:
+    made, message = await requested(order={"text": "x" * 200_000})
+    made.agents["stock"].then({"reservation_id": 7})
+    made.agents["payment"].then(RefusedError("declined", "no"))
+    await made.hand(message)
+    await made.drain()
+    assert made.state() == "Compensated"
+    assert made.agents["stock"].calls[-1][1].own_result == {"reservation_id": 7}
+
+
+async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
+    made, message = await requested(order={"text": "x" * 200_000})
+    made.store.orders.clear()
+    await made.hand(message)
+    (reply,) = replies(made)
+    assert reply.error is not None
+    assert reply.error.code == "unknown-order"
+    assert made.agents["stock"].calls == []
+
+
+async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
+    made, message = await requested(order={"text": "x" * 200_000})
+    made.store.fail_next("load", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await made.hand(message)
+    await made.hand(message)
+    assert len(replies(made)) == 1
+
+
+async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() -> None:
+    made, message = await requested()
+    made.bus.fail_next(BusFault.LOST_ANSWER)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(message)
+    await made.hand(message)
+    assert made.ids(QUEUES.replies) == ["O-1/00/do/1"] * 2
+    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: b"\x00",
+        lambda body: body[:-1],
+        lambda body: body.replace(b'"kind":"request"', b'"kind":"wake"'),
+        lambda body: body.replace(b'"epoch":1', b'"epoch":"1"'),
+        lambda body: body.replace(b'"direction":"do"', b'"direction":"redo"'),
+        lambda body: body.replace(b'"O-1"', b'"O#1"'),
+        lambda body: body.replace(b'"v":1', b'"v":2'),
+        lambda body: body.replace(b'"complete_by":"', b'"complete_by":"x'),
+        lambda body: body.replace(b"+00:00", b"").replace(b'Z"', b'"'),
+    ],
+)
+async def test_poison_on_an_agents_queue_is_put_aside_with_an_alert(
+    change: Callable[[bytes], bytes],
+) -> None:
+    made, message = await requested()
+    poison = change(message.body)
+    assert poison != message.body
+    await made.hand(Message(STOCK, "m-9", poison))
+    (kept,) = made.rejected()
+    assert kept.body.encode() == poison
+    assert kept.source_queue == STOCK
+    assert [alert.kind for alert in made.alerts()] == ["rejected"]
+    assert made.agents["stock"].calls == []
+
+
+async def test_what_was_handled_is_returned_for_the_caller_to_see() -> None:
+    made, message = await requested()
+    reply = await made.run(made.actors["stock"].handle(message.body, "m"))
+    assert reply is not None
+    assert reply.outcome is Outcome.DONE
+    assert await made.run(made.actors["stock"].handle(b"", "m")) is None
+
+
+async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -> None:
+    """An agent hangs past CompleteBy, the order is undone, then its answer arrives."""
+    made, message = await requested()
+    slow = ScriptedAgent()
+    slow.then(takes(29, made, {"late": 1}))
+    actor = AgentActor(made.context, "stock", slow)
+    await made.run(actor.handle(message.body, "m"))
+    late = made.bus.take(QUEUES.replies)
+    assert late is not None
+    made.agents["stock"].then(*[TransientError("down")] * 1000)
+    for _ in range(6):
+        await made.later(31)
+        await made.sweep()
+        await made.drain()
+        made.agents["stock"].script.clear()
+    state = made.order()
+    await made.hand(late)
+    assert made.order() == state
