@@ -50,7 +50,7 @@ async def settle(
                 if (token := await _ours(table, partition, change)) is not None:
                     return token
                 if attempt >= table.patience.attempts:
-                    raise table.unavailable(unknown) from unknown
+                    raise table.unavailable(unknown.__cause__ or unknown) from unknown
                 await table.patience.pause(attempt)
                 attempt += 1
 

@@ -102,14 +102,14 @@ class Table:
     def __init__(self, client: TableClient, patience: Patience, meter: Meter) -> None:
         self.patience = patience
         self.meter = meter
-        self._client = client
+        self.client = client
 
     async def create(self) -> None:
         """Create the table; it is no error where it is there already."""
 
         async def ask() -> None:
             try:
-                await self._client.create_table()
+                await self.client.create_table()
             except ResourceExistsError as error:
                 if _code(error) != "TableAlreadyExists":  # TableBeingDeleted, for one
                     raise self.unavailable(error) from error
@@ -121,7 +121,7 @@ class Table:
 
         async def ask() -> TableEntity | None:
             try:
-                found = await self._client.get_entity(partition, row_key)
+                found = await self.client.get_entity(partition, row_key)
             except ResourceNotFoundError:
                 return None
             self.meter.entities_read += 1
@@ -134,7 +134,7 @@ class Table:
 
         async def ask() -> bool:
             try:
-                await self._client.create_entity({"PartitionKey": partition, **row})
+                await self.client.create_entity({"PartitionKey": partition, **row})
             except ResourceExistsError:
                 return False
             self.meter.entities_written += 1
@@ -147,7 +147,7 @@ class Table:
 
         async def ask() -> None:
             entity = {"PartitionKey": partition, **row}
-            await self._client.upsert_entity(entity, mode=UpdateMode.REPLACE)
+            await self.client.upsert_entity(entity, mode=UpdateMode.REPLACE)
             self.meter.entities_written += 1
 
         await self.patiently(ask)
@@ -157,7 +157,7 @@ class Table:
 
         async def ask() -> bool:
             try:
-                await self._client.update_entity(
+                await self.client.update_entity(
                     {"PartitionKey": partition, **row},
                     mode=UpdateMode.REPLACE,
                     etag=etag,
@@ -174,7 +174,7 @@ class Table:
         """Delete a row; a missing one is no error."""
 
         async def ask() -> None:
-            await self._client.delete_entity(partition, row_key)
+            await self.client.delete_entity(partition, row_key)
             self.meter.entities_written += 1
 
         await self.patiently(ask)
@@ -187,7 +187,7 @@ class Table:
         The service may answer with an empty page and a continuation token: those are
         followed, and not yielded.
         """
-        asked = self._client.query_entities(
+        asked = self.client.query_entities(
             "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high",
             parameters={"partition": partition, "low": span[0], "high": span[1]},
             results_per_page=None if limit is None else min(limit, PAGE_MAX),
@@ -212,7 +212,7 @@ class Table:
         """
         batch = [operation.for_sdk(partition) for operation in operations]
         try:
-            done: Sequence[Mapping[str, Any]] = await self._client.submit_transaction(batch)
+            done: Sequence[Mapping[str, Any]] = await self.client.submit_transaction(batch)
         except LOST as error:
             raise UnknownOutcomeError(_first_line(error)) from error
         except HttpResponseError as error:
@@ -260,8 +260,9 @@ class Table:
 
     def unavailable(self, error: BaseException) -> StoreUnavailableError:
         """Return the error to raise for one of the SDK's: where, what, and what to look at."""
-        where = f"{self._client.url.split('?')[0].rstrip('/')}/{self._client.table_name}"
-        said = _first_line(error) or f"no answer within {self.patience.total_s:.0f} s"
+        where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
+        silent = f"no answer within {self.patience.total_s:g} s"
+        said = silent if type(error) is TimeoutError else _first_line(error)
         return StoreUnavailableError(
             f"the state store at {where} did not answer as it should: {said}. {_advice(error)}"
         )
@@ -275,7 +276,7 @@ class Table:
 
     async def close(self) -> None:
         """Close the client's connections."""
-        await self._client.close()
+        await self.client.close()
 
 
 async def _next_page(pages: AsyncIterator[AsyncIterator[TableEntity]]) -> list[TableEntity] | None:

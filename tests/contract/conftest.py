@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from devstack.azurite import Azurite
+from sas.adapters.table import Patience
 from sas.adapters.tables import TableStore
 from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
@@ -40,3 +42,27 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
         table = TableStore.connect(proxy.connection_string, new_table())
         yield table
         await table.close()
+
+
+@dataclass(frozen=True)
+class Troubled:
+    """A store behind a proxy that misbehaves, and a rival on the same table without one."""
+
+    proxy: FaultyProxy
+    store: TableStore
+    rival: TableStore
+    table: str
+
+
+@pytest.fixture
+async def troubled(azurite: Azurite) -> AsyncIterator[Troubled]:
+    async with FaultyProxy(azurite.connection_string) as proxy:
+        table = new_table()
+        patience = Patience(attempts=3, wait_s=0.01)
+        store = TableStore.connect(proxy.connection_string, table, patience=patience)
+        rival = TableStore.connect(azurite.connection_string, table)
+        await store.open()
+        await rival.open()
+        yield Troubled(proxy, store, rival, table)
+        await store.close()
+        await rival.close()

@@ -6,6 +6,7 @@ an empty page and never answers 503; the service does both.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -28,6 +29,9 @@ class Trouble(Enum):
     BUSY_AFTERWARDS = "503, though it was done"
     CUT_OFF = "no answer, and nothing was done"
     ANSWER_LOST = "no answer, though it was done"
+    LATE = "no answer; it arrives just before the next of its kind"
+    SLOW = "done and answered, but other things happen before the answer arrives"
+    SILENT = "no answer for a very long time, and nothing was done"
 
 
 async def _nothing() -> None:
@@ -56,6 +60,9 @@ class FaultyProxy:
         self.page_size: int | None = None
         self.empty_pages = 0
         self.seen: list[str] = []
+        self.late_statuses: list[int] = []
+        self._late: Callable[[], Awaitable[web.Response]] | None = None
+        self._released = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=16 * 1024 * 1024)
@@ -79,6 +86,7 @@ class FaultyProxy:
     ) -> None:
         assert self._runner is not None
         assert self._session is not None
+        self._released.set()
         await self._session.close()
         await self._runner.cleanup()
 
@@ -87,16 +95,31 @@ class FaultyProxy:
         self.seen.append(kind)
         faults = {"batch": self.batches, "query": self.queries}.get(kind, self.points)
         trouble = faults.popleft() if faults else None
+        if trouble in {Trouble.BUSY, Trouble.CUT_OFF, Trouble.SILENT, Trouble.LATE}:
+            return await self._do_nothing(request, trouble)
+        await self._deliver_late(kind)
+        answer = await self._query(request) if kind == "query" else await self._forward(request)
+        if trouble is not None:
+            meanwhile, self.meanwhile = self.meanwhile, _nothing
+            await meanwhile()
+        if trouble is None or trouble is Trouble.SLOW:
+            return answer
+        return _busy() if trouble is Trouble.BUSY_AFTERWARDS else _cut_off(request)
+
+    async def _do_nothing(self, request: web.Request, trouble: Trouble) -> web.Response:
         if trouble is Trouble.BUSY:
             return _busy()
-        if trouble is Trouble.CUT_OFF:
-            return _cut_off(request)
-        answer = await self._query(request) if kind == "query" else await self._forward(request)
-        if trouble is None:
-            return answer
-        meanwhile, self.meanwhile = self.meanwhile, _nothing
-        await meanwhile()
-        return _busy() if trouble is Trouble.BUSY_AFTERWARDS else _cut_off(request)
+        if trouble is Trouble.LATE:
+            await request.read()
+            self._late = lambda: self._forward(request)
+        if trouble is Trouble.SILENT:
+            await self._released.wait()
+        return _cut_off(request)
+
+    async def _deliver_late(self, kind: str) -> None:
+        late, self._late = (self._late, None) if kind == "batch" else (None, self._late)
+        if late is not None:
+            self.late_statuses.append((await late()).status)
 
     async def _forward(
         self, request: web.Request, query: dict[str, str] | None = None
