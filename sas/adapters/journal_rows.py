@@ -81,8 +81,7 @@ def messages_from_json(text: str) -> tuple[Outgoing, ...]:
 
 def _to_json(message: Outgoing) -> dict[str, Any]:
     said: dict[str, Any] = msgspec.to_builtins(message)
-    kept = {name: value for name, value in said.items() if value is not None}
-    return {"k": _KIND_OF[type(message)], **kept}
+    return {"k": _KIND_OF[type(message)], **said}
 
 
 def _from_json(item: dict[str, Any]) -> Outgoing:

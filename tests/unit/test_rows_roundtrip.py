@@ -1,0 +1,225 @@
+"""Rows hold what they were given: properties over arbitrary texts, ids, records and messages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sas.adapters import keys, rows
+from sas.adapters.journal_rows import (
+    KINDS,
+    entry_from,
+    journal_row,
+    messages_from_json,
+    messages_to_json,
+)
+from sas.bounds import utf16_units
+from sas.domain.changes import OutDue, StepDue
+from sas.domain.ids import check_order_id
+from sas.domain.messages import (
+    Alert,
+    AlertKind,
+    JournalEntry,
+    Notice,
+    Notify,
+    Outgoing,
+    Request,
+    Wake,
+)
+from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
+CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
+
+
+def _can_be_id(text: str) -> bool:
+    try:
+        check_order_id(text)
+    except ValueError:
+        return False
+    return True
+
+
+ORDER_ID = st.text(min_size=1, max_size=30).filter(_can_be_id)
+MOMENT = st.datetimes(
+    min_value=datetime(1, 1, 2),  # noqa: DTZ001  # hypothesis adds the zone
+    max_value=datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=-9, minutes=-30))]),
+)
+
+
+@given(st.lists(st.tuples(CHARACTER, st.integers(1, 33_000)), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_a_text_in_chunks_comes_back_and_no_chunk_is_too_large(runs: list[tuple[str, int]]) -> None:
+    text = "".join(character * count for character, count in runs)
+    chunked = rows.chunked("Payload", text)
+    assert rows.joined("Payload", chunked) == text
+    assert all(utf16_units(part) <= rows.CHUNK_UNITS for part in chunked.values())
+    for part in chunked.values():
+        part.encode("utf-8")  # no surrogate pair was cut
+    least = -(-utf16_units(text) // rows.CHUNK_UNITS)
+    assert len(chunked) <= max(1, least * 2 + 1)
+
+
+def test_a_text_that_utf8_cannot_hold_is_mended_not_refused() -> None:
+    broken = "before \ud800 after \udc00\ud83d end 🛒"
+    assert rows.joined("Payload", rows.chunked("Payload", broken)) == (
+        "before \ufffd after \ufffd\ufffd end 🛒"
+    )
+
+
+@given(ORDER_ID)
+def test_an_order_id_comes_back_from_its_key_and_needs_no_quoting(order_id: str) -> None:
+    escaped = keys.escape(order_id)
+    assert keys.unescape(escaped) == order_id
+    assert not re.search(r"[%+'/\\#?|]", escaped)
+
+
+@given(ORDER_ID, ORDER_ID)
+def test_different_orders_have_different_keys_and_ranges_apart(one: str, other: str) -> None:
+    if one == other:
+        return
+    low, high = keys.aggregate(one)
+    for key in (keys.state(other), keys.details(other), keys.step(other, 7), keys.result(other, 7)):
+        assert not low <= key < high
+    low, high = keys.journals(one)
+    assert not low <= keys.journal(other, 3) < high
+
+
+@given(ORDER_ID, st.integers(0, 29), st.integers(1, 10**9))
+def test_an_orders_aggregate_is_one_range_without_journal_and_causes(
+    order_id: str, step: int, seq: int
+) -> None:
+    low, high = keys.aggregate(order_id)
+    inside = [keys.details(order_id), keys.state(order_id)]
+    inside += [keys.step(order_id, step), keys.result(order_id, step)]
+    outside = [keys.journal(order_id, seq), keys.cause(order_id, "orders:1")]
+    assert inside == sorted(inside)
+    assert all(low <= key < high for key in inside)
+    assert not any(low <= key < high for key in outside)
+    assert all(utf16_units(key) <= 512 for key in (*inside, *outside))
+
+
+@given(MOMENT, ORDER_ID, st.integers(0, 29), st.integers(0, 2**31 - 1))
+def test_a_due_row_says_everything_in_its_key(
+    at: datetime, order_id: str, step: int, number: int
+) -> None:
+    for row in (StepDue(at, order_id, step, number), OutDue(at, order_id, number)):
+        assert keys.parse_due(keys.due(row)) == row
+
+
+@given(MOMENT, MOMENT, ORDER_ID)
+def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
+    at: datetime, until: datetime, order_id: str
+) -> None:
+    low, high = keys.due_until(until)
+    for row in (StepDue(at, order_id, 0, 1), OutDue(at, order_id, 1)):
+        assert (low <= keys.due(row) < high) == (at <= until)
+        assert keys.due_until(None)[0] <= keys.due(row) < keys.due_until(None)[1]
+
+
+def test_the_longest_key_stays_below_what_azurite_and_the_service_allow() -> None:
+    longest = "%" * 100
+    made = [
+        keys.due(StepDue(NOW, longest, 29, 2**31)),
+        keys.result(longest, 29),
+        keys.cause(longest, "x" * 10_000),
+    ]
+    assert max(map(utf16_units, made)) < 512
+
+
+STEP = StepRecord(
+    number=1,
+    name="pay",
+    process_state=StepState.COMPENSATING,
+    since=NOW,
+    locked_by="one",
+    complete_by=NOW + timedelta(seconds=1),
+    failure_count=3,
+    direction=Direction.UNDO,
+    epoch=4,
+    generation=5,
+    hold=True,
+    result='{"paid":true}',
+    error=Fault("declined", "card 'declined' 🛒"),
+)
+DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW)
+
+
+@pytest.mark.parametrize("record", [STEP, DETAILS], ids=["step", "details"])
+def test_the_records_of_these_tests_leave_no_field_at_its_default(
+    record: StepRecord | Details,
+) -> None:
+    empty = (None, False, 0, Direction.DO)
+    assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
+
+
+def test_no_field_of_an_order_is_lost_in_its_rows() -> None:
+    first = replace(STEP, number=0, name="reserve", result=None, error=None, locked_by=None)
+    order = Order(DETAILS, (first, STEP), seq=9, settled_at=NOW, rejected=False)
+    made = [rows.details_row(order), rows.state_row(order, "commit")]
+    made += [rows.step_row("o'1", step) for step in order.steps]
+    by_key = {row["RowKey"]: row for row in made}
+    assert rows.order_from("o'1", by_key, "etag") == order
+    assert rows.order_from("o'1", by_key, "etag").token == "etag"
+
+
+@pytest.mark.parametrize(
+    "missing", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
+)
+def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> None:
+    step = replace(STEP, number=0, result="x" * 20_000)
+    order = Order(DETAILS, (step,), seq=9)
+    made = [rows.details_row(order), rows.state_row(order, "commit")]
+    made += [rows.step_row("o'1", step), rows.result_row("o'1", step)]
+    by_key = {row["RowKey"]: row for row in made}
+    assert rows.order_from("o'1", by_key, "etag") == order
+    del by_key[missing]
+    with pytest.raises(rows.CorruptOrderError, match=r"order o'1: .*missing"):
+        rows.order_from("o'1", by_key, "etag")
+
+
+MESSAGES: tuple[Outgoing, ...] = (
+    Wake(),
+    Request(29, Direction.UNDO, 3, 2, NOW),
+    Request(0, Direction.DO, 1, 0, NOW.astimezone(timezone(timedelta(hours=5)))),
+    *(Notify(notice) for notice in Notice),
+    replace(Notify(Notice.FAILED, 0, Fault("code", 'said "no" 🛒')), undoing=True),
+    *(Alert(kind, None, "é") for kind in AlertKind),
+    Alert(AlertKind.STEP_FAILED, 0, ""),
+)
+
+
+def test_every_message_comes_back_from_the_journal() -> None:
+    assert messages_from_json(messages_to_json(MESSAGES)) == MESSAGES
+    entry = JournalEntry(3, NOW, "claimed", "me", "commit", None, MESSAGES)
+    assert entry_from(journal_row("order-1", entry)) == entry
+
+
+def test_every_kind_of_message_has_its_word_in_the_journal() -> None:
+    assert set(KINDS.values()) == set(get_args(Outgoing))
+    assert {type(message) for message in MESSAGES} == set(get_args(Outgoing))
+
+
+def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_back() -> None:
+    alerts = tuple(Alert(AlertKind.STEP_FAILED, n, "x" * 1900) for n in range(30))
+    entry = JournalEntry(1, NOW, "claimed", "me", "commit", "orders:1", alerts)
+    row = journal_row("order-1", entry)
+    assert "Messages01" in row
+    assert entry_from(row) == entry
+
+
+def test_a_message_of_a_newer_version_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="only a newer version knows"):
+        messages_from_json('[{"k":"telegram"}]')
+
+
+def test_members_that_older_rows_lack_and_newer_rows_have_do_no_harm() -> None:
+    old = '[{"k":"notify","notice":"completed","of a newer version":1}]'
+    assert messages_from_json(old) == (Notify(Notice.COMPLETED),)

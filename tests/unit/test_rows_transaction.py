@@ -1,0 +1,117 @@
+"""A change as one transaction: what it writes, in what order, and how many operations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sas.adapters import keys
+from sas.adapters.commit import Operation, TransactionTooLargeError, operations
+from sas.domain import transitions
+from sas.domain.changes import Change, first_change, next_change
+from sas.domain.messages import JournalEntry
+from sas.domain.model import Details, Order, StepRecord, StepState
+from sas.domain.workflow import Rules, Step, Undo, Workflow
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+DETAILS = Details("order-1", "order", 1, "{}", "hash", "responses-a", None, NOW)
+
+
+def rules_of(steps: int) -> Rules:
+    made = tuple(Step(f"s-{n}", agent="inventory", after=(), undo=Undo()) for n in range(steps))
+    return Workflow("order", 1, made).rules
+
+
+def submitted(rules: Rules) -> Change:
+    decision = transitions.submit(rules, now=NOW)
+    return first_change(DETAILS, decision, by="me", commit_id="c1", cause="orders:1", at=NOW)
+
+
+def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
+    entry = JournalEntry(before.seq + 1, NOW, "changed", "me", "c2", cause, ())
+    return Change(replace(before, token="etag"), replace(after, seq=before.seq + 1), entry)
+
+
+def verbs(made: list[Operation]) -> list[tuple[str, str]]:
+    return [
+        (operation.verb, operation.row_key.removeprefix("order|order-1|")) for operation in made
+    ]
+
+
+def test_a_first_change_creates_the_state_row_first() -> None:
+    made = operations(submitted(rules_of(1)))
+    named = verbs(made)
+    assert named[0] == ("create", "a|state")
+    assert named[1:4] == [
+        ("upsert", "a|details"),
+        ("upsert", "a|step|00"),
+        ("create", "b|journal|0000000001"),
+    ]
+    assert named[4] == ("create", keys.cause("order-1", "orders:1").removeprefix("order|order-1|"))
+    assert [verb for verb, key in named[5:] if key.startswith("due|")] == ["upsert"]
+    assert made[3].row["CommitId"] == "c1"
+
+
+def test_a_later_change_writes_changed_steps_only_under_the_loaded_etag() -> None:
+    rules = rules_of(3)
+    order = replace(submitted(rules).after, token="etag-7")
+    steps = (order.steps[0], replace(order.steps[1], epoch=1), order.steps[2])
+    made = operations(changed(order, replace(order, steps=steps)))
+    assert [key for _, key in verbs(made) if key.startswith("a|")] == ["a|state", "a|step|01"]
+    assert made[0].verb == "update"
+    assert made[0].etag == "etag"
+
+
+def test_a_change_that_leaves_a_step_due_as_it_was_touches_no_due_row() -> None:
+    order = submitted(rules_of(2)).after
+    made = operations(changed(order, order))
+    assert [key for _, key in verbs(made)] == [
+        "a|state",
+        "b|journal|0000000002",
+        keys.cause("order-1", "scheduler:1").removeprefix("order|order-1|"),
+    ]
+
+
+def test_without_a_cause_there_is_no_cause_row() -> None:
+    order = submitted(rules_of(1)).after
+    assert not [key for _, key in verbs(operations(changed(order, order, None))) if "cause" in key]
+
+
+def worst_change(steps: int) -> Change:
+    """Every step changes, its due row moves, a large result comes, the order leaves one list
+    for the other, an out row is wanted.
+    """
+    old = tuple(
+        StepRecord(n, f"s-{n}", StepState.ERROR, NOW, complete_by=NOW) for n in range(steps)
+    )
+    new = tuple(
+        StepRecord(n, f"s-{n}", StepState.PROCESSED, NOW, complete_by=NOW + timedelta(1))
+        for n in range(steps)
+    )
+    new = (replace(new[0], result="x" * 20_000), *new[1:])
+    before = Order(DETAILS, old, seq=1, settled_at=NOW)
+    after = Order(DETAILS, new, settled_at=NOW + timedelta(seconds=1))
+    return replace(changed(before, after), out_at=NOW)
+
+
+def test_thirty_steps_that_all_change_need_ninety_seven_operations_on_as_many_rows() -> None:
+    made = operations(worst_change(30))
+    assert len(made) == 97
+    assert len({operation.row_key for operation in made}) == 97
+
+
+def test_more_than_a_hundred_operations_are_refused_before_anything_is_sent() -> None:
+    assert len(operations(worst_change(31))) == 100
+    with pytest.raises(TransactionTooLargeError, match=r"103 operations .* at most 100"):
+        operations(worst_change(32))
+
+
+def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
+    order = submitted(rules_of(1)).after
+    decision = transitions.claim(order, rules_of(1), now=NOW, instance="one")
+    assert decision is not None
+    change = next_change(order, decision, by="me", commit_id="c", cause="scheduler:1", at=NOW)
+    with pytest.raises(ValueError, match="order-1 has no token"):
+        operations(change)
