@@ -69,7 +69,10 @@ class Timer:
         self._invoker = invoker
         self._finish = finish
         self._clock = clock
-        self._file = self._status_file(status_dir)
+        self._monitored = self._is_monitored()
+        self._file: Path | None = None
+        if self._monitored and status_dir is not None:
+            self._file = status_dir / f"timer-{function.name}.json"
         self._stopping = asyncio.Event()
         self.in_hand = 0
 
@@ -133,18 +136,15 @@ class Timer:
         status = before or ScheduleStatus(None, self._next(now), now)
         content: dict[str, Any] = {
             "Schedule": {"AdjustForDST": True},
-            "ScheduleStatus": status.to_json() if self.trigger.use_monitor else None,
+            "ScheduleStatus": status.to_json() if self._monitored else None,
             "IsPastDue": past_due,
         }
         return Datum(json.dumps(content), "json")
 
-    def _status_file(self, status_dir: Path | None) -> Path | None:
-        if status_dir is None or not self.trigger.use_monitor:
-            return None
+    def _is_monitored(self) -> bool:
+        """As in Azure, where schedules of less than a minute are never monitored."""
         first = self._next(self._clock())
-        if self._next(first) - first < _MONITOR_FROM:
-            return None  # Azure keeps no status for less than a minute between runs either
-        return status_dir / f"timer-{self._function.name}.json"
+        return self.trigger.use_monitor and self._next(first) - first >= _MONITOR_FROM
 
     def _read(self) -> ScheduleStatus | None:
         if self._file is None or not self._file.exists():
