@@ -49,7 +49,8 @@ class Verdict:
         return (
             f"orders in {self.orders} | processed {state['Processed']} | failed {state['Error']} | "
             f"undone {state['Compensated']} | unfinished {len(self.unfinished)} | "
-            f"notifications expected {self.notifications_expected} seen {self.notifications_seen} | "
+            f"notifications expected {self.notifications_expected} "
+            f"seen {self.notifications_seen} | "
             f"remote effects expected {self.effects_expected} in force {self.effects_in_force} "
             f"doubled {len(self.doubled)}"
         )

@@ -74,6 +74,10 @@ class RemoteServices:
         """Return what ``GET /ledger`` of a service would answer."""
         return self._services[_check_service(service)].ledger()
 
+    def counts(self, service: str) -> tuple[int, int]:
+        """Return how many calls a service had, and how many of them met a fault."""
+        return self._services[_check_service(service)].counts()
+
     def faults(self, service: str) -> Faults:
         """Return the faults a service has now."""
         return self._services[_check_service(service)].faults

@@ -63,6 +63,10 @@ class Service:
         )
         return app
 
+    def counts(self) -> tuple[int, int]:
+        """Return how many calls there were, and how many of them met a fault."""
+        return self.calls, self._counts.total()
+
     def ledger(self) -> LedgerView:
         """Return what ``GET /ledger`` answers: effects, doubled orders, calls, faults met."""
         return {

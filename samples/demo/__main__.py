@@ -1,0 +1,56 @@
+"""``python -m samples.demo``: what ``make demo`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from devstack.errors import DevstackError
+from samples.demo import scenario
+from samples.demo.run import play
+from samples.services.faults import FaultsError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the demo; 0 when it held, 1 when it did not, 2 for bad usage, 130 for Ctrl-C."""
+    default = scenario.faults(1)
+    parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
+    add = parser.add_argument
+    add("--orders", type=int, default=scenario.ORDERS_MAX, help="how many, 1 to 830")
+    add("--seed", type=int, default=42, help="which calls fail")
+    add("--transient", type=float, default=default.transient, help="share that fail for once")
+    add("--permanent", type=float, default=default.permanent, help="share refused for good")
+    add("--slow", type=float, default=default.slow, help="share that answer after CompleteBy")
+    add("--logs", type=Path, help="keep the processes' logs in this directory")
+    options = parser.parse_args(argv)
+    if not 1 <= options.orders <= scenario.ORDERS_MAX:
+        parser.error(f"--orders {options.orders}: there are {scenario.ORDERS_MAX}, give 1 to that")
+    logging.basicConfig(level=logging.ERROR)
+    console = Console()
+    try:
+        faults = dataclasses.replace(
+            scenario.faults(options.seed),
+            transient=options.transient,
+            permanent=options.permanent,
+            slow=options.slow,
+        )
+        held = asyncio.run(play(console, options.orders, faults, options.logs))
+    except FaultsError as wrong:
+        parser.error(str(wrong))
+    except DevstackError as failed:
+        console.print(f"[red]{failed}[/]", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        return 130
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Runs the scenario: start everything, play, kill, judge, tell, stop everything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from azure.servicebus.aio import ServiceBusClient
+from rich.console import Console
+
+from devstack.stack import Stack
+from samples.demo import scenario, story
+from samples.demo.scenario import Store
+from samples.demo.screen import Screen
+from samples.demo.tally import Tally
+from samples.demo.verdict import Verdict, judge
+from samples.services.faults import Faults
+from samples.services.ledger import LedgerView
+from samples.services.remote import RemoteServices
+from sas.adapters.tables import TableStore
+from sas.client import OrdersClient
+from sas.codec.outward import AlertMessage
+from sas.codec.strict import convert
+
+PROJECT = Path(__file__).parents[2]
+SERVICES = ("stock", "payment", "shipping")
+SETTLE_S = 20.0
+
+
+async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
+    """Run the demo; True when nothing is unfinished, missing or doubled."""
+    story.before(console, orders)
+    story.starting(console)
+    async with RemoteServices(faults) as remote:
+        stack = Stack(
+            PROJECT, settings=scenario.settings(remote.urls), groups=scenario.GROUPS, logs=logs
+        )
+        async with stack:
+            tally = await _orders(console, stack, remote, orders)
+            verdict, ledgers = await _judge(stack, remote, orders, tally)
+            alerts = await _alerts(stack)
+    story.tell(console, verdict, tally, ledgers, alerts)
+    return verdict.holds
+
+
+async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders: int) -> Tally:
+    """Submit, follow and show, until every order has ended or nothing moves any more."""
+    tally = Tally(orders)
+    screen = Screen(console, tally)
+    screen.begin()
+    screen.event("everything listens; the two applications begin")
+    applications = scenario.applications(orders)
+    tasks = [
+        *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
+        asyncio.create_task(_disturb(stack, tally, screen)),
+        asyncio.create_task(stack.watch()),
+    ]
+    try:
+        await _show(screen, remote, tally, tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        screen.end()
+    return tally
+
+
+async def _show(
+    screen: Screen, remote: RemoteServices, tally: Tally, tasks: list[asyncio.Task[None]]
+) -> None:
+    quiet_since, seen = time.monotonic(), 0
+    while not tally.done:
+        for task in tasks:
+            if task.done() and (failed := task.exception()):
+                raise failed
+        if len(tally.seen) != seen:
+            quiet_since, seen = time.monotonic(), len(tally.seen)
+        if time.monotonic() - quiet_since > scenario.PATIENCE_S:
+            screen.event(f"nothing was told for {scenario.PATIENCE_S:.0f} s: giving up")
+            return
+        _count_calls(screen, remote)
+        screen.update()
+        await asyncio.sleep(0.25)
+    # The last words of an order may still be on their way after its end was told.
+    await asyncio.sleep(1.0)
+    _count_calls(screen, remote)
+    screen.update()
+
+
+def _count_calls(screen: Screen, remote: RemoteServices) -> None:
+    counts = [remote.counts(service) for service in SERVICES]
+    screen.calls = sum(calls for calls, _ in counts)
+    screen.faults = sum(faults for _, faults in counts)
+
+
+async def _application(application: Store, stack: Stack, tally: Tally) -> None:
+    """One application: sends its orders, not too many at once, and listens."""
+    if not application.orders:
+        return
+    own = {new.order_id for new in application.orders}
+    share = max(1, round(scenario.IN_FLIGHT_MAX * len(own) / tally.orders))
+    async with OrdersClient(
+        stack.servicebus_connection, reply_queue=application.reply_queue
+    ) as client:
+        submitting = asyncio.create_task(_submit(client, application, tally, share))
+        try:
+            async for told in client.follow(None):
+                tally.take(told)
+        finally:
+            submitting.cancel()
+            await asyncio.gather(submitting, return_exceptions=True)
+
+
+async def _submit(client: OrdersClient, application: Store, tally: Tally, share: int) -> None:
+    waiting = list(application.orders)
+    sent: set[str] = set()
+    while waiting:
+        room = share - len(sent - tally.ended.keys())
+        if room > 0:
+            batch, waiting = waiting[:room], waiting[room:]
+            await client.submit_many(batch)
+            sent.update(new.order_id for new in batch)
+            tally.submitted += len(batch)
+        await asyncio.sleep(0.1)
+
+
+async def _disturb(stack: Stack, tally: Tally, screen: Screen) -> None:
+    """Kill an agent process in the middle of its work, and start it again later."""
+    steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
+    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo looks, it is not woken
+        await asyncio.sleep(0.05)
+    pids = stack.kill(scenario.DOOMED)
+    screen.event(f"kill -9 of agent process {pids[0]}: what it had in hand is lost with it")
+    await asyncio.sleep(scenario.REVIVE_AFTER_S)
+    group = scenario.GROUPS[scenario.DOOMED]
+    started = await stack.start_group(group, name=scenario.DOOMED)
+    screen.event(f"a new agent process, {started[0].pid}, takes its place")
+
+
+async def _judge(
+    stack: Stack, remote: RemoteServices, orders: int, tally: Tally
+) -> tuple[Verdict, Mapping[str, LedgerView]]:
+    store = TableStore.connect(stack.storage_connection)
+    ids = [new.order_id for one in scenario.applications(orders) for new in one.orders]
+    try:
+        ledgers = {service: remote.ledger(service) for service in SERVICES}
+        return await judge(store, ids, tally, ledgers), ledgers
+    finally:
+        await store.close()
+
+
+async def _alerts(stack: Stack) -> list[str]:
+    """Return the texts waiting for an operator, without taking them."""
+    async with (
+        ServiceBusClient.from_connection_string(stack.servicebus_connection) as client,
+        client.get_queue_receiver("operator-alerts") as receiver,
+    ):
+        messages = await receiver.peek_messages(max_message_count=50)
+    return [convert(b"".join(message.body), AlertMessage).text for message in messages]

@@ -1,0 +1,79 @@
+"""What the demo plays: which orders, which applications, which faults, which processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samples.services.faults import Faults
+from sas.client import NewOrder
+
+ORDERS_FILE = Path(__file__).parents[1] / "northwind-orders.jsonl"
+ORDERS_MAX = 830
+IN_FLIGHT_MAX = 60
+"""Orders under way at once: the applications wait for answers, as real ones would."""
+
+TIME_ALLOWED_S = 10
+SLOW_S = 15
+PATIENCE_S = 150.0
+STEPS = 3
+KILL_AT_SHARE = 0.4
+"""Of all steps: an agent process is killed when so many are done."""
+
+REVIVE_AFTER_S = 6.0
+
+CORE = ("submission", "scheduler", "replies", "supervisor", "deadletters")
+AGENTS = ("agent_inventory", "agent_payment", "agent_shipping")
+DOOMED = "agents-2"
+GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, DOOMED: AGENTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One application: its response queue, the workflow it asks for, its orders."""
+
+    name: str
+    reply_queue: str
+    workflow: str
+    orders: list[NewOrder] = field(default_factory=list)
+
+
+def applications(count: int) -> list[Store]:
+    """Return the two applications with the first ``count`` orders, dealt out in turn."""
+    shop = Store("web shop", "responses-web-shop", "order")
+    wholesale = Store("wholesale", "responses-wholesale", "order-with-care")
+    with ORDERS_FILE.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            if number >= count:
+                break
+            application = wholesale if number % 3 == 2 else shop
+            application.orders.append(_order(json.loads(line), application.workflow))
+    return [shop, wholesale]
+
+
+def _order(row: dict[str, Any], workflow: str) -> NewOrder:
+    order_id = row.pop("order_id")
+    return NewOrder(order_id, row, workflow, correlation_id=f"basket-{order_id}")
+
+
+def faults(seed: int) -> Faults:
+    """Return what the remote services suffer: 10 % transient, 2 % permanent, some too slow."""
+    return Faults(
+        seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
+        retry_after_seconds=1,
+    )  # fmt: skip
+
+
+def settings(urls: Mapping[str, str]) -> dict[str, str]:
+    """Return the app settings of the host processes."""
+    return {
+        "ORDERS_STOCK_URL": urls["stock"],
+        "ORDERS_PAYMENT_URL": urls["payment"],
+        "ORDERS_SHIPPING_URL": urls["shipping"],
+        "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
+        "ORDERS_ATTEMPT_SECONDS": "30",
+        "SAS_SUPERVISOR_SCHEDULE": "*/2 * * * * *",
+    }

@@ -1,0 +1,99 @@
+"""What the demo says: before, so that a newcomer knows what to look for, and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from samples.demo import scenario
+from samples.demo.tally import Tally
+from samples.demo.verdict import Verdict
+from samples.services.ledger import LedgerView
+
+BEFORE = """[bold]Scheduler Agent Supervisor: {orders} real orders, everything going wrong[/]
+
+Every order is three calls to remote services: reserve stock, take payment,
+ship. Together they must succeed or fail as one.
+
+  [cyan]scheduler[/]   claims a step (LockedBy, CompleteBy), asks its agent to do it
+  [cyan]agent[/]       calls the service, retries under one Idempotency-Key, and
+              falls silent once CompleteBy has passed
+  [cyan]supervisor[/]  finds what has expired, counts the failure and has it done
+              again; past the threshold the order is undone or held
+
+Two applications put orders on the queue [cyan]orders[/]; each is told on a queue of
+its own. The web shop's are undone by themselves when a step fails for good;
+wholesale's reserve and charge side by side, and wait for an operator.
+
+On purpose: 10 % of remote calls fail, 2 % of steps are refused for good, some
+answers come after CompleteBy, and one agent process is killed on the way.
+"""
+
+NEXT = """[bold]Try next[/]
+  make demo ORDERS=20                 a quick look
+  .venv/bin/python -m samples.demo --seed 7 --transient 0.3
+                                      worse weather
+  .venv/bin/python -m devstack up .   Azure on this machine, for orders of your
+                                      own (README, "Using it")
+  orders/                             the business: the folder to replace
+"""
+
+
+def tell(
+    console: Console,
+    verdict: Verdict,
+    tally: Tally,
+    ledgers: Mapping[str, LedgerView],
+    alerts: Sequence[str],
+) -> None:
+    """Say what happened, in words, with the figures that show it."""
+    say = console.print
+    calls = sum(ledger["calls"] for ledger in ledgers.values())
+    faults: Counter[str] = Counter()
+    for ledger in ledgers.values():
+        faults.update(ledger["faults"])
+    moves = verdict.transitions
+    resets = moves["step reset"] + moves["undo reset"]
+    say("\n[bold]What happened[/]")
+    say(f"  {verdict.states['Processed']} orders went through all three steps.")
+    say(f"  {calls} remote calls; {sum(faults.values())} were made to fail:")
+    for kind, count in sorted(faults.items()):
+        if count:
+            say(f"    {count:5} {kind}")
+    say("    Agents retried what may pass; no application noticed.")
+    say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
+    say("    process): the supervisor counted the failure and had it done again.")
+    say(f"  {verdict.states['Compensated']} web-shop orders failed for good and were undone:")
+    say(f"    {moves['step undone']} steps taken back, in reverse order.")
+    say(f"  {verdict.states['Error']} wholesale orders failed and wait for an operator.")
+    if alerts:
+        say("    The first alerts on operator-alerts:")
+        for text in alerts[:3]:
+            say(f"      {text}", highlight=False, soft_wrap=True)
+    if tally.repeats:
+        say(f"  {tally.repeats} notifications came twice (at least once is what queues promise).")
+    for title, found in (
+        ("unfinished", verdict.unfinished),
+        ("notifications missing", verdict.missing),
+        ("effects wrong", verdict.wrong_effects),
+        ("effects doubled", verdict.doubled),
+    ):
+        if found:
+            say(f"  [red]{title}: {', '.join(found[:5])}{' ...' if len(found) > 5 else ''}[/]")
+    say("")
+    say(NEXT, highlight=False)
+    color = "green" if verdict.holds else "red"
+    say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+
+
+def before(console: Console, orders: int) -> None:
+    """Say what is about to happen."""
+    console.print(BEFORE.format(orders=orders), highlight=False)
+
+
+def starting(console: Console) -> None:
+    """Say what takes the first seconds."""
+    groups = ", ".join(scenario.GROUPS)
+    console.print(f"Starting a Service Bus broker, Azurite, and host processes ({groups}) ...")
