@@ -31,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logging.getLogger("devstack.servicebus").warning(
                 "%s is not served: this broker has queues only", what
             )
-        broker = Broker(config, port=options.port, require_key=options.require_key)
+        broker = Broker(
+            config,
+            port=options.port,
+            management_port=options.management_port,
+            require_key=options.require_key,
+        )
         return asyncio.run(_serve(broker))
     except (ConfigError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's own voice)
@@ -76,9 +81,9 @@ async def _serve(broker: Broker) -> int:
     try:
         await broker.start()
     except OSError as error:
-        print(  # noqa: T201
-            f"error: port {broker.port} on {broker.host} cannot be used ({error.strerror}); stop "
-            "what uses it or give another --port (0 picks a free one)",
+        print(  # noqa: T201 (a command's own voice)
+            f"error: {error.strerror}; stop what uses the port, or give another --port or "
+            "--management-port (0 picks a free one)",
             file=sys.stderr,
         )
         return 2
@@ -89,7 +94,7 @@ async def _serve(broker: Broker) -> int:
     ready = {
         "ready": True,
         "port": broker.port,
-        "management_port": 0,
+        "management_port": broker.management_port,
         "connection_string": broker.connection_string,
     }
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)

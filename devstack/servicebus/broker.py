@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+from devstack.servicebus.admin.api import AdminApi
+from devstack.servicebus.admin.http import HttpServer
 from devstack.servicebus.config import Config
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.properties import QueueProperties
@@ -52,12 +54,14 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        management_port: int | None = None,
         require_key: str | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.host = host
         self.port = port
+        self.management_port = management_port
         self.clock = clock
         self.gate = Gate(require_key)
         self.namespace = Namespace()
@@ -65,22 +69,30 @@ class Broker:
         self.server = AmqpServer(
             self.namespace,
             clock=clock,
-            commit=self._commit,
+            commit=self.commit,
             gate=self.gate,
             limits=limits or Limits(),
         )
+        self._http = HttpServer(AdminApi(self).handle)
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         """Nothing is kept on disk."""
 
     async def start(self) -> Self:
         """Create the queues and listen. Raises OSError where the port cannot be had."""
         self._create_configured()
         self.port = await self.server.start(self.host, self.port)
+        if self.management_port is not None:
+            try:
+                self.management_port = await self._http.start(self.host, self.management_port)
+            except OSError:
+                await self.server.stop()
+                raise
         return self
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
+        await self._http.stop()
         await self.server.stop()
 
     async def __aenter__(self) -> Self:

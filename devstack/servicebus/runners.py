@@ -80,6 +80,11 @@ class BrokerThread:
         """The AMQP port."""
         return self._broker.port
 
+    @property
+    def management_port(self) -> int:
+        """The HTTP port, 0 where there is none."""
+        return self._broker.management_port or 0
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -1,0 +1,149 @@
+"""The Atom/XML of the management API: queues to entries, entries to properties.
+
+Namespaces and names as the service writes them; QueueDescription carries the namespace itself,
+because the SDK's deserializer looks for it there.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+
+from devstack.servicebus.core.properties import EntityStatus, QueueProperties
+from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.tokens import path_of
+
+ATOM = "http://www.w3.org/2005/Atom"
+CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
+FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"
+ERROR_TYPE = "application/xml; charset=utf-8"
+_READ_ONLY = {
+    "AccessedAt",
+    "AuthorizationRules",
+    "CountDetails",
+    "CreatedAt",
+    "EntityAvailabilityStatus",
+    "MessageCount",
+    "SizeInBytes",
+    "UpdatedAt",
+}
+
+
+def read_description(body: bytes) -> QueueProperties:
+    """Read the QueueDescription of an entry. Raises ValueError with a sentence."""
+    if b"<!DOCTYPE" in body:
+        raise ValueError("a document type has no place in a queue's description; leave it out")
+    try:
+        root = ET.fromstring(body)  # noqa: S314 (bounded, and no document type to expand)
+    except ET.ParseError as error:
+        raise ValueError(f"the body is no XML ({error}); send an Atom entry") from None
+    description = root.find(f".//{{{CONNECT}}}QueueDescription")
+    if description is None:
+        raise ValueError("the body holds no QueueDescription; topics are not served here")
+    given: dict[str, Any] = {}
+    for element in description:
+        name = element.tag.rpartition("}")[2]
+        if name not in _READ_ONLY and element.text is not None:
+            given[name] = _value(name, element.text)
+    return QueueProperties.from_official(given)
+
+
+def _value(name: str, text: str) -> Any:
+    if name in {"ForwardTo", "ForwardDeadLetteredMessagesTo"}:
+        return path_of(text)
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    if re.fullmatch(r"-?\d{1,18}", text) and name != "UserMetadata":
+        return int(text)
+    return text
+
+
+def queue_entry(queue: QueueCore, transfer_count: int, address: str) -> str:
+    """Write one queue as an Atom entry; ``address`` is the base of its id."""
+    return (
+        f'<entry xmlns="{ATOM}"><id>{escape(address)}/{escape(queue.name)}</id>'
+        f'<title type="text">{escape(queue.name)}</title>'
+        f"<published>{moment(queue.created_at)}</published>"
+        f"<updated>{moment(queue.updated_at)}</updated>"
+        "<author><name>devstack</name></author>"
+        f'<content type="application/xml">{_description(queue, transfer_count)}</content></entry>'
+    )
+
+
+def _description(queue: QueueCore, transfer_count: int) -> str:
+    dead = queue.dead_letters
+    active = len(queue.messages) - queue.scheduled_count
+    dead_count = len(dead.messages) if dead else 0
+    fields = {
+        name: value
+        for name, value in queue.properties.to_official().items()
+        if value != "" or name == "UserMetadata"
+    }
+    fields |= {
+        "SizeInBytes": queue.bytes + (dead.bytes if dead else 0),
+        "MessageCount": len(queue.messages) + dead_count + transfer_count,
+        "CreatedAt": moment(queue.created_at),
+        "UpdatedAt": moment(queue.updated_at),
+        "AccessedAt": moment(queue.accessed_at),
+        "EnableBatchedOperations": True,
+        "EntityAvailabilityStatus": "Available",
+        "AutoDeleteOnIdle": "P10675199DT2H48M5.4775807S",
+        "EnablePartitioning": False,
+        "EnableExpress": False,
+    }
+    counts = {
+        "ActiveMessageCount": active,
+        "DeadLetterMessageCount": dead_count,
+        "ScheduledMessageCount": queue.scheduled_count,
+        "TransferMessageCount": 0,
+        "TransferDeadLetterMessageCount": transfer_count,
+    }
+    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in counts.items())
+    plain = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields.items())
+    return (
+        f'<QueueDescription xmlns="{CONNECT}">{plain}'
+        f'<CountDetails xmlns:c="{COUNTS}">{inner}</CountDetails></QueueDescription>'
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, EntityStatus):
+        return value.value
+    return escape(str(value))
+
+
+def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
+    """Write a feed of entries; the empty one is how the service says that a queue is missing."""
+    return (
+        f'<feed xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{title}</title>'
+        f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
+        f"{''.join(entries)}</feed>"
+    ).encode()
+
+
+def namespace_info(name: str, address: str) -> bytes:
+    """Write what the namespace says of itself."""
+    return (
+        f'<entry xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{name}</title>'
+        f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
+        f'<content type="application/xml"><NamespaceInfo xmlns="{CONNECT}">'
+        f"<CreatedTime>{moment(0)}</CreatedTime><MessagingSKU>Standard</MessagingSKU>"
+        f"<ModifiedTime>{moment(0)}</ModifiedTime><Name>{name}</Name>"
+        "<NamespaceType>Messaging</NamespaceType></NamespaceInfo></content></entry>"
+    ).encode()
+
+
+def error(status: int, detail: str) -> bytes:
+    """Write an error as the SDK reads it."""
+    return f"<Error><Code>{status}</Code><Detail>{escape(detail)}</Detail></Error>".encode()
+
+
+def moment(seconds: float) -> str:
+    """Write seconds since 1970 as the API does."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,215 @@
+"""The management port: the real ServiceBusAdministrationClient, health, faults, bad requests."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.core.pipeline.transport import RequestsTransport
+from azure.core.rest import HttpRequest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import MessagingEntityNotFoundError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from devstack.servicebus import BrokerThread
+
+
+class PlainHttp(RequestsTransport):  # type: ignore[misc]  # azure.core's is untyped here
+    """The SDK speaks https only; this sends the same request as http."""
+
+    def send(self, request: HttpRequest, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return super().send(request, **options)
+
+
+def admin_of(broker: BrokerThread, key: str = "SAS_KEY_VALUE") -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        f"Endpoint=sb://127.0.0.1:{broker.management_port};SharedAccessKeyName=n;"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true;",
+        transport=PlainHttp(),
+        retry_total=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(["first"], management_port=0) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def admin(broker: BrokerThread) -> Iterator[ServiceBusAdministrationClient]:
+    with admin_of(broker) as admin:
+        yield admin
+
+
+def ask(broker: BrokerThread, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.management_port, timeout=5)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    is_json = response.getheader("Content-Type") == "application/json"
+    return response.status, json.loads(text) if is_json else text
+
+
+def test_a_queue_is_created_read_updated_listed_and_deleted(
+    admin: ServiceBusAdministrationClient,
+) -> None:
+    created = admin.create_queue(
+        "made",
+        lock_duration=timedelta(seconds=7),
+        max_delivery_count=4,
+        requires_session=True,
+        default_message_time_to_live=timedelta(hours=2),
+        dead_lettering_on_message_expiration=True,
+        forward_dead_lettered_messages_to="first",
+        user_metadata="a & b < 7",
+    )
+    assert created.lock_duration == timedelta(seconds=7)
+    found = admin.get_queue("made")
+    assert (found.name, found.max_delivery_count, found.requires_session) == ("made", 4, True)
+    assert found.default_message_time_to_live == timedelta(hours=2)
+    assert found.dead_lettering_on_message_expiration
+    assert (found.forward_dead_lettered_messages_to or "").endswith("first")
+    assert found.user_metadata == "a & b < 7"
+    found.max_delivery_count = 9
+    admin.update_queue(found)
+    assert admin.get_queue("made").max_delivery_count == 9
+    assert [queue.name for queue in admin.list_queues()] == ["first", "made"]
+    admin.delete_queue("made")
+    assert [queue.name for queue in admin.list_queues()] == ["first"]
+
+
+def test_a_queue_that_exists_is_not_created_again(admin: ServiceBusAdministrationClient) -> None:
+    with pytest.raises(ResourceExistsError):
+        admin.create_queue("First")
+
+
+def test_a_queue_that_is_missing_is_told(admin: ServiceBusAdministrationClient) -> None:
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue("missing")
+    with pytest.raises(ResourceNotFoundError):
+        admin.delete_queue("missing")
+    stale = admin.create_queue("stale")
+    admin.delete_queue("stale")
+    with pytest.raises(ResourceNotFoundError):
+        admin.update_queue(stale)
+
+
+def test_more_queues_than_a_page_are_all_listed(
+    broker: BrokerThread, admin: ServiceBusAdministrationClient
+) -> None:
+    names = [f"page/{number:03}" for number in range(150)]
+    for name in names:
+        broker.call(lambda b, name=name: b.create_queue(name))  # type: ignore[misc]
+    assert [q.name for q in admin.list_queues() if q.name.startswith("page/")] == names
+    for name in names:
+        broker.call(lambda b, name=name: b.delete_queue(name))  # type: ignore[misc]
+
+
+def test_values_the_service_would_refuse_are_refused_with_a_sentence(
+    admin: ServiceBusAdministrationClient,
+) -> None:
+    with pytest.raises(HttpResponseError, match="LockDuration must be from"):
+        admin.create_queue("wrong", lock_duration=timedelta(hours=1))
+    with pytest.raises(HttpResponseError, match="cannot forward to itself"):
+        admin.create_queue("wrong", forward_to="wrong")
+
+
+def test_runtime_counts_follow_the_messages(
+    broker: BrokerThread, admin: ServiceBusAdministrationClient
+) -> None:
+    broker.call(lambda b: b.create_queue("counted"))
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender("counted") as sender,
+        client.get_queue_receiver("counted") as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        receiver.dead_letter_message(message)
+    counts = admin.get_queue_runtime_properties("counted")
+    assert counts.active_message_count == 1
+    assert counts.dead_letter_message_count == 1
+    assert counts.total_message_count == 2
+    assert counts.scheduled_message_count == 0
+    assert (counts.size_in_bytes or 0) > 0
+    assert counts.created_at_utc is not None
+
+
+def test_the_namespace_describes_itself(admin: ServiceBusAdministrationClient) -> None:
+    properties = admin.get_namespace_properties()
+    assert properties.name == "sbemulatorns"
+    assert properties.messaging_sku == "Standard"
+
+
+def test_deleting_a_queue_ends_its_links(broker: BrokerThread) -> None:
+    broker.call(lambda b: b.create_queue("doomed"))
+    with (
+        ServiceBusClient.from_connection_string(
+            broker.connection_string, retry_total=1, retry_backoff_factor=0.05
+        ) as client,
+        client.get_queue_sender("doomed") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("1"))
+        broker.call(lambda b: b.delete_queue("doomed"))
+        with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
+            sender.send_messages(ServiceBusMessage("2"))
+
+
+def test_health_says_healthy(broker: BrokerThread) -> None:
+    status, body = ask(broker, "GET", "/health")
+    assert (status, body["status"]) == (200, "healthy")
+
+
+def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> None:
+    wish = {"kind": "server-busy", "queue": "first", "count": 2}
+    assert ask(broker, "POST", "/$faults", wish)[0] == 200
+    armed = ask(broker, "GET", "/$faults")[1]["armed"]
+    assert [(f["kind"], f["queue"], f["remaining"]) for f in armed] == [("server-busy", "first", 2)]
+    assert ask(broker, "DELETE", "/$faults") == (200, {"armed": []})
+    assert ask(broker, "POST", "/$faults", {"kind": "expire-locks"}) == (200, {"expired": 0})
+    assert ask(broker, "POST", "/$faults", {"kind": "drop-connections"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/$faults", {"kind": "meteor"}, 400, "is no fault; use one of"),
+        ("POST", "/$faults", {"kind": "delay", "seconds": 9999}, 400, "0 to 600 seconds"),
+        ("POST", "/$faults", {"kind": "server-busy", "count": 0}, 400, "from 1 to 1000000"),
+        ("POST", "/$faults", {"kind": "server-busy", "often": 1}, 400, "no part of a fault"),
+        ("POST", "/$faults", {"kind": "expire-locks", "queue": "none"}, 404, "could not be found"),
+        ("POST", "/$faults", [], 400, "must be a JSON object"),
+        ("PATCH", "/first", None, 405, "GET, PUT or DELETE"),
+        ("PUT", "/new", {}, 400, "is no XML"),
+        ("PUT", "/topic/subscriptions/s", {}, 501, "queues only"),
+        ("GET", "/$Resources/queues?$skip=x", None, 400, "page position"),
+    ],
+)
+def test_a_bad_request_gets_one_sentence(
+    broker: BrokerThread, method: str, path: str, body: Any, status: int, says: str
+) -> None:
+    got, text = ask(broker, method, path, body)
+    assert (got, says in str(text)) == (status, True), text
+
+
+def test_with_a_required_key_only_its_bearers_come_in() -> None:
+    with BrokerThread(["first"], management_port=0, require_key="s3cret=") as broker:
+        assert ask(broker, "GET", "/health")[0] == 200
+        assert ask(broker, "GET", "/first")[0] == 401
+        with admin_of(broker, "s3cret=") as admin:
+            assert admin.get_queue("first").name == "first"
+        with admin_of(broker, "wrong") as admin, pytest.raises(ClientAuthenticationError):
+            admin.get_queue("first")
