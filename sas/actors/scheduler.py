@@ -58,6 +58,8 @@ class Scheduler:
             return await self._put_aside(body, message_id, queue, wrong)
 
         def decide(order: Order, now: datetime) -> Decision | None:
+            if order.rejected:
+                return None
             rules = self._business.workflow_of(order).rules
             instance = self._context.instance
             return transitions.answer(order, reply, rules, now=now, instance=instance)
@@ -69,6 +71,8 @@ class Scheduler:
         return await self._known(acted, message, body, queue)
 
     def _claim(self, order: Order, now: datetime) -> Decision | None:
+        if order.rejected:  # it may name a workflow that never was
+            return None
         rules = self._business.workflow_of(order).rules
         return transitions.claim(order, rules, now=now, instance=self._context.instance)
 
@@ -82,6 +86,9 @@ class Scheduler:
                     f"it was meant for seq {command.seq}, and the order is at {order.seq} "
                     f"({order.process_state.value}): look at it again"
                 )
+                return None
+            if order.rejected:
+                refusal = "it was rejected, and nothing of it was begun: submit it again"
                 return None
             rules = self._business.workflow_of(order).rules
             act = transitions.resubmit if command.verb is Verb.RESUBMIT else transitions.undo
