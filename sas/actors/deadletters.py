@@ -83,9 +83,15 @@ class DeadLetters:
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         if await self._finished(submission.order_id, cause):
             return
-        if await self._fenced_order(submission, cause):
-            rejected = self._rejection(letter, submission.order_id)
-            await self._context.rejections.order(rejected, salvage(letter.body))
+        if not await self._fenced_order(submission, cause):
+            return
+        order = await self._context.store.load(submission.order_id)
+        if order and not order.rejected and order.details.content_hash == submission.content_hash:
+            # A repeat of an order that goes on: "rejected" would be read as that order's end.
+            await self._put_aside(letter, submission.order_id)
+            return
+        rejected = self._rejection(letter, submission.order_id)
+        await self._context.rejections.order(rejected, salvage(letter.body))
 
     async def _finish(self, order_id: str, cause: str, letter: DeadLetter) -> None:
         if await self._finished(order_id, cause):
@@ -151,11 +157,14 @@ class DeadLetters:
     async def _put_aside(self, letter: DeadLetter, order_id: str | None) -> None:
         rejected = self._rejection(letter, order_id)
         queues = self._context.queues
-        if letter.source_queue in {queues.alerts, queues.rejected}:
+        match letter.source_queue:
             # Nobody read it in time. It is kept on; an alert about an alert would never end.
-            await self._context.rejections.keep(rejected)
-            return
-        await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
+            case queues.rejected:
+                await self._context.rejections.keep_on(rejected)
+            case queues.alerts:
+                await self._context.rejections.keep(rejected)
+            case _:
+                await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, letter: DeadLetter, order_id: str | None) -> Rejection:
         why = letter.reason or "dead-lettered"

@@ -9,6 +9,7 @@ from sas.actors.compose import Addresses, alert, notification
 from sas.codec import outward
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError, convert
 from sas.domain.ids import key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.model import Order, OrderState
@@ -64,24 +65,35 @@ class Rejections:
 
     async def keep(self, rejection: Rejection) -> None:
         """Keep a message whole on the rejected queue, and tell nobody."""
-        base = _base_id(rejection)
         log.warning(
             "put aside a message of %s: %s: %s",
             rejection.source_queue, rejection.reason, rejection.description,
         )  # fmt: skip
-        now = self._clock.now()
-        parts = outward.rejected_parts(rejection, at=now, id_base=base)
-        messages = [
-            Message(
-                self._to.queues.rejected,
-                part.id,
-                outward.encode(part),
-                correlation_id=part.correlation_id,
-                properties={"sas_reason": part.reason, "sas_source_queue": part.source_queue},
-            )
-            for part in parts
-        ]
-        await self._bus.send(messages)
+        parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=_base_id(rejection))
+        await self._bus.send([self._kept(part, part.id, outward.encode(part)) for part in parts])
+
+    async def keep_on(self, rejection: Rejection) -> None:
+        """Put back, as it was, what nobody read from the rejected queue in time.
+
+        Wrapped anew each time it would double in size. Its id is a new one, or duplicate
+        detection might swallow it, and the same for every redelivery.
+        """
+        try:
+            part = convert(rejection.body, outward.RejectedMessage)
+        except MalformedError:
+            await self.keep(rejection)
+            return
+        again = hashlib.sha256(rejection.message_id.encode()).hexdigest()[:32]
+        await self._bus.send([self._kept(part, f"rejected/again/{again}", rejection.body)])
+
+    def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
+        return Message(
+            self._to.queues.rejected,
+            own_id,
+            body,
+            correlation_id=part.correlation_id,
+            properties={"sas_reason": part.reason, "sas_source_queue": part.source_queue},
+        )
 
     async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
         """Put aside a message that no queue takes; it counts as sent and never blocks the order."""

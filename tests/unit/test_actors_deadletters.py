@@ -1,0 +1,386 @@
+"""Dead letters: what was recorded is finished, what was not is fenced, nothing is decided."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from sas.actors.deadletters import DeadLetter
+from sas.actors.shell import ContentionError
+from sas.codec import internal
+from sas.codec.outward import RejectedMessage
+from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.simulation.bus import BusFault
+from sas.simulation.store import StoreFault
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, done, kit, letter, order
+
+
+async def dead(made: Kit, what: DeadLetter) -> None:
+    await made.run(made.dead_letters.handle(what))
+
+
+async def claimed() -> Kit:
+    made = kit()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    return made
+
+
+def wake(wake_id: str = "O-1/1/0", order_id: str = "O-1") -> Message:
+    body = internal.encode(internal.WakeMessage(id=wake_id, order_id=order_id))
+    return Message(QUEUES.scheduler, wake_id, body)
+
+
+def whole(parts: list[RejectedMessage]) -> bytes:
+    """Return the body that rejected messages keep."""
+    text = "".join(part.body for part in parts)
+    if parts[0].encoding == "base64":
+        return msgspec.json.decode(f'"{text}"', type=bytes)
+    return text.encode()
+
+
+async def test_an_order_dead_lettered_after_its_commit_is_finished() -> None:
+    made = kit()
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.submit()
+    await dead(made, letter(order(), QUEUES.orders))
+    assert made.ids(QUEUES.scheduler) == ["O-1/1/0"]
+    assert made.ids(SHOP) == ["O-1/1/1"]
+    assert made.rejected() == []
+    assert made.alerts() == []
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_an_order_dead_lettered_before_its_commit_keeps_its_place_as_rejected() -> None:
+    made = kit()
+    body = order()
+    await dead(made, letter(body, QUEUES.orders))
+    assert made.state() == "Rejected"
+    assert made.order().details.payload == '{"lines": [1, 2, 3]}'
+    (kept,) = made.rejected()
+    assert kept.reason == "dead-lettered"
+    assert "MaxDeliveryCountExceeded" in kept.description
+    assert kept.body.encode() == body
+    assert kept.source_queue == QUEUES.orders
+    assert kept.order_id == "O-1"
+    (event,) = made.events()
+    assert event.type == "sas.order.rejected.v1"
+    assert event.data.correlation_id == "c-O-1"
+    assert event.data.error is not None
+    assert event.data.error.code == "dead-lettered"
+    assert [(a.kind, a.order_id) for a in made.alerts()] == [("rejected", "O-1")]
+    assert made.ids(QUEUES.scheduler) == []
+
+
+async def test_a_rejected_place_is_never_claimed_swept_or_commanded() -> None:
+    made = kit()
+    await dead(made, letter(order(), QUEUES.orders))
+    before = made.order()
+    await made.hand(wake("stray"))
+    await made.hand(done())
+    await made.hand(command("undo", 1))
+    await made.hand(command("resubmit", 1, "w-2"))
+    await made.later(3600)
+    await made.sweep()
+    assert made.order() == before
+
+
+async def test_an_order_dead_lettered_twice_is_told_under_the_same_ids() -> None:
+    made = kit()
+    for _ in range(2):
+        await dead(made, letter(order(), QUEUES.orders))
+    for queue in (QUEUES.rejected, QUEUES.alerts, SHOP):
+        assert len(set(made.ids(queue))) == 1
+    assert made.words() == ["rejected"]
+
+
+@pytest.mark.parametrize("nth", range(3))
+async def test_a_crash_between_fence_and_telling_is_made_good_when_it_comes_again(
+    nth: int,
+) -> None:
+    made = kit()
+    left = [nth]
+
+    def plan(_message: Message) -> BusFault | None:
+        left[0] -= 1
+        return BusFault.UNAVAILABLE if left[0] == -1 else None
+
+    made.bus.plan = plan
+    with pytest.raises(BusUnavailableError):
+        await dead(made, letter(order(), QUEUES.orders))
+    assert made.state() == "Rejected"
+    await dead(made, letter(order(), QUEUES.orders))
+    assert made.told()[-1] == "rejected"
+    assert made.rejected()
+    assert made.alerts()
+
+
+async def test_another_submission_of_a_written_order_is_fenced_and_put_aside() -> None:
+    made = kit()
+    await made.submit()
+    other = order(order={"other": 1})
+    await dead(made, letter(other, QUEUES.orders, "m-2"))
+    assert made.words() == ["submitted", "fenced"]
+    assert made.order().details.payload == '{"lines": [1, 2, 3]}'
+    assert whole(made.rejected()) == other
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_a_duplicate_given_up_is_not_told_as_the_end_of_the_order_that_goes_on() -> None:
+    """The order runs: `rejected`, which applications read as its end, would be wrong."""
+    made = kit()
+    await made.submit()
+    await dead(made, letter(order(), QUEUES.orders, "m-2"))
+    await made.drain()
+    assert made.state() == "Processed"
+    assert "rejected" not in made.told()
+    assert whole(made.rejected()) == order()
+    assert made.alerts()
+
+
+async def test_a_wake_dead_lettered_after_its_claim_sends_the_requests() -> None:
+    made = kit()
+    await made.submit()
+    message = made.bus.take(QUEUES.scheduler)
+    assert message is not None
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(message)
+    await dead(made, letter(message))
+    assert made.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
+    assert made.rejected() == []
+    assert made.alerts() == []
+
+
+async def test_a_wake_dead_lettered_before_its_claim_is_fenced_and_its_slow_handler_loses() -> None:
+    made = kit()
+    await made.submit()
+    message = made.bus.take(QUEUES.scheduler)
+    assert message is not None
+    once = iter([True])
+    real = made.store.commit
+
+    async def commit(change: Any) -> Any:
+        if next(once, False):
+            await made.dead_letters.handle(letter(message))
+        return await real(change)
+
+    made.store.commit = commit  # type: ignore[method-assign]
+    await made.hand(message)
+    assert made.words() == ["submitted", "fenced"]
+    assert made.states() == ["Pending", "Pending"]
+    assert made.requests("stock") == []
+    (kept,) = made.rejected()
+    assert kept.reason == "dead-lettered"
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+
+
+async def test_an_order_whose_wake_was_fenced_is_woken_again_by_the_supervisor() -> None:
+    made = kit()
+    await made.submit()
+    message = made.bus.take(QUEUES.scheduler)
+    assert message is not None
+    await dead(made, letter(message))
+    await made.later(31)
+    assert await made.sweep() == {"woken again": 1}
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_a_reply_dead_lettered_before_it_counted_is_fenced_and_the_step_run_again() -> None:
+    made = await claimed()
+    made.bus.take(QUEUES.agent("stock"))
+    await dead(made, letter(done()))
+    assert made.words()[-1] == "fenced"
+    assert made.states()[0] == "Processing"
+    await made.hand(done())  # its slow handler
+    assert made.states()[0] == "Processing"
+    await made.later(30)
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Processed"
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+
+
+async def test_a_reply_dead_lettered_after_it_counted_sends_what_followed() -> None:
+    made = await claimed()
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(done())
+    await dead(made, letter(done()))
+    assert made.ids(QUEUES.agent("payment")) == ["O-1/3/0"]
+    assert made.rejected() == []
+
+
+async def test_a_command_dead_lettered_before_it_was_done_is_fenced_and_alerted() -> None:
+    made = await claimed()
+    message = command("undo", made.order().seq)
+    await dead(made, letter(message))
+    assert made.words()[-1] == "fenced"
+    before = made.order()
+    await made.hand(message)
+    assert made.order() == before
+    assert "dead-lettered" in [alert.kind for alert in made.alerts()]
+
+
+async def test_a_request_is_put_aside_and_its_step_left_to_the_supervisor() -> None:
+    made = await claimed()
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    before = made.order()
+    await dead(made, letter(message))
+    assert made.order() == before
+    (kept,) = made.rejected()
+    assert whole([kept]) == message.body
+    assert kept.order_id == "O-1"
+    assert [(a.kind, a.order_id) for a in made.alerts()] == [("dead-lettered", "O-1")]
+    await made.later(30)
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+@pytest.mark.parametrize(
+    "what", [wake(order_id="O-9"), done("O-9"), command("undo", 1, "w", "O-9")]
+)
+async def test_a_message_about_no_order_is_put_aside(what: Message) -> None:
+    made = kit()
+    await dead(made, letter(what))
+    assert whole(made.rejected()) == what.body
+    assert made.store.orders == {}
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\xff\xfe\x00", b"{", b"[]", b"null", b'{"order_id":7}', b"x" * 250_000, b"[" * 70_000],
+)
+async def test_garbage_is_put_aside_whole_with_an_alert(garbage: bytes) -> None:
+    made = kit()
+    await dead(made, letter(garbage, "somewhere"))
+    parts = made.rejected()
+    assert whole(parts) == garbage
+    assert [part.part for part in parts] == list(range(1, len(parts) + 1))
+    assert {part.source_queue for part in parts} == {"somewhere"}
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+    assert made.store.orders == {}
+
+
+async def test_a_notification_nobody_read_is_put_aside_with_an_alert() -> None:
+    made = kit()
+    await made.submit()
+    told = made.bus.take(SHOP)
+    assert told is not None
+    await dead(made, letter(told, SHOP))
+    (kept,) = made.rejected()
+    assert whole([kept]) == told.body
+    assert kept.source_queue == SHOP
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+
+
+async def test_an_alert_nobody_read_is_kept_without_another_alert() -> None:
+    made = kit()
+    await made.submit(b"{")
+    alert = made.bus.take(QUEUES.alerts)
+    assert alert is not None
+    await dead(made, letter(alert))
+    assert made.alerts() == []
+    assert whole(made.rejected()[-1:]) == alert.body
+
+
+async def test_a_rejected_message_nobody_read_is_kept_as_it_was_however_often_it_expires() -> None:
+    made = kit()
+    body = order(workflow="nothing")
+    await made.submit(body)
+    first = made.bus.messages(QUEUES.rejected)[0].body
+    alerts = len(made.alerts())
+    for _ in range(30):
+        expired = made.bus.take(QUEUES.rejected)
+        assert expired is not None
+        await dead(made, letter(expired))
+    (message,) = made.bus.messages(QUEUES.rejected)
+    assert message.body == first
+    assert whole(made.rejected()) == body
+    assert len(made.alerts()) == alerts
+
+
+async def test_what_is_not_a_rejected_message_on_its_queue_is_kept_too() -> None:
+    made = kit()
+    await dead(made, letter(b'{"strange":1}', QUEUES.rejected))
+    assert whole(made.rejected()) == b'{"strange":1}'
+    assert made.alerts() == []
+
+
+async def test_the_source_queue_is_only_for_people_to_read() -> None:
+    """Metadata can be forged: what is done follows from the body alone."""
+    made = kit()
+    await made.submit()
+    message = made.bus.take(QUEUES.scheduler)
+    assert message is not None
+    await dead(made, letter(message, "forged"))
+    assert made.words()[-1] == "fenced"
+    assert made.rejected()[0].source_queue == "forged"
+
+
+async def test_an_order_without_a_known_source_is_told_all_the_same() -> None:
+    made = kit()
+    await dead(made, DeadLetter(order(), "m-1", None, None, None))
+    assert made.told() == ["rejected"]
+    (kept,) = made.rejected()
+    assert kept.source_queue == "unknown"
+
+
+@pytest.mark.parametrize("operation", ["load", "recorded", "commit"])
+async def test_the_store_being_down_lets_the_dead_letter_come_again(operation: str) -> None:
+    made = kit()
+    await made.submit()
+    message = wake("w-9")
+    made.store.fail_next(operation, StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await dead(made, letter(message))
+    assert made.rejected() == []
+    await dead(made, letter(message))
+    assert made.words() == ["submitted", "fenced"]
+    assert len(made.rejected()) == 1
+
+
+async def test_a_fence_whose_answer_was_lost_is_not_made_twice() -> None:
+    made = kit()
+    await made.submit()
+    made.store.fail_next("commit", StoreFault.LOST_ANSWER)
+    with pytest.raises(StoreUnavailableError):
+        await dead(made, letter(wake("w-9")))
+    await dead(made, letter(wake("w-9")))
+    assert made.words() == ["submitted", "fenced"]
+    assert len(made.rejected()) == 1
+
+
+async def test_rivals_that_win_for_ever_let_the_dead_letter_come_again() -> None:
+    made = kit()
+    await made.submit()
+    made.store.fail_next("commit", *[StoreFault.CONFLICT] * 40)
+    with pytest.raises(ContentionError):
+        await dead(made, letter(wake("w-9")))
+    assert made.rejected() == []
+
+
+async def test_a_dead_letter_and_its_slow_handler_at_once_either_finish_or_fence() -> None:
+    made = kit()
+    await made.submit()
+    message = made.bus.take(QUEUES.scheduler)
+    assert message is not None
+    await made.run(
+        asyncio.gather(
+            made.scheduler.handle(message.body, message.message_id),
+            made.dead_letters.handle(letter(message)),
+        )
+    )
+    assert made.words() in (["submitted", "claimed"], ["submitted", "fenced"])
+    assert bool(made.requests("stock")) is (made.words()[-1] == "claimed")
+    assert bool(made.rejected()) is (made.words()[-1] == "fenced")
