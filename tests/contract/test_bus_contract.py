@@ -1,0 +1,148 @@
+"""What every message bus does: order, properties, refusals, time, duplicates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+
+from devstack.servicebus import Broker
+from sas.ports import BusUnavailableError, Message, UndeliverableError
+from tests.contract.bus_rigs import QUEUES, WITH_DETECTION, BrokerRig, BusRig, MemoryRig
+
+A, B, RESPONSES = QUEUES
+MISSING = "responses-nobody"
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # the SDK opens each link in half a second
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def broker_rig() -> AsyncIterator[BrokerRig]:
+    async with Broker(QUEUES) as broker:
+        broker.create_queue(WITH_DETECTION, requires_duplicate_detection=True)
+        made = BrokerRig(broker)
+        yield made
+        await made.close()
+
+
+@pytest_asyncio.fixture(params=["memory", "broker"], loop_scope="module")
+async def rig(request: pytest.FixtureRequest, broker_rig: BrokerRig) -> AsyncIterator[BusRig]:
+    if request.param == "memory":
+        memory = MemoryRig()
+        yield memory
+        await memory.close()
+    else:
+        broker_rig.bus.sent = 0
+        yield broker_rig
+        await broker_rig.clear()
+
+
+def message(queue: str, number: int, body: bytes = b"{}") -> Message:
+    return Message(queue, f"order-1/{number}/0", body)
+
+
+async def test_a_message_arrives_with_everything_it_was_given(rig: BusRig) -> None:
+    sent = Message(
+        A,
+        "order 'ü' 100%/2/0",
+        '{"order":"注文 🛒"}'.encode(),
+        content_type="application/cloudevents+json; charset=utf-8",
+        correlation_id="corr-🛒",
+        time_to_live=timedelta(seconds=90, milliseconds=250),
+        properties={"traceparent": "00-ab-cd-01", "kind": "ü"},
+    )
+    bare = Message(A, "bare", b"")
+    await rig.bus.send([sent, bare])
+    assert await rig.receive(A, 2) == [sent, bare]
+
+
+async def test_messages_to_several_queues_arrive_in_the_order_of_each(rig: BusRig) -> None:
+    sent = [message((A, A, B, A, RESPONSES, B)[n % 6], n) for n in range(18)]
+    await rig.bus.send(sent)
+    for queue in QUEUES:
+        expected = [m for m in sent if m.queue == queue]
+        assert await rig.receive(queue, len(expected)) == expected
+    assert rig.sent() == 18
+
+
+async def test_messages_too_many_for_one_batch_arrive_all_in_order(rig: BusRig) -> None:
+    sent = [message(A, n, b"%d" % n + b"x" * 40_000) for n in range(15)]
+    sent.insert(7, message(A, 99, b"y" * 255_000))
+    await rig.bus.send(sent)
+    assert await rig.receive(A, 16) == sent
+
+
+async def test_nothing_is_sent_for_nothing(rig: BusRig) -> None:
+    await rig.bus.send([])
+    assert rig.sent() == 0
+
+
+async def test_a_message_to_no_queue_is_undeliverable_and_named(rig: BusRig) -> None:
+    lost = message(MISSING, 2)
+    with pytest.raises(UndeliverableError, match=MISSING) as caught:
+        await rig.bus.send([message(A, 1), lost, message(B, 3)])
+    assert caught.value.undelivered == lost
+    assert rig.sent() == 1
+    await rig.bus.send([message(B, 3)])
+    assert await rig.receive(A, 1) == [message(A, 1)]
+    assert await rig.receive(B, 1) == [message(B, 3)]
+
+
+@pytest.mark.parametrize("size", [262_144, 400_000, 2_000_000])
+async def test_a_message_too_large_is_undeliverable_and_named_and_blocks_no_other(
+    rig: BusRig, size: int
+) -> None:
+    large = message(A, 2, b"x" * size)
+    with pytest.raises(UndeliverableError) as caught:
+        await rig.bus.send([message(A, 1), large, message(A, 3)])
+    assert caught.value.undelivered == large
+    await rig.bus.send([message(A, 3)])
+    assert await rig.receive(A, 2) == [message(A, 1), message(A, 3)]
+
+
+async def test_a_busy_bus_is_unavailable_and_takes_the_same_message_later(rig: BusRig) -> None:
+    await rig.bus.send([message(A, 1)])
+    rig.make_busy(A)
+    with pytest.raises(BusUnavailableError, match=A):
+        await rig.bus.send([message(A, 2)])
+    await rig.bus.send([message(A, 2)])
+    assert await rig.receive(A, 2) == [message(A, 1), message(A, 2)]
+    assert rig.sent() == 2
+
+
+async def test_a_scheduled_message_comes_at_its_time_and_not_before(rig: BusRig) -> None:
+    at = rig.clock.now() + timedelta(seconds=0.6)
+    later = Message(A, "later", b"{}", scheduled_at=at)
+    await rig.bus.send([later, message(A, 2)])
+    assert [m.message_id for m in await rig.receive(A, 1)] == ["order-1/2/0"]
+    await rig.wait(0.7)
+    assert [m.message_id for m in await rig.receive(A, 1)] == ["later"]
+
+
+async def test_a_message_lives_no_longer_than_asked_to_the_millisecond(rig: BusRig) -> None:
+    short = Message(A, "short", b"{}", time_to_live=timedelta(milliseconds=300))
+    past = Message(A, "past", b"{}", time_to_live=timedelta(seconds=-5))
+    long = Message(A, "long", b"{}", time_to_live=timedelta(days=365))
+    await rig.bus.send([short, past, long])
+    await rig.wait(0.5)
+    assert [m.message_id for m in await rig.receive(A, 1)] == ["long"]
+
+
+async def test_a_repeated_message_id_is_swallowed_only_where_detection_is_on(rig: BusRig) -> None:
+    for queue in (WITH_DETECTION, B):
+        await rig.bus.send([message(queue, 1, b"first"), message(queue, 2)])
+        await rig.bus.send([message(queue, 1, b"again"), message(queue, 3)])
+    assert [m.body for m in await rig.receive(WITH_DETECTION, 3)] == [b"first", b"{}", b"{}"]
+    assert len(await rig.receive(B, 4)) == 4
+
+
+async def test_many_tasks_may_send_at_once(rig: BusRig) -> None:
+    sent = [message(QUEUES[n % 3], n) for n in range(60)]
+    await asyncio.gather(*(rig.bus.send([one]) for one in sent))
+    for queue in QUEUES:
+        ids = {m.message_id for m in await rig.receive(queue, 20)}
+        assert ids == {m.message_id for m in sent if m.queue == queue}
