@@ -1,0 +1,39 @@
+"""function_app.py, indexed once, apart from the module that an embedded host imports."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def module() -> ModuleType:
+    """Return a copy of the module of its own."""
+    spec = importlib.util.spec_from_file_location("function_app_indexed", ROOT / "function_app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@functools.cache
+def functions() -> Mapping[str, Any]:
+    """Return the functions by name. The SDK lets an app be indexed once only."""
+    return {one.get_function_name(): one for one in module().app.get_functions()}
+
+
+@functools.cache
+def bindings() -> Mapping[str, Mapping[str, Any]]:
+    """Return each function's one binding, as the host is told of it."""
+    told = {name: json.loads(one.get_function_json()) for name, one in functions().items()}
+    assert all(len(one["bindings"]) == 1 for one in told.values())
+    assert {one["scriptFile"] for one in told.values()} == {"function_app.py"}
+    return {name: one["bindings"][0] for name, one in told.items()}

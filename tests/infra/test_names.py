@@ -1,0 +1,125 @@
+"""One list of queues: bindings, settings, the emulator's Config.json and the code agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orders
+from samples.remote_services import RemoteServices
+from sas.config import CONNECTION, QUEUE_SETTINGS, read_config, read_queues
+from sas.domain.queues import Queues
+from tests.indexed_functions import bindings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+NAMESPACE: dict[str, Any] = json.loads((ROOT / "infra/emulator/Config.json").read_text())[
+    "UserConfig"
+]["Namespaces"][0]
+EMULATED: dict[str, dict[str, Any]] = {
+    queue["Name"]: queue["Properties"] for queue in NAMESPACE["Queues"]
+}
+RESPONSES = {"responses-web-shop", "responses-wholesale"}
+INTERNAL = {
+    "orders",
+    "scheduler",
+    "agent-inventory",
+    "agent-payment",
+    "agent-shipping",
+    "agent-replies",
+    "operator-alerts",
+    "orders-rejected",
+    "dead-letters",
+}
+
+
+def expand(text: str) -> str:
+    """Return a binding's text with its %SETTINGS% filled in, as a host does."""
+    return re.sub(r"%([^%]+)%", lambda found: SETTINGS[found.group(1)], text)
+
+
+def bound() -> set[str]:
+    return {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+
+
+def test_the_names_in_the_code_are_those_of_the_settings() -> None:
+    assert read_queues(SETTINGS) == Queues()
+    assert set(QUEUE_SETTINGS.values()) <= set(SETTINGS)
+
+
+def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
+    named = {name for name in SETTINGS if name.startswith("SAS_QUEUE_")}
+    assert named == set(QUEUE_SETTINGS.values())
+
+
+def test_every_binding_is_a_queue_of_the_code() -> None:
+    queues = Queues()
+    assert bound() == {
+        queues.orders,
+        queues.scheduler,
+        queues.replies,
+        queues.dead_letters,
+        *(queues.agent(name) for name in orders.AGENTS),
+    }
+
+
+def test_the_emulator_has_every_queue_and_no_other() -> None:
+    assert set(EMULATED) == INTERNAL | RESPONSES
+    assert bound() <= set(EMULATED)
+    assert {Queues().alerts, Queues().rejected} <= set(EMULATED)
+
+
+def test_response_queues_have_the_prefix_and_internal_ones_have_not() -> None:
+    queues = Queues()
+    assert all(queues.check_reply_queue(name) == name for name in RESPONSES)
+    assert not any(name.startswith(queues.response_prefix) for name in INTERNAL)
+
+
+@pytest.mark.parametrize("name", sorted(set(EMULATED) - {"dead-letters"}))
+def test_every_queue_forwards_its_dead_letters(name: str) -> None:
+    assert EMULATED[name]["ForwardDeadLetteredMessagesTo"] == "dead-letters"
+
+
+def test_dead_letters_forwards_to_nobody() -> None:
+    assert EMULATED["dead-letters"]["ForwardDeadLetteredMessagesTo"] == ""
+
+
+def test_duplicate_detection_is_off_where_two_applications_may_send_one_id() -> None:
+    off = {name for name, one in EMULATED.items() if not one["RequiresDuplicateDetection"]}
+    assert off == {"orders", "dead-letters"}
+
+
+def test_nothing_expires_unseen_but_requests_to_agents() -> None:
+    dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
+    assert dropped == {n for n in EMULATED if n in {f"agent-{a}" for a in orders.AGENTS}}
+
+
+def test_the_connection_of_the_bindings_is_a_setting() -> None:
+    named = {one["connection"] for one in bindings().values() if "connection" in one}
+    assert named == {CONNECTION}
+    assert CONNECTION in SETTINGS
+
+
+def test_every_placeholder_of_a_binding_is_a_setting() -> None:
+    text = json.dumps(list(bindings().values()))
+    assert set(re.findall(r"%([^%]+)%", text)) <= set(SETTINGS)
+
+
+def test_the_local_settings_are_complete_and_right() -> None:
+    config = read_config(SETTINGS)
+    assert config.service_bus.connection_string is not None
+    assert "UseDevelopmentEmulator=true" in config.service_bus.connection_string
+    assert config.tables.connection_string == "UseDevelopmentStorage=true"
+    assert set(orders.business(SETTINGS).agents) == set(orders.AGENTS)
+    assert SETTINGS["FUNCTIONS_WORKER_RUNTIME"] == "python"
+    assert len(SETTINGS["SAS_SUPERVISOR_SCHEDULE"].split()) == 6
+
+
+def test_every_service_of_the_sample_has_an_address_in_the_settings() -> None:
+    names = {f"ORDERS_{name.upper()}_URL" for name in ("stock", "payment", "shipping")}
+    assert names <= set(SETTINGS)
+    assert RemoteServices.__doc__

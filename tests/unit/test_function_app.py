@@ -1,0 +1,212 @@
+"""``function_app.py``: thin triggers, bound to the queues that the settings name."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+from typing import Any
+
+import azure.functions as func
+import pytest
+
+import orders
+from sas.actors.deadletters import DeadLetter
+from tests.indexed_functions import ROOT, bindings, functions, module
+
+TREE = ast.parse((ROOT / "function_app.py").read_text(encoding="utf-8"))
+QUEUES = {
+    "submission": "%SAS_QUEUE_ORDERS%",
+    "scheduler": "%SAS_QUEUE_SCHEDULER%",
+    "replies": "%SAS_QUEUE_AGENT_REPLIES%",
+    "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
+    "agent_inventory": "%SAS_QUEUE_AGENT_PREFIX%inventory",
+    "agent_payment": "%SAS_QUEUE_AGENT_PREFIX%payment",
+    "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
+}
+MAY_IMPORT = {
+    "__future__",
+    "azure.functions",
+    "collections.abc",
+    "functools",
+    "orders",
+    "sas.actors.deadletters",
+    "sas.bootstrap",
+    "sas.config",
+}
+FUNCTIONS = functions()
+
+
+def test_there_are_these_functions_and_no_others() -> None:
+    assert set(FUNCTIONS) == {*QUEUES, "supervisor"}
+
+
+@pytest.mark.parametrize(("name", "queue"), QUEUES.items())
+def test_a_function_is_bound_to_its_queue_by_setting(name: str, queue: str) -> None:
+    bound = bindings()[name]
+    assert bound["type"] == "serviceBusTrigger"
+    assert bound["queueName"] == queue
+    assert bound["connection"] == "ServiceBus"
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_a_body_comes_as_bytes_so_that_no_encoding_is_mangled(name: str) -> None:
+    assert bindings()[name]["dataType"] == "BINARY"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_its_trigger_and_no_other_binding(name: str) -> None:
+    assert bindings()[name]["direction"] == "IN"
+
+
+def test_the_supervisor_runs_on_the_schedule_of_the_settings() -> None:
+    bound = bindings()["supervisor"]
+    assert bound["type"] == "timerTrigger"
+    assert bound["schedule"] == "%SAS_SUPERVISOR_SCHEDULE%"
+    assert bound["useMonitor"] is False
+
+
+def test_every_agent_of_the_business_has_a_function_and_each_calls_its_own_agent() -> None:
+    assert {f"agent_{name}" for name in orders.AGENTS} <= set(FUNCTIONS)
+    assert set(orders.AGENTS) == set(orders.business(_SERVICES).workflows.agents())
+
+
+def test_nothing_is_imported_but_what_triggers_need() -> None:
+    imported: set[str] = set()
+    for node in ast.walk(TREE):
+        if isinstance(node, ast.Import):
+            imported.update(name.name for name in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(node.module or "")
+    assert imported <= MAY_IMPORT
+
+
+def test_nothing_is_decided_here() -> None:
+    """No branch, no handler of errors, and one loop: over the agents' names."""
+    refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With, ast.Lambda)
+    found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
+    assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
+    loops = [n for n in ast.walk(TREE) if isinstance(n, ast.For | ast.AsyncFor | ast.comprehension)]
+    assert len(loops) == 1
+    assert isinstance(loops[0], ast.For)
+    assert ast.unparse(loops[0].iter) == "orders.AGENTS"
+    assert len(loops[0].body) == 1
+
+
+@pytest.mark.parametrize("node", [*(n for n in ast.walk(TREE) if isinstance(n, ast.FunctionDef))])
+def test_every_helper_is_short(node: ast.FunctionDef) -> None:
+    assert len(_statements(node)) <= 6, node.name
+
+
+@pytest.mark.parametrize(
+    "node", [*(n for n in ast.walk(TREE) if isinstance(n, ast.AsyncFunctionDef))]
+)
+def test_every_function_decodes_calls_an_actor_and_returns(node: ast.AsyncFunctionDef) -> None:
+    statements = _statements(node)
+    assert len(statements) <= 3, node.name
+    awaits = [one for one in ast.walk(node) if isinstance(one, ast.Await)]
+    assert len(awaits) == 1, f"{node.name} awaits one actor"
+    called = ast.unparse(awaits[0].value)
+    assert called.startswith("application()."), called
+    assert isinstance(statements[-1], ast.Expr)
+
+
+def test_no_function_returns_anything_to_the_host() -> None:
+    functions = [n for n in ast.walk(TREE) if isinstance(n, ast.AsyncFunctionDef)]
+    returns = [n for one in functions for n in ast.walk(one) if isinstance(n, ast.Return)]
+    assert returns == []
+
+
+def _statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    body = node.body
+    is_docstring = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return body[1:] if is_docstring else body
+
+
+class Seen:
+    """An application that remembers what its actors were called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.submitter = SimpleNamespace(handle=self._as("submission"))
+        self.scheduler = SimpleNamespace(
+            handle=self._as("scheduler"), handle_reply=self._as("replies")
+        )
+        self.agents = {
+            name: SimpleNamespace(handle=self._as(f"agent_{name}")) for name in orders.AGENTS
+        }
+        self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
+        self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
+
+    def _as(self, name: str) -> Any:
+        async def called(*arguments: Any) -> None:
+            self.calls.append((name, arguments))
+
+        return called
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    application = Seen()
+    monkeypatch.setattr(module(), "application", lambda: application)
+    return application
+
+
+def message(**members: Any) -> func.ServiceBusMessage:
+    """Return a message as the worker makes it."""
+    body = members.pop("body", b"\xff{}")
+    properties = members.pop("application_properties", {})
+    made: Any = func.servicebus.ServiceBusMessage  # the concrete class is the package's own
+    return made(  # type: ignore[no-any-return]
+        body=body,
+        trigger_metadata=None,
+        application_properties=properties,
+        user_properties=properties,
+        message_id="m-1",
+        **members,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in QUEUES if name != "deadletters"])
+async def test_a_message_goes_to_its_actor_byte_for_byte_with_its_id(seen: Seen, name: str) -> None:
+    await FUNCTIONS[name].get_user_function()(message())
+    assert seen.calls == [(name, (b"\xff{}", "m-1"))]
+
+
+async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -> None:
+    properties = {
+        "DeadLetterReason": "MaxDeliveryCountExceeded",
+        "DeadLetterErrorDescription": "5 times",
+    }
+    letter = message(application_properties=properties, dead_letter_source="orders")
+    await FUNCTIONS["deadletters"].get_user_function()(letter)
+    expected = DeadLetter(b"\xff{}", "m-1", "orders", "MaxDeliveryCountExceeded", "5 times")
+    assert seen.calls == [("deadletters", (expected,))]
+
+
+async def test_a_dead_letter_without_reasons_goes_all_the_same(seen: Seen) -> None:
+    await FUNCTIONS["deadletters"].get_user_function()(message())
+    assert seen.calls == [("deadletters", (DeadLetter(b"\xff{}", "m-1", None, None, None),))]
+
+
+async def test_the_timer_has_the_supervisor_sweep(seen: Seen) -> None:
+    await FUNCTIONS["supervisor"].get_user_function()(None)
+    assert seen.calls == [("supervisor", ())]
+
+
+async def test_what_an_actor_raises_reaches_the_host(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise ConnectionError("down")
+
+    monkeypatch.setattr(seen.submitter, "handle", fails)
+    with pytest.raises(ConnectionError):
+        await FUNCTIONS["submission"].get_user_function()(message())
+
+
+_SERVICES = {
+    "ORDERS_STOCK_URL": "http://127.0.0.1:1",
+    "ORDERS_PAYMENT_URL": "http://127.0.0.1:1",
+    "ORDERS_SHIPPING_URL": "http://127.0.0.1:1",
+}
