@@ -10,6 +10,8 @@ import msgspec
 from sas.codec.strict import convert
 
 CURRENCY = "USD"
+AMOUNT_MAX = 1_000_000_000
+"""Highest price of one piece, and highest freight: beyond, sums would no longer be exact."""
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
@@ -53,13 +55,15 @@ def check(payload: bytes) -> OrderContent:
     """
     content = convert(payload, OrderContent)
     for number, line in enumerate(content.lines):
-        if line.unit_price < 0:
-            raise ValueError(f"Expected `unit_price` >= 0 - at `$.lines[{number}].unit_price`")
-        if not 0 <= line.discount <= 1:
-            raise ValueError(f"Expected `discount` from 0 to 1 - at `$.lines[{number}].discount`")
-    if content.freight < 0:
-        raise ValueError("Expected `freight` >= 0 - at `$.freight`")
+        _check_between(line.unit_price, AMOUNT_MAX, f"lines[{number}].unit_price")
+        _check_between(line.discount, 1, f"lines[{number}].discount")
+    _check_between(content.freight, AMOUNT_MAX, "freight")
     return content
+
+
+def _check_between(value: Decimal, most: int, where: str) -> None:
+    if not value.is_finite() or not 0 <= value <= most:
+        raise ValueError(f"Expected a number from 0 to {most:,} - at `$.{where}`")
 
 
 def amount_due(order: Any) -> str:
