@@ -1,0 +1,181 @@
+"""Settings: each default, each refusal with the name of the setting in its sentence."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+
+import orders
+from sas.bootstrap import assemble
+from sas.config import SettingError, read_config, read_queues
+from sas.domain.queues import Queues
+from sas.domain.workflow import WorkflowError
+from sas.ports import Business
+from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
+
+BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
+LEAST = {"ServiceBus": BUS, "AzureWebJobsStorage": "UseDevelopmentStorage=true"}
+
+
+def test_the_least_settings_are_two_connections() -> None:
+    config = read_config(LEAST)
+    assert config.service_bus.connection_string == BUS
+    assert config.tables.connection_string == "UseDevelopmentStorage=true"
+    assert config.table == "orders"
+    assert config.shards == 16
+    assert config.queues == Queues()
+    assert config.order_bytes_max == 256 * 1024
+    assert config.supervisor_lease == timedelta(seconds=60)
+    assert (config.agent_first_delay, config.agent_delay_max) == (0.2, 10.0)
+    assert config.source == "/scheduler-agent-supervisor"
+
+
+def test_the_environment_is_what_is_read_where_nothing_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in LEAST.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SAS_TABLE", "fromhere")
+    assert read_config().table == "fromhere"
+
+
+def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
+    given = {
+        "SAS_QUEUE_ORDERS": "a",
+        "SAS_QUEUE_SCHEDULER": "b",
+        "SAS_QUEUE_AGENT_REPLIES": "c",
+        "SAS_QUEUE_OPERATOR_ALERTS": "d",
+        "SAS_QUEUE_ORDERS_REJECTED": "e",
+        "SAS_QUEUE_DEAD_LETTERS": "f",
+        "SAS_QUEUE_AGENT_PREFIX": "g-",
+        "SAS_QUEUE_RESPONSE_PREFIX": "h-",
+    }
+    assert read_queues(given) == Queues("a", "b", "c", "d", "e", "f", "g-", "h-")
+    assert read_queues(dict.fromkeys(given, "")) == Queues()
+
+
+@pytest.mark.parametrize("name", ["ServiceBus", "AzureWebJobsServiceBus"])
+def test_a_connection_is_found_under_either_of_its_names(name: str) -> None:
+    settings = {"AzureWebJobsStorage": "x", name: BUS}
+    assert read_config(settings).service_bus.connection_string == BUS
+
+
+def test_identities_take_the_place_of_connection_strings() -> None:
+    config = read_config(
+        {
+            "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
+            "ServiceBus__clientId": "bus-id",
+            "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
+            "SAS_TABLES__clientId": "table-id",
+        }
+    )
+    assert config.service_bus.connection_string is None
+    assert config.service_bus.address == "ns.servicebus.windows.net"
+    assert config.service_bus.client_id == "bus-id"
+    assert config.tables.address == "https://a.table.core.windows.net"
+    assert config.tables.client_id == "table-id"
+
+
+def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
+    assert read_config(LEAST | {"SAS_TABLES": "mine"}).tables.connection_string == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"ServiceBus": ""}, "ServiceBus"),
+        ({"AzureWebJobsStorage": ""}, "SAS_TABLES"),
+        ({"SAS_TABLE": "a"}, "SAS_TABLE"),
+        ({"SAS_TABLE": ""}, "SAS_TABLE"),
+        ({"SAS_TABLE": "1abc"}, "SAS_TABLE"),
+        ({"SAS_TABLE": "with-dash"}, "SAS_TABLE"),
+        ({"SAS_TABLE": "größe"}, "SAS_TABLE"),
+        ({"SAS_TABLE": "x" * 64}, "SAS_TABLE"),
+        ({"SAS_SHARDS": "0"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": "257"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": "-1"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
+        ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
+        ({"SAS_ORDER_BYTES_MAX": "480001"}, "SAS_ORDER_BYTES_MAX"),
+        ({"SAS_SUPERVISOR_LEASE_SECONDS": "0"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
+        ({"SAS_SUPERVISOR_LEASE_SECONDS": "soon"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
+        ({"SAS_AGENT_FIRST_DELAY_SECONDS": "nan"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
+        ({"SAS_AGENT_FIRST_DELAY_SECONDS": "-1"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
+        ({"SAS_AGENT_DELAY_MAX_SECONDS": "inf"}, "SAS_AGENT_DELAY_MAX_SECONDS"),
+        ({"SAS_AGENT_DELAY_MAX_SECONDS": "86400"}, "SAS_AGENT_DELAY_MAX_SECONDS"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        read_config(LEAST | given)
+
+
+@pytest.mark.parametrize("shards", ["1", "16", "256"])
+def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
+    assert read_config(LEAST | {"SAS_SHARDS": shards}).shards == int(shards)
+
+
+def test_an_instance_is_named_after_its_machine_and_process() -> None:
+    by_name = read_config(LEAST | {"SAS_INSTANCE": "i" * 100}).instance
+    assert by_name == f"{'i' * 40}:{os.getpid()}"
+    in_azure = read_config(LEAST | {"WEBSITE_INSTANCE_ID": "abc"}).instance
+    assert in_azure == f"abc:{os.getpid()}"
+    assert read_config(LEAST).instance.endswith(f":{os.getpid()}")
+
+
+def test_an_application_without_an_agent_that_a_step_names_does_not_start() -> None:
+    made = kit(CHAIN)
+    lacking = Business(made.business.workflows, {"stock": ScriptedAgent()})
+    with pytest.raises(WorkflowError, match="payment"):
+        assemble(made.context, lacking, read_config(LEAST))
+
+
+def test_an_application_has_an_actor_for_every_agent() -> None:
+    made = kit(CHAIN)
+    application = assemble(made.context, made.business, read_config(LEAST))
+    assert set(application.agents) == {"stock", "payment"}
+
+
+URLS = {
+    "ORDERS_STOCK_URL": "http://127.0.0.1:1",
+    "ORDERS_PAYMENT_URL": "https://payment.example",
+    "ORDERS_SHIPPING_URL": "http://127.0.0.1:3",
+}
+
+
+def test_the_business_of_the_sample_has_an_agent_for_every_step() -> None:
+    business = orders.business(URLS)
+    assert business.workflows.agents() == set(business.agents) == set(orders.AGENTS)
+    assert {workflow.name for workflow in business.workflows} == set(business.checks)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"ORDERS_STOCK_URL": ""}, "ORDERS_STOCK_URL"),
+        ({"ORDERS_PAYMENT_URL": "ftp://x"}, "ORDERS_PAYMENT_URL"),
+        ({"ORDERS_SHIPPING_URL": "127.0.0.1:3"}, "ORDERS_SHIPPING_URL"),
+        ({"ORDERS_TIME_ALLOWED_SECONDS": "0"}, "ORDERS_TIME_ALLOWED_SECONDS"),
+        ({"ORDERS_TIME_ALLOWED_SECONDS": "86401"}, "ORDERS_TIME_ALLOWED_SECONDS"),
+        ({"ORDERS_TIME_ALLOWED_SECONDS": "nan"}, "ORDERS_TIME_ALLOWED_SECONDS"),
+        ({"ORDERS_ATTEMPT_SECONDS": "x"}, "ORDERS_ATTEMPT_SECONDS"),
+    ],
+)
+def test_a_wrong_setting_of_the_business_is_refused_by_name(
+    given: dict[str, str], named: str
+) -> None:
+    with pytest.raises(SettingError, match=named):
+        orders.business(URLS | given)
+
+
+def test_the_time_allowed_is_a_setting() -> None:
+    business = orders.business(URLS | {"ORDERS_TIME_ALLOWED_SECONDS": "7.5"})
+    for workflow in business.workflows:
+        assert {step.time_allowed for step in workflow.steps} == {timedelta(seconds=7.5)}
+        assert {step.undo.time_allowed for step in workflow.steps if step.undo} == {
+            timedelta(seconds=7.5)
+        }
