@@ -1,0 +1,214 @@
+"""Orders a second, latency, requests per order, import time: ``python -m benchmarks.orders``.
+
+Everything runs on this machine (broker, Azurite, one host process, services without
+faults), so absolute figures say as much about the machine as about the code. The
+comparable ones are ratios within one run. ``--memory 10000`` watches a host process grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.floor import bare_storage_cpu_ms
+from devstack.functions import Host
+from devstack.stack import Stack
+from samples.services.remote import RemoteServices
+from sas.adapters.servicebus import ServiceBus
+from sas.adapters.tables import TableStore
+from sas.client import NewOrder, OrdersClient, is_end
+from sas.domain.ids import parse_key_time
+
+PROJECT = Path(__file__).parents[1]
+REPLY_QUEUE = "responses-web-shop"
+IN_FLIGHT = (1, 10, 100)
+COUNTED_ORDERS = 20
+CLOCK_TICKS = 100.0
+
+
+@dataclass(slots=True)
+class Run:
+    """Latencies of completed orders, in seconds, and how long all took.
+
+    ``done`` is from submitting to the commit that completed the order (the event's own time),
+    ``told`` until this client had the event; the SDK's receiver polls, and so comes later.
+    """
+
+    in_flight: int
+    seconds: float = 0.0
+    sent_at: dict[str, float] = field(default_factory=dict)
+    done: list[float] = field(default_factory=list)
+    told: list[float] = field(default_factory=list)
+
+    def percentile(self, latencies: list[float], share: float) -> float:
+        """Return the latency that this share of orders did not exceed, in milliseconds."""
+        ordered = sorted(latencies)
+        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def content() -> dict[str, Any]:
+    """Return the first real order's content."""
+    lines = (PROJECT / "samples" / "northwind-orders.jsonl").read_text(encoding="utf-8")
+    order: dict[str, Any] = json.loads(lines.split("\n", 1)[0])
+    del order["order_id"]
+    return order
+
+
+async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) -> None:
+    """Keep ``in_flight`` orders under way until ``orders`` have completed."""
+    order = content()
+    ids = [f"{prefix}-{number}" for number in range(orders)]
+    waiting = iter(ids)
+    begun = time.perf_counter()
+
+    async def send(count: int) -> None:
+        batch = [order_id for _, order_id in zip(range(count), waiting, strict=False)]
+        if batch:
+            now = time.time()
+            run.sent_at.update(dict.fromkeys(batch, now))
+            await client.submit_many([NewOrder(order_id, order) for order_id in batch])
+
+    await send(run.in_flight)
+    async for told in client.follow(ids, patience_seconds=60):
+        sent = run.sent_at.get(told.data.order_id)
+        if is_end(told) and sent is not None:
+            run.told.append(time.time() - sent)
+            run.done.append(parse_key_time(told.time).timestamp() - sent)
+            await send(1)
+    run.seconds = time.perf_counter() - begun
+
+
+async def speed(orders: int) -> None:
+    """Print orders a second and latency at several numbers in flight, and CPU per order."""
+    async with (
+        RemoteServices() as remote,
+        Stack(PROJECT, settings=_settings(remote), groups={"app": []}) as stack,
+        OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
+    ):
+        await closed_loop(client, Run(4), 20, "warm")
+        print("in flight   orders/s   done p50, p99 ms   told p50, p99 ms   orders")
+        for in_flight in IN_FLIGHT:
+            run = Run(in_flight)
+            count = min(orders, 20 * in_flight) if in_flight < 100 else orders
+            cpu = {child.name: _cpu_s(child.pid) for child in stack.children()}
+            await closed_loop(client, run, count, f"b{in_flight}")
+            shown = "".join(
+                f"{run.percentile(latencies, 0.5):9.0f} {run.percentile(latencies, 0.99):9.0f}"
+                for latencies in (run.done, run.told)
+            )
+            print(f"{in_flight:9} {count / run.seconds:10.1f}{shown} {count:8}")
+        spent = {c.name: 1000 * (_cpu_s(c.pid) - cpu[c.name]) / count for c in stack.children()}
+        bare = await bare_storage_cpu_ms(stack.storage_connection)
+    print("CPU ms per order at 100 in flight: " + _listed(spent, "{:.1f}"))
+    host = next(value for name, value in spent.items() if name.startswith("host"))
+    print(
+        f"the same storage requests by the bare SDK: {bare:.1f} ms; host / bare = {host / bare:.2f}"
+    )
+
+
+async def counts() -> None:
+    """Print storage requests and Service Bus messages per order, without sweeps."""
+    async with RemoteServices() as remote:
+        stack = Stack(PROJECT, settings=_settings(remote), groups={})
+        async with stack:
+            settings = stack.host_settings()
+            async with (
+                Host(PROJECT, settings=settings, without=["supervisor"]),
+                OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
+            ):
+                import function_app  # noqa: PLC0415  the host has set its environment by now
+
+                application = function_app.application()
+                await closed_loop(client, Run(4), COUNTED_ORDERS, "first")
+                store, bus = application.context.store, application.context.bus
+                if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
+                    raise TypeError("counted are the real adapters only")
+                meter = store.table.meter
+                before = (meter.requests, bus.sent)
+                await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
+                storage = (meter.requests - before[0]) / COUNTED_ORDERS
+                messages = (bus.sent - before[1]) / COUNTED_ORDERS + 1
+                await application.close()
+    print(f"per three-step order: {storage:.2f} storage requests, {messages:.2f} messages sent")
+
+
+def import_time() -> None:
+    """Print how long importing function_app takes, against an empty interpreter."""
+    empty = statistics.median(_seconds_of("pass") for _ in range(5))
+    app = statistics.median(_seconds_of("import function_app") for _ in range(5))
+    print(
+        f"import of function_app: {1000 * (app - empty):.0f} ms "
+        f"(an interpreter alone {1000 * empty:.0f} ms)"
+    )
+
+
+async def memory(orders: int) -> None:
+    """Print the memory of a host process every thousand orders, and how it grew."""
+    async with (
+        RemoteServices() as remote,
+        Stack(PROJECT, settings=_settings(remote), groups={"app": []}) as stack,
+        OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
+    ):
+        pid = stack.group("app")[0].pid
+        sizes: list[int] = []
+        for thousand in range(-(-orders // 1000)):
+            await closed_loop(client, Run(60), 1000, f"m{thousand}")
+            sizes.append(_rss_kib(pid))
+            print(f"{1000 * (thousand + 1):7} orders: {sizes[-1] / 1024:.1f} MiB", flush=True)
+    print(f"host process after {orders} orders / after 1000: {sizes[-1] / sizes[0]:.3f}")
+
+
+def _settings(remote: RemoteServices) -> dict[str, str]:
+    return {
+        "ORDERS_STOCK_URL": remote.stock_url,
+        "ORDERS_PAYMENT_URL": remote.payment_url,
+        "ORDERS_SHIPPING_URL": remote.shipping_url,
+        "ORDERS_TIME_ALLOWED_SECONDS": "60",
+    }
+
+
+def _listed(values: dict[str, float], form: str) -> str:
+    return ", ".join(f"{name} {form.format(value)}" for name, value in values.items())
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def _rss_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def _seconds_of(code: str) -> float:
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT, capture_output=True)  # noqa: S603
+    return time.perf_counter() - begun
+
+
+def main() -> int:
+    """Run the measurements."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.orders", description=__doc__)
+    parser.add_argument("--orders", type=int, default=300, help="orders at 100 in flight")
+    parser.add_argument("--memory", type=int, help="watch memory over this many orders instead")
+    options = parser.parse_args()
+    if options.memory:
+        asyncio.run(memory(options.memory))
+        return 0
+    import_time()
+    asyncio.run(counts())
+    asyncio.run(speed(options.orders))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
