@@ -10,7 +10,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -53,8 +53,7 @@ class HttpService:
                 headers={"Idempotency-Key": key},
                 allow_redirects=False,
             ) as answer:
-                data = await answer.content.read(ANSWER_BYTES_MAX + 1)
-                return self._outcome(answer, data)
+                return self._outcome(answer, await _read(answer))
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             what = str(broken) or type(broken).__name__
             raise TransientError(f"{self._name} could not be reached: {what}"[:500]) from None
@@ -74,27 +73,54 @@ class HttpService:
         return session
 
     def _outcome(self, answer: aiohttp.ClientResponse, data: bytes) -> Any:
-        said = _json(data)
         if 200 <= answer.status < 300:
-            if said is None and data:
-                raise TransientError(f"{self._name} answered {answer.status} with no JSON")
-            return said
-        problem = said if isinstance(said, dict) else {}
+            try:
+                return _json(data) if data else None
+            except ValueError:
+                raise TransientError(
+                    f"{self._name} answered {answer.status} with no JSON"
+                ) from None
+        problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
             raise TransientError(f"{self._name} answered {answer.status}: {text}", asked)
-        code = str(problem.get("type") or f"http-{answer.status}").rpartition(":")[2]
+        code = str(problem.get("type") or "about:blank").rpartition(":")[2]
+        code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")
 
 
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """Return an answer's body, or as much of it as shows that it is too large."""
+    data = bytearray()
+    async for piece in answer.content.iter_any():
+        data += piece
+        if len(data) > ANSWER_BYTES_MAX:
+            break
+    return bytes(data)
+
+
 def _json(data: bytes) -> Any:
+    """Return what the bytes say; ValueError for what is no JSON, NaN included."""
     if len(data) > ANSWER_BYTES_MAX:
-        return None
+        raise ValueError(f"over {ANSWER_BYTES_MAX:,} bytes")
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _problem(data: bytes) -> dict[str, Any]:
+    """Return the members of a problem (RFC 9457); none of anything else."""
+    try:
+        said = _json(data)
     except ValueError:
-        return None
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _retry_after(text: str | None) -> timedelta | None:
@@ -102,7 +128,7 @@ def _retry_after(text: str | None) -> timedelta | None:
     if text is None:
         return None
     if text.strip().isdecimal():
-        return timedelta(seconds=min(int(text), 86_400))
+        return timedelta(seconds=min(float(text), 86_400.0))
     try:
         moment = parsedate_to_datetime(text)
     except ValueError:
