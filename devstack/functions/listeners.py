@@ -1,7 +1,7 @@
 """From a Service Bus trigger to what receives for it: a pump, a batch pump or a session pump."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from azure.functions.meta import Datum
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
@@ -76,20 +76,30 @@ class Listener:
         )
 
     async def _one(self, message: ServiceBusReceivedMessage) -> bool:
-        datum, found = metadata.single(message, binary=self.trigger.binary)
         count = metadata.delivery_count(message)
         reason = f"Message {message.message_id} of {self.trigger.queue}, delivery {count}"
-        return await self._invoke(datum, found, reason)
+        return await self._invoke(
+            lambda: metadata.single(message, binary=self.trigger.binary), reason
+        )
 
     async def _many(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
-        datum, found = metadata.batch(messages, binary=self.trigger.binary)
-        return await self._invoke(datum, found, f"{len(messages)} messages of {self.trigger.queue}")
+        reason = f"{len(messages)} messages of {self.trigger.queue}"
+        return await self._invoke(
+            lambda: metadata.batch(messages, binary=self.trigger.binary), reason
+        )
 
-    async def _invoke(self, datum: Datum, found: Mapping[str, Datum], reason: str) -> bool:
+    async def _invoke(
+        self, convert: Callable[[], tuple[Datum, metadata.Metadata]], reason: str
+    ) -> bool:
         try:
+            datum, found = convert()
             result = await self._invoker.invoke(self.function, datum, found, reason=reason)
-            await self._clients.send_outputs(self.function, result)
         except Exception as error:  # noqa: BLE001  # any failure abandons; the invoker logged it
-            _log.debug("abandoning after %r", error)
+            _log.debug("%s: abandoning after %r", reason, error)
+            return False
+        try:
+            await self._clients.send_outputs(self.function, result)
+        except Exception:  # noqa: BLE001  # any failure abandons
+            _log.exception("%s: its output could not be sent; abandoning", reason)
             return False
         return True

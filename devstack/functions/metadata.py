@@ -118,7 +118,9 @@ def override(metadata: Metadata, body: str) -> None:
         return
     try:
         members = json.loads(text, parse_float=str, parse_int=str)
-    except ValueError:
+        # Read again for them: numbers inside an object keep their JSON form.
+        objects = json.loads(text) if any(isinstance(v, dict) for v in members.values()) else {}
+    except (ValueError, RecursionError):  # the host swallows whatever goes wrong here
         return
     existing = {name.lower(): name for name in metadata}
     for member, value in members.items():
@@ -126,8 +128,7 @@ def override(metadata: Metadata, body: str) -> None:
             continue
         name = existing.setdefault(member.lower(), member)
         if isinstance(value, dict):
-            # Read again: numbers inside an object keep their JSON form.
-            metadata[name] = Datum(json.dumps(json.loads(text)[member]), "json")
+            metadata[name] = Datum(json.dumps(objects[member]), "json")
         else:
             metadata[name] = Datum(str(value), "string")
 

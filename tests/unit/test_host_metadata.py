@@ -1,0 +1,106 @@
+"""Trigger metadata as the extension and the host's gRPC conversion give it."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import azure.functions as func
+import pytest
+from azure.functions.meta import Datum
+from azure.functions.servicebus import ServiceBusMessageInConverter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devstack.functions.metadata import Metadata, decode_text, override
+
+
+def metadata() -> Metadata:
+    properties = Datum('{"kept": 1}', "json")
+    return {
+        "MessageId": Datum("m1", "string"),
+        "CorrelationId": Datum("true one", "string"),
+        "DeliveryCount": Datum("1", "json"),
+        "EnqueuedTimeUtc": Datum('"2026-03-14T12:00:00.123456"', "json"),
+        "ApplicationProperties": properties,
+        "UserProperties": properties,
+    }
+
+
+def message(body: str) -> func.ServiceBusMessage:
+    found = metadata()
+    override(found, body)
+    decoded: Any = ServiceBusMessageInConverter.decode(
+        Datum(body, "string"), trigger_metadata=found
+    )
+    assert isinstance(decoded, func.ServiceBusMessage)
+    return decoded
+
+
+def test_a_json_body_forges_the_metadata_whatever_the_case() -> None:
+    forged = message('{"correlationID": "forged", "messageid": 7}')
+    assert (forged.correlation_id, forged.message_id) == ("forged", "7")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "correlationId=x",
+        '["correlationId"]',
+        '{"correlationId": null}',
+        '{"correlationId": ["x"]}',
+        '{"correlationId": "x"',
+        '{"nested": {"correlationId": "x"}}',
+        "",
+        '{"correlationId": ' + "[" * 100_000 + "}",
+        '{"o": {"n": ' + "9" * 5000 + '}, "correlationId": "x"}',
+    ],
+)
+def test_other_bodies_leave_the_metadata_alone(body: str) -> None:
+    assert message(body).correlation_id == "true one"
+
+
+def test_a_member_named_application_properties_replaces_them_when_it_is_an_object() -> None:
+    found: Any = message('{"applicationProperties": {"a": 1.5}}')
+    assert found.application_properties == {"a": 1.5}
+    assert found.user_properties == {"kept": 1}
+
+
+def test_a_member_named_application_properties_that_is_no_object_fails_the_decoding() -> None:
+    with pytest.raises(ValueError, match="ApplicationProperties"):
+        message('{"ApplicationProperties": "text"}')
+
+
+def test_truth_values_arrive_as_dotnet_writes_them() -> None:
+    found = metadata()
+    override(found, '{"flag": true, "number": 1.50}')
+    assert (found["flag"].value, found["number"].value) == ("True", "1.50")
+
+
+def test_utc_times_are_naive_in_the_function_as_in_azure() -> None:
+    assert message("x").enqueued_time_utc == datetime(2026, 3, 14, 12, 0, 0, 123456)  # noqa: DTZ001
+
+
+def test_bytes_that_are_no_text_are_mangled() -> None:
+    assert decode_text(b"\xff\xfeok") == "\ufffd\ufffdok"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(body=st.dictionaries(st.text(), json_values) | json_values)
+def test_no_json_body_can_make_the_override_raise_or_drop_metadata(body: object) -> None:
+    found = metadata()
+    override(found, json.dumps(body))
+    assert set(metadata()) <= set(found)
+    assert all(datum.type in {"string", "json"} for datum in found.values())
+
+
+@given(body=st.text())
+def test_no_text_body_can_make_the_override_raise(body: str) -> None:
+    found = metadata()
+    override(found, "{" + body + "}")
+    assert set(metadata()) <= set(found)

@@ -1,0 +1,94 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devstack.functions.ncrontab import Schedule
+from devstack.functions.timespan import parse_timespan
+
+NOON = datetime(2026, 3, 14, 12, 0, 0, tzinfo=UTC)  # a Saturday
+
+
+def after(text: str, moment: datetime = NOON) -> str:
+    found = Schedule.parse(text).next_after(moment)
+    return found.strftime("%Y-%m-%d %H:%M:%S") if found else "never"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("*/5 * * * * *", "2026-03-14 12:00:05"),
+        ("0 */5 * * * *", "2026-03-14 12:05:00"),
+        ("*/5 * * * *", "2026-03-14 12:05:00"),
+        ("0 30 9 * * *", "2026-03-15 09:30:00"),
+        ("0 0 9-17 * * MON-FRI", "2026-03-16 09:00:00"),
+        ("0 0 0 1 jan *", "2027-01-01 00:00:00"),
+        ("0 0 0 29 2 *", "2028-02-29 00:00:00"),
+        ("0 0 0 * * 7", "2026-03-15 00:00:00"),
+        ("0 0 0 * * Sunday", "2026-03-15 00:00:00"),
+        ("10,50 1/20 * * * *", "2026-03-14 12:01:10"),
+        ("0 0 0 13 * 5", "2026-11-13 00:00:00"),
+    ],
+)
+def test_the_next_occurrence_is_the_one_the_calendar_says(text: str, expected: str) -> None:
+    assert after(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("* * *", "needs six fields"),
+        ("every 5 s", "needs six fields"),
+        ("60 * * * * *", "60 is no second"),
+        ("* * 24 * * *", "24 is no hour"),
+        ("* * * 0 * *", "0 is no day of the month"),
+        ("* * * * 13 *", "13 is no month"),
+        ("* * * * * 8", "8 is no day of the week"),
+        ("*/0 * * * * *", "A step of 0"),
+        ("30-10 * * * * *", "runs backwards"),
+        ("x * * * * *", "'x' is no second"),
+        ("1- * * * * *", "'1-' is no second"),
+        ("0 0 0 31 2 *", "never occurs"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_with_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Schedule.parse(text)
+
+
+def test_an_occurrence_is_never_the_moment_itself() -> None:
+    assert after("0 0 12 * * *") == "2026-03-15 12:00:00"
+    assert after("0 0 12 * * *", NOON - timedelta(microseconds=1)) == "2026-03-14 12:00:00"
+
+
+numbers = st.integers(0, 59)
+
+
+@given(
+    second=numbers,
+    minute=numbers,
+    hour=st.integers(0, 23),
+    start=st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)),  # noqa: DTZ001
+)
+def test_a_daily_schedule_comes_within_a_day_and_at_its_time(
+    second: int, minute: int, hour: int, start: datetime
+) -> None:
+    found = Schedule.parse(f"{second} {minute} {hour} * * *").next_after(start)
+    assert found is not None
+    assert timedelta(0) < found - start <= timedelta(days=1)
+    assert (found.hour, found.minute, found.second) == (hour, minute, second)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("00:05:00", 300), ("1.00:00:01", 86401), ("00:00:00.5", 0.5), ("23:59:59", 86399)],
+)
+def test_timespans_are_read_as_dotnet_writes_them(text: str, seconds: float) -> None:
+    assert parse_timespan(text).total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["5", "24:00:00", "00:60:00", "00:00:60", "1:2:3:4", "-00:01:00"])
+def test_what_is_no_timespan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        parse_timespan(text)
