@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import ConfigError, read_config
+from devstack.servicebus.storage import StorageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config,
             port=options.port,
             management_port=options.management_port,
+            data=options.data,
             require_key=options.require_key,
         )
         return asyncio.run(_serve(broker))
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, StorageError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's own voice)
         return 2
 
@@ -91,15 +94,22 @@ async def _serve(broker: Broker) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    failing = loop.create_task(broker.wait_failed())
+    failing.add_done_callback(lambda _: stop.set())
     ready = {
         "ready": True,
+        "pid": os.getpid(),
         "port": broker.port,
         "management_port": broker.management_port,
         "connection_string": broker.connection_string,
     }
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
+    failing.cancel()
     await broker.stop()
+    if broker.failure is not None:
+        print(f"error: {broker.failure}", file=sys.stderr)  # noqa: T201 (a command's own voice)
+        return 1
     return 0
 
 

@@ -1,8 +1,11 @@
 """The broker as an object: queues, the AMQP listener and (if wished) the management port."""
 
+import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,10 +13,13 @@ from devstack.servicebus.admin.api import AdminApi
 from devstack.servicebus.admin.http import HttpServer
 from devstack.servicebus.config import Config
 from devstack.servicebus.core.namespace import Namespace
+from devstack.servicebus.core.ports import NullJournal
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.faults import Fault
 from devstack.servicebus.limits import Limits
+from devstack.servicebus.recovery import recover_messages, recover_queues
+from devstack.servicebus.storage import SqliteJournal, open_database
 from devstack.servicebus.tokens import KEY_NAME, Gate
 from devstack.servicebus.wire.server import AmqpServer
 
@@ -41,20 +47,22 @@ class Broker:
     """A Service Bus broker in the caller's event loop.
 
     ``queues`` is a `Config`, names, or names with properties. ``port`` 0 picks a free one;
-    ``management_port`` None serves no HTTP. ``require_key`` refuses tokens signed with any other
+    ``management_port`` None serves no HTTP. ``data`` is the directory in which everything is
+    kept; without it a stop forgets all. ``require_key`` refuses tokens signed with any other
     key. ``clock`` gives seconds since 1970.
 
         async with Broker(["orders"]) as broker:
             client = ServiceBusClient.from_connection_string(broker.connection_string)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (every one has a default and is named)
         self,
         queues: Queues = None,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         management_port: int | None = None,
+        data: Path | None = None,
         require_key: str | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
@@ -65,6 +73,9 @@ class Broker:
         self.clock = clock
         self.gate = Gate(require_key)
         self.namespace = Namespace()
+        self.failure: str | None = None
+        self._data = data
+        self.journal: SqliteJournal | None = None
         self._queues = queues
         self.server = AmqpServer(
             self.namespace,
@@ -74,13 +85,29 @@ class Broker:
             limits=limits or Limits(),
         )
         self._http = HttpServer(AdminApi(self).handle)
+        self._failed = asyncio.Event()
 
     def commit(self) -> None:
-        """Nothing is kept on disk."""
+        """Make durable what has happened; without a data directory there is nothing to do.
+
+        Where the disk fails the broker halts: it drops every connection without acknowledging
+        anything that was not written.
+        """
+        if self.journal is None or self.failure is not None:
+            return
+        try:
+            self.journal.commit()
+        except sqlite3.Error as error:
+            self.failure = f"the data could not be written ({error}); free the disk and restart"
+            self.server.halt()
+            self._failed.set()
 
     async def start(self) -> Self:
-        """Create the queues and listen. Raises OSError where the port cannot be had."""
-        self._create_configured()
+        """Recover, create the queues, listen.
+
+        Raises OSError where a port cannot be had, StorageError where the data cannot be used.
+        """
+        self.open_data()
         self.port = await self.server.start(self.host, self.port)
         if self.management_port is not None:
             try:
@@ -90,10 +117,36 @@ class Broker:
                 raise
         return self
 
+    def open_data(self) -> None:
+        """Create the configured queues and put back what the data directory holds."""
+        if self._data is not None:
+            self.journal = SqliteJournal(open_database(self._data))
+            self.namespace.journal = self.journal
+        self._create_configured()
+        if self.journal is not None:
+            recover_queues(self.journal.database, self.namespace)
+            recover_messages(self.journal, self.namespace, self.clock())
+            self.journal.commit()
+
+    def close_data(self) -> None:
+        """Write what is left and let go of the data directory."""
+        if self.journal is not None:
+            if self.failure is None:
+                self.journal.close()
+            else:
+                self.journal.database.close()
+            self.journal = None
+            self.namespace.journal = NullJournal()
+
+    async def wait_failed(self) -> None:
+        """Wait until the disk fails, which is hoped to be for ever."""
+        await self._failed.wait()
+
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
         await self._http.stop()
         await self.server.stop()
+        self.close_data()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -66,6 +66,10 @@ class DuplicateHistory:
         self._seen[message_id] = (now, sequence)
         self._order.append(message_id)
 
+    def oldest_sequence(self) -> int:
+        """Give the smallest sequence number that is still remembered, 0 where there is none."""
+        return self._seen[self._order[0]][1] if self._order else 0
+
     def _forget_before(self, moment: float) -> None:
         while self._order and self._seen[self._order[0]][0] <= moment:
             del self._seen[self._order.popleft()]

@@ -187,6 +187,13 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
         message.session_id = session_id
 
 
+def read_identity(message: Message) -> None:
+    """Read message-id and session-id from a message's own bytes, after a restart."""
+    for section in sections(message.bare):
+        if section.code == PROPERTIES:
+            _read_properties(message, message.bare, section.value_at)
+
+
 def _assign_message_id(message: Message, has_properties: bool) -> None:
     message.message_id = uuid4().hex
     fields, rest = [encode.NULL], message.bare

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
+from devstack.servicebus.core.admission import check_admission
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
 from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.ports import Journal, NullJournal
@@ -177,7 +178,7 @@ class Namespace:
     def _hand_over(self, target: str, message: Message, now: float, hops: int) -> str:
         try:
             queue = self.queue(target)
-            queue.admit([message])
+            check_admission(queue, [message])
         except BrokerError as error:
             return error.description
         message.enqueued_sequence = message.enqueued_sequence or message.sequence

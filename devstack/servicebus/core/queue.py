@@ -19,15 +19,11 @@ from collections.abc import Callable, Sequence
 from heapq import heappop
 from typing import Protocol
 
+from devstack.servicebus.core.admission import check_admission
 from devstack.servicebus.core.dispatch import Dispatch, PlainDispatch
 from devstack.servicebus.core.due import DueHeap, DuplicateHistory
 from devstack.servicebus.core.durations import FOREVER_S
-from devstack.servicebus.core.errors import (
-    EntityDisabledError,
-    MessageSizeExceededError,
-    NotAllowedError,
-    QuotaExceededError,
-)
+from devstack.servicebus.core.errors import EntityDisabledError
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.ports import Consumer, Journal
 from devstack.servicebus.core.properties import QueueProperties
@@ -79,6 +75,11 @@ class QueueCore:
         self._schedule = DueHeap()
         self._expiry = DueHeap()
 
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the quota: the messages and the dead letters."""
+        return self.bytes + (self.dead_letters.bytes if self.dead_letters else 0)
+
     # -- messages come in ---------------------------------------------------------------
 
     def enqueue(self, messages: Sequence[Message], now: float) -> list[int]:
@@ -87,36 +88,9 @@ class QueueCore:
         A duplicate within the window is dropped and answered with the first one's number.
         Raises EntityDisabledError, QuotaExceededError, MessageSizeExceededError, NotAllowedError.
         """
-        self.admit(messages)
+        check_admission(self, messages)
         self.accessed_at = now
         return [self.arrive(message, now) for message in messages]
-
-    def admit(self, messages: Sequence[Message]) -> None:
-        """Raise what `enqueue` raises where the messages may not come in."""
-        settings = self.properties
-        if not settings.status.sends:
-            raise EntityDisabledError(
-                f"queue '{self.name}' is {settings.status.value} and takes no messages; "
-                "set its status to Active"
-            )
-        limit = settings.max_message_kilobytes * 1024
-        total = self.bytes + (self.dead_letters.bytes if self.dead_letters else 0)
-        for message in messages:
-            total += message.size
-            if message.size > limit:
-                raise MessageSizeExceededError(
-                    f"a message of {message.size} bytes is larger than the {limit} bytes that "
-                    f"queue '{self.name}' takes; send less or raise MaxMessageSizeInKilobytes"
-                )
-            if settings.requires_session and message.session_id is None:
-                raise NotAllowedError(
-                    f"queue '{self.name}' requires sessions: give every message a session id"
-                )
-        if total > settings.max_size_megabytes << 20:
-            raise QuotaExceededError(
-                f"queue '{self.name}' would hold {total} bytes and may hold "
-                f"{settings.max_size_megabytes} MB; receive from it or raise MaxSizeInMegabytes"
-            )
 
     def arrive(self, message: Message, now: float, hops: int = 0) -> int:
         """Put one admitted message in; return its sequence number."""
@@ -165,6 +139,18 @@ class QueueCore:
         if message.expires_at is not None:
             self._expiry.push(message.expires_at, message.sequence)
             self.wake(message.expires_at)
+
+    def restore(self, message: Message, now: float) -> None:
+        """Put a message back that nobody holds, after a restart."""
+        self.keep(message)
+        if message.state is MessageState.ACTIVE:
+            self.dispatch.offer(message, now)
+
+    def restore_lock(self, message: Message, token: bytes) -> None:
+        """Put a lock back, after a restart; locks come in the order of their ends."""
+        message.token = token
+        self.locked[token] = message
+        self.wake(message.locked_until)
 
     # -- messages go out ----------------------------------------------------------------
 

@@ -263,6 +263,13 @@ class AmqpConnection(asyncio.Protocol):
         self._closing = True
         self.hub.mark(self)
 
+    def abort(self) -> None:
+        """Drop the connection now, with all that was to be written."""
+        self._cut = self._closing = True
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
     def cut(self) -> None:
         """Drop the connection without another byte, after the next commit."""
         self._cut = self._closing = True

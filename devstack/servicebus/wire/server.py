@@ -70,6 +70,14 @@ class AmqpServer:
         self._flush()
         await asyncio.sleep(0)
 
+    def halt(self) -> None:
+        """Stop at once and write nothing more: what was not committed is not acknowledged."""
+        self._marked.clear()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+
     def _accept(self) -> AmqpConnection:
         refused = ""
         if len(self.connections) >= self.limits.connections:
