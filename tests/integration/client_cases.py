@@ -1,0 +1,41 @@
+"""Orders and notifications for the tests of the client and of the command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from devstack.servicebus import Broker
+from sas.client import NewOrder
+from sas.codec import outward
+from sas.codec.outward import Notification, NotificationData, event_type
+
+REPLIES = "responses-web-shop"
+
+
+def told(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
+    event = Notification(
+        id=f"{order_id}/{notice}",
+        source="/sas",
+        type=event_type(notice),
+        subject=order_id,
+        time="2026-03-01T12:00:00.000000Z",
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
+    )
+    return ServiceBusMessage(outward.encode(event))
+
+
+def order(number: int, size: int = 10) -> NewOrder:
+    return NewOrder(f"A-{number}", {"note": "x" * size})
+
+
+async def put(broker: Broker, *messages: ServiceBusMessage) -> None:
+    """Send messages to the response queue."""
+    async with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as sdk,
+        sdk.get_queue_sender(REPLIES) as sender,
+    ):
+        for message in messages:
+            await sender.send_messages(message)

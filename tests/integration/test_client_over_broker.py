@@ -1,0 +1,228 @@
+"""The client against the broker, through the real SDK."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusReceivedMessage as Message
+from azure.servicebus.aio import ServiceBusClient
+
+from devstack.servicebus import Broker
+from sas.client import InvalidOrderError, NewOrder, OrdersClient, SubmitError
+from tests.integration.client_cases import REPLIES, order, told
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass
+class Sdk:
+    """The SDK's own links, opened once: opening and closing costs it a second or two each."""
+
+    client: ServiceBusClient
+    links: dict[str, Any] = field(default_factory=dict)
+
+    async def put(self, *messages: ServiceBusMessage) -> None:
+        """Send messages to the response queue."""
+        if "put" not in self.links:
+            self.links["put"] = self.client.get_queue_sender(REPLIES)
+        for message in messages:
+            await self.links["put"].send_messages(message)
+
+    async def taken(self, broker: Broker, queue: str, *, dead: bool = False) -> list[Message]:
+        """Receive and complete everything a queue holds."""
+        name = f"{queue} {dead}"
+        if name not in self.links:
+            sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead else None
+            self.links[name] = self.client.get_queue_receiver(queue, sub_queue=sub_queue)
+        found: list[Message] = []
+        while (c := broker.counts(queue)) and (c.dead_letter if dead else c.active):
+            messages = await self.links[name].receive_messages(1000, max_wait_time=1)
+            for message in messages:
+                await self.links[name].complete_message(message)
+            found += messages
+        return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(["orders", REPLIES]) as broker:
+        yield broker
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sdk(broker: Broker) -> AsyncIterator[Sdk]:
+    async with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        yield Sdk(client)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(broker: Broker) -> AsyncIterator[OrdersClient]:
+    async with OrdersClient(broker.connection_string, reply_queue=REPLIES) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+async def _nothing_left_behind(broker: Broker) -> AsyncIterator[None]:
+    yield
+    for queue in ("orders", REPLIES):
+        assert broker.counts(queue).total == 0
+
+
+async def test_an_order_lies_on_the_queue_as_the_contract_says(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    receipt = await client.submit(
+        NewOrder("A-1", {"customer": "Münster 🙂"}, correlation_id="basket-7", workflow_version=1)
+    )
+    [message] = await sdk.taken(broker, "orders")
+    assert message.message_id == receipt.submission_id
+    assert message.correlation_id == "basket-7"
+    assert message.content_type == "application/json"
+    assert json.loads(b"".join(message.body)) == {
+        "order_id": "A-1",
+        "workflow": "order",
+        "workflow_version": 1,
+        "reply_queue": REPLIES,
+        "correlation_id": "basket-7",
+        "submission_id": receipt.submission_id,
+        "order": {"customer": "Münster 🙂"},
+    }
+
+
+async def test_content_that_is_json_already_is_sent_to_the_byte(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await client.submit(NewOrder("A-1", msgspec.Raw(b'{"price": 1.10}'), submission_id="mine"))
+    [message] = await sdk.taken(broker, "orders")
+    assert b'"order":{"price": 1.10}' in b"".join(message.body)
+    assert message.message_id == "mine"
+
+
+@pytest.mark.parametrize("size", [10, 30_000, 120_000])
+async def test_many_orders_arrive_once_each_and_in_order_whatever_their_size(
+    broker: Broker, client: OrdersClient, sdk: Sdk, size: int
+) -> None:
+    count = 250 if size == 10 else 12
+    sent: list[int] = []
+    receipts = await client.submit_many((order(n, size) for n in range(count)), sent.append)
+    messages = await sdk.taken(broker, "orders")
+    assert [m.message_id for m in messages] == [r.submission_id for r in receipts]
+    assert [r.order_id for r in receipts] == [f"A-{n}" for n in range(count)]
+    assert sent[-1] == count
+    assert sent == sorted(sent)
+
+
+async def test_an_order_at_fault_is_named_and_those_before_it_were_sent(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    bad = NewOrder("A/2", {})
+    sent: list[int] = []
+    with pytest.raises(InvalidOrderError, match="order 'A/2': order_id contains '/'") as caught:
+        await client.submit_many([order(0), order(1), bad, order(3)], sent.append)
+    assert caught.value.index == 2
+    assert sent == [2]
+    assert len(await sdk.taken(broker, "orders")) == 2
+
+
+async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_goes_through(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    with pytest.raises(InvalidOrderError, match="at most 262,144 are taken"):
+        await client.submit(order(1, 300 * 1024))
+    with pytest.raises(SubmitError, match="larger than the namespace takes"):
+        await client.submit(order(1, 262_144 - 160))
+    await client.submit(order(2))
+    assert len(await sdk.taken(broker, "orders")) == 1
+
+
+async def test_following_ends_when_every_order_has(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await sdk.put(
+        told("A-1", "received"),
+        told("A-2", "failed", awaits="undo"),
+        told("A-1", "completed"),
+        told("B-9", "completed"),
+        told("A-2", "undone"),
+        told("A-3", "failed", awaits="operator"),
+        told("A-4", "received", duplicate=True, state="Processing"),
+        told("A-4", "received", duplicate=True, state="Processed"),
+        told("A-5", "rejected"),
+        told("B-1", "greeting"),
+    )
+    ids = ["A-1", "A-2", "A-3", "A-4", "A-5"]
+    seen = [
+        (event.data.order_id, event.type) async for event in client.follow(ids, patience_seconds=20)
+    ]
+    assert len(seen) == 10
+    assert seen[-1] == ("B-1", "sas.order.greeting.v1")
+    assert broker.counts(REPLIES).active == 0
+
+
+async def test_an_order_held_back_by_nothing_but_undo_has_not_ended(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await sdk.put(told("A-1", "failed", awaits="undo"))
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="nothing came on responses-web-shop for 2 s; 1 orders"):
+        async for _ in client.follow(["A-1"], patience_seconds=2):
+            pass
+    assert 2 <= time.monotonic() - started < 8
+
+
+async def test_following_stops_when_the_caller_says_so(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await sdk.put(told("A-1", "received"))
+    asked: list[bool] = [False, False, True, True]
+    seen = [event.data.order_id async for event in client.follow(until=lambda: asked.pop(0))]
+    assert seen == ["A-1"]
+    assert asked == [True]
+
+
+async def test_a_notification_is_done_with_only_when_the_next_is_asked_for(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await sdk.put(*(told(f"A-{n}", "completed") for n in range(3)))
+    async with aclosing(client.follow()) as events:
+        assert (await anext(events)).data.order_id == "A-0"
+        assert (await anext(events)).data.order_id == "A-1"
+    counts = broker.counts(REPLIES)
+    assert (counts.active, counts.locked) == (2, 0)
+    left = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]
+    assert left == ["A-1", "A-2"]
+
+
+@pytest.mark.parametrize("body", [b"hello", b"\xff\xfe", b"{}", b"[]", b'{"order_id": "A-1"}'])
+async def test_what_is_no_notification_is_dead_lettered_with_a_reason(
+    broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
+) -> None:
+    await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))
+    seen = [event.data.order_id async for event in client.follow(["A-1"], patience_seconds=20)]
+    assert seen == ["A-1"]
+    [dead] = await sdk.taken(broker, REPLIES, dead=True)
+    assert dead.dead_letter_reason == "not-a-notification"
+    assert len(dead.dead_letter_error_description or "") > 10
+    assert b"".join(dead.body) == body
+
+
+async def test_a_lease_that_ran_out_brings_the_notification_again(
+    broker: Broker, client: OrdersClient, sdk: Sdk
+) -> None:
+    await sdk.put(told("A-1", "completed"))
+    seen: list[str] = []
+    async for event in client.follow(until=lambda: len(seen) > 1, patience_seconds=20):
+        seen.append(event.id)
+        if len(seen) == 1:
+            broker.expire_locks(REPLIES)
+    assert seen == ["A-1/completed"] * 2
+    assert broker.counts(REPLIES).active == 0
