@@ -56,11 +56,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell the application, on its own response queue."""
+    """Tell the application, on its own response queue.
+
+    ``undoing`` says of a failure that the order is being undone, so more is to come.
+    """
 
     notice: Notice
     step: int | None = None
     fault: Fault | None = None
+    undoing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

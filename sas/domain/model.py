@@ -78,9 +78,10 @@ class Fault:
 class StepRecord:
     """One step of one order as the state store keeps it.
 
-    ``since`` is when process_state last changed. ``epoch`` counts dispatches: a reply counts
-    only for the current one. ``hold`` keeps a Pending step from being claimed until
-    complete_by (the pattern's extended wait). ``result`` is JSON text.
+    ``since`` is when process_state last changed, or since when it is the step's turn.
+    ``epoch`` counts dispatches: a reply counts only for the current one. ``hold`` keeps a
+    Pending step from being claimed until complete_by (the pattern's extended wait).
+    ``result`` is JSON text.
     """
 
     number: int

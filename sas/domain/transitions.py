@@ -105,8 +105,8 @@ def expire(
         case StepState.PROCESSING:
             return _expire_processing(order, step, rules, now)
         case StepState.PENDING if step.hold:
-            freed = replace(step, hold=False, complete_by=now + rules.pickup)
-            return Decision("released", with_step(order.steps, freed), (Wake(),))
+            freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
+            return Decision("released", open_steps(freed, rules, now), (Wake(),))
         case StepState.COMPENSATING if step.dispatched:
             return _expire_undo(order, step, rules, now)
         case _:
@@ -169,8 +169,9 @@ def fail(
         complete_by=None,
         error=fault,
     )
-    failed = Notify(Notice.FAILED, number, fault)
-    if rules.on_failure is OnFailure.HOLD:
+    undo_all = rules.on_failure is OnFailure.UNDO
+    failed = Notify(Notice.FAILED, number, fault, undoing=undo_all)
+    if not undo_all:
         text = f"step {step.name} failed: {fault.message}. Resubmit it or undo the order."
         steps = open_steps(list(with_step(order.steps, step)), rules, now)
         return Decision("step failed", steps, (failed, Alert(AlertKind.STEP_FAILED, number, text)))
@@ -233,7 +234,7 @@ def _undo_failed(order: Order, number: int, fault: Fault, now: datetime) -> Deci
         f"Not undone: {', '.join(left)}. Resubmit to try the undo again."
     )
     alert = Alert(AlertKind.UNDO_FAILED, number, text)
-    return Decision("undo failed", steps, (alert,))
+    return Decision("undo failed", steps, (Notify(Notice.FAILED, number, fault), alert))
 
 
 def _expire_processing(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
@@ -261,8 +262,8 @@ def _expire_undo(order: Order, step: StepRecord, rules: Rules, now: datetime) ->
     failures = step.failure_count + 1
     counted = replace(step, failure_count=failures)
     if failures <= rules.steps[step.number].failures_max:
-        again = replace(counted, locked_by=None, complete_by=now + rules.pickup)
-        return Decision("undo reset", with_step(order.steps, again), (Wake(),))
+        again = with_step(order.steps, replace(counted, locked_by=None, complete_by=None))
+        return Decision("undo reset", open_steps(again, rules, now), (Wake(),))
     fault = Fault("timed-out", f"no answer to the undo within CompleteBy, {failures} times")
     return _undo_failed(
         replace(order, steps=with_step(order.steps, counted)), step.number, fault, now

@@ -41,15 +41,16 @@ def undo_ready(number: int, steps: Sequence[StepRecord], rules: Rules) -> bool:
 def open_steps(steps: Sequence[StepRecord], rules: Rules, now: datetime) -> tuple[StepRecord, ...]:
     """Give CompleteBy to steps whose turn has come and take it from those whose has not.
 
-    So exactly the steps whose turn it is have one, and a due row.
+    So exactly the steps whose turn it is have one, and a due row. A step's age counts from
+    when its turn came, not from when it began to wait for others.
     """
     made: list[StepRecord] = []
     for step in steps:
         if step.dispatched or (step.hold and step.complete_by):
             made.append(step)
         elif is_ready(step, steps, rules):
-            due = step.complete_by or now + rules.pickup
-            made.append(step if step.complete_by == due else replace(step, complete_by=due))
+            came = step.complete_by is None
+            made.append(replace(step, complete_by=now + rules.pickup, since=now) if came else step)
         else:
             made.append(replace(step, complete_by=None) if step.complete_by else step)
     return tuple(made)
