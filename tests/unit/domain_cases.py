@@ -1,0 +1,202 @@
+"""Orders to decide upon: shapes of workflows, and a story that makes decisions one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from sas.domain import transitions
+from sas.domain.changes import Change, first_change, next_change
+from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
+from sas.domain.model import Details, Direction, Fault, Order, StepRecord
+from sas.domain.transitions import Decision
+from sas.domain.workflow import OnFailure, Rules, Step, Undo, Workflow
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+Shape = Mapping[str, tuple[str, ...]]
+"""Every step by name, with the steps that must be Processed before it."""
+
+SHAPES: Mapping[str, Shape] = {
+    "one": {"a": ()},
+    "two in a row": {"a": (), "b": ("a",)},
+    "three in a row": {"a": (), "b": ("a",), "c": ("b",)},
+    "two beside each other": {"a": (), "b": ()},
+    "three beside each other": {"a": (), "b": (), "c": ()},
+    "diamond": {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")},
+}
+
+
+def workflow_of(
+    shape: Shape,
+    *,
+    on_failure: OnFailure = OnFailure.HOLD,
+    failures_max: int = 1,
+    without_undo: frozenset[str] = frozenset(),
+    notify_steps: bool = True,
+) -> Workflow:
+    steps = tuple(
+        Step(
+            name,
+            agent=name,
+            time_allowed=60 * SECOND,
+            after=after,
+            undo=None if name in without_undo else Undo(time_allowed=90 * SECOND),
+            failures_max=failures_max,
+        )
+        for name, after in shape.items()
+    )
+    return Workflow("test", 1, steps, on_failure=on_failure, notify_steps=notify_steps)
+
+
+def successors(shape: Shape, name: str) -> frozenset[str]:
+    """Return all that comes after a step, directly or not; worked out apart from sas."""
+    direct = {other for other, after in shape.items() if name in after}
+    return frozenset(direct).union(*(successors(shape, other) for other in direct))
+
+
+def details_of(order_id: str = "order-1") -> Details:
+    return Details(order_id, "test", 1, "{}", "hash", "responses-shop", None, T0)
+
+
+def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
+    decision = transitions.submit(rules, now=at)
+    return first_change(
+        details_of(order_id), decision, by="test", commit_id="c", cause="orders:1", at=at
+    )
+
+
+@dataclass
+class Story:
+    """One order, decided upon again and again; the clock stands still until told."""
+
+    workflow: Workflow
+    now: datetime = T0
+    order: Order = field(init=False)
+    sent: tuple[Outgoing, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        change = submitted(self.rules, at=self.now)
+        self.order, self.sent = change.after, change.entry.messages
+
+    @property
+    def rules(self) -> Rules:
+        return self.workflow.rules
+
+    @property
+    def states(self) -> list[str]:
+        return [step.process_state.value for step in self.order.steps]
+
+    @property
+    def state(self) -> str:
+        return self.order.process_state.value
+
+    def step(self, name: str) -> StepRecord:
+        return next(step for step in self.order.steps if step.name == name)
+
+    def later(self, seconds: float) -> Story:
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def apply(self, decision: Decision | None) -> bool:
+        """Commit a decision; return whether there was one."""
+        if decision is None:
+            self.sent = ()
+            return False
+        change = next_change(
+            self.order, decision, by="test", commit_id="c", cause=None, at=self.now
+        )
+        self.order, self.sent = change.after, change.entry.messages
+        return True
+
+    def claim(self, instance: str = "scheduler-1") -> bool:
+        return self.apply(
+            transitions.claim(self.order, self.rules, now=self.now, instance=instance)
+        )
+
+    def reply(self, name: str, **changes: object) -> Reply:
+        """Return the answer "done" to what a step has out, or with some members changed."""
+        step = self.step(name)
+        members: dict[str, object] = {
+            "step": step.number,
+            "direction": step.direction,
+            "epoch": step.epoch,
+            "outcome": Outcome.DONE,
+            "result": '"ok"',
+        }
+        return Reply("order-1", **(members | changes))  # type: ignore[arg-type]
+
+    def answer(self, reply: Reply) -> bool:
+        return self.apply(
+            transitions.answer(self.order, reply, self.rules, now=self.now, instance="scheduler-2")
+        )
+
+    def done(self, *names: str) -> Story:
+        """Let the agents of steps answer: done, or undone."""
+        for name in names:
+            assert self.answer(self.reply(name)), f"the answer of {name} did not count"
+        return self
+
+    def refused(self, name: str, fault: Fault | None = None) -> Story:
+        reply = self.reply(name, outcome=Outcome.REFUSED, result=None, fault=fault)
+        assert self.answer(reply), f"the refusal of {name} did not count"
+        return self
+
+    def expire(self, name: str) -> bool:
+        """Let the supervisor look at a step now, whether or not it is due."""
+        step = self.step(name)
+        return self.apply(
+            transitions.expire(self.order, step.number, step.epoch, self.rules, now=self.now)
+        )
+
+    def expired(self, name: str) -> Story:
+        """Let a step's CompleteBy pass, and the supervisor look at it."""
+        due = self.step(name).complete_by
+        assert due is not None, f"{name} has no CompleteBy"
+        self.now = max(self.now, due)
+        assert self.expire(name), f"nothing followed from the expiry of {name}"
+        return self
+
+    def resubmit(self) -> bool:
+        return self.apply(transitions.resubmit(self.order, self.rules, now=self.now))
+
+    def undo(self) -> bool:
+        return self.apply(transitions.undo(self.order, self.rules, now=self.now))
+
+    def hold(self, name: str, *, seconds: float) -> None:
+        """Put a Pending step on hold, as an extended wait would."""
+        until = self.now + timedelta(seconds=seconds)
+        held = replace(self.step(name), hold=True, complete_by=until)
+        steps = tuple(held if s.name == name else s for s in self.order.steps)
+        self.order = replace(self.order, steps=steps)
+
+    @property
+    def requests(self) -> list[tuple[str, str, int]]:
+        """What the last decision asked of agents: step, direction, epoch."""
+        return [
+            (self.order.steps[m.step].name, m.direction.value, m.epoch)
+            for m in self.sent
+            if isinstance(m, Request)
+        ]
+
+    @property
+    def notices(self) -> list[str]:
+        return [m.notice.value for m in self.sent if isinstance(m, Notify)]
+
+    @property
+    def alerts(self) -> list[str]:
+        return [m.alert.value for m in self.sent if isinstance(m, Alert)]
+
+    @property
+    def woken(self) -> bool:
+        return Wake() in self.sent
+
+    @property
+    def undoing(self) -> bool:
+        return self.order.direction is Direction.UNDO
+
+
+def story(shape: str = "two in a row", **policy: object) -> Story:
+    return Story(workflow_of(SHAPES[shape], **policy))  # type: ignore[arg-type]

@@ -1,0 +1,298 @@
+"""Every order reachable from submission by the real decisions, and every decision between them.
+
+Times do not matter to what is explored, only whether something is due; so all times of a
+state are set to one moment, epochs are cut at two (a stale one needs a smaller one), and
+results and faults are forgotten. A decision is made at two moments: soon, and a day later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import TypeVar
+
+from sas.domain import transitions
+from sas.domain.changes import Change, next_change
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Reply, Request, Wake
+from sas.domain.model import Direction, Fault, IllegalMoveError, Order, StepRecord, StepState
+from sas.domain.transitions import Decision
+from sas.domain.workflow import OnFailure, Rules
+from tests.unit.domain_cases import SHAPES, T0, Shape, submitted, successors, workflow_of
+
+SOON = T0 + timedelta(seconds=31)
+LATE = T0 + timedelta(days=1)
+EPOCH_MAX = 2
+STATES_MAX = 4000
+BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
+"""How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
+FAULT = Fault("sold-out", "there is none left")
+
+StepKey = tuple[str, str, bool, bool, int, int]
+Key = tuple[StepKey, ...]
+M = TypeVar("M", Wake, Request, Notify, Alert)
+Node = TypeVar("Node")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workflow to explore."""
+
+    shape_name: str
+    on_failure: OnFailure
+    failures_max: int
+    without_undo: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
+        return f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}{lacking}"
+
+    @property
+    def shape(self) -> Shape:
+        return SHAPES[self.shape_name]
+
+    @property
+    def rules(self) -> Rules:
+        return workflow_of(
+            self.shape,
+            on_failure=self.on_failure,
+            failures_max=self.failures_max,
+            without_undo=self.without_undo,
+        ).rules
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happens to an order. ``step`` is -1 where it is about the whole order."""
+
+    name: str
+    step: int = -1
+    at: datetime = SOON
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One decision, committed: ``change.after`` is as decided, ``to`` the state it leads to."""
+
+    event: Event
+    change: Change
+    source: Key
+    to: Key
+
+    @property
+    def before(self) -> Order:
+        assert self.change.before is not None
+        return self.change.before
+
+    @property
+    def after(self) -> Order:
+        return self.change.after
+
+    def sent(self, kind: type[M]) -> list[M]:
+        return [m for m in self.change.entry.messages if isinstance(m, kind)]
+
+    def notified(self, notice: Notice) -> list[int | None]:
+        return [m.step for m in self.sent(Notify) if m.notice is notice]
+
+    def alerted(self, kind: AlertKind) -> list[int | None]:
+        return [m.step for m in self.sent(Alert) if m.alert is kind]
+
+    def pairs(self) -> Iterator[tuple[StepRecord, StepRecord]]:
+        """Yield every step before and after."""
+        return zip(self.before.steps, self.after.steps, strict=True)
+
+    def __str__(self) -> str:
+        was = [(s.process_state.value, s.epoch, s.failure_count) for s in self.before.steps]
+        is_ = [(s.process_state.value, s.epoch, s.failure_count) for s in self.after.steps]
+        return f"{self.event.name} {self.event.step}: {was} to {is_}"
+
+
+@dataclass(repr=False)
+class Graph:
+    """What was found for one case."""
+
+    case: Case
+    rules: Rules
+    start: Key
+    states: dict[Key, Order] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    illegal: list[str] = field(default_factory=list)
+
+    def successors(self, allowed: Callable[[Edge], bool]) -> Mapping[Key, list[Key]]:
+        """Return for every state where the allowed decisions lead, itself left out."""
+        found: dict[Key, list[Key]] = {key: [] for key in self.states}
+        for edge in self.edges:
+            if edge.source != edge.to and allowed(edge):
+                found[edge.source].append(edge.to)
+        return found
+
+
+def key_of(order: Order) -> Key:
+    return tuple(
+        (
+            s.process_state.value,
+            s.direction.value,
+            s.locked_by is not None,
+            s.complete_by is not None,
+            s.failure_count,
+            min(s.epoch, EPOCH_MAX),
+        )
+        for s in order.steps
+    )
+
+
+def normal(order: Order) -> Order:
+    steps = tuple(
+        replace(
+            s,
+            since=T0,
+            complete_by=T0 if s.complete_by else None,
+            epoch=min(s.epoch, EPOCH_MAX),
+            result=None,
+            error=None,
+        )
+        for s in order.steps
+    )
+    return replace(order, steps=steps, seq=1, settled_at=T0 if order.settled_at else None)
+
+
+def events(order: Order) -> Iterator[Event]:
+    """Yield everything that may happen to an order; much of it leads to no decision."""
+    yield from (Event("claim"), Event("resubmit"), Event("undo"))
+    for step in order.steps:
+        for name in ("done", "refused", "undone", "undo refused"):
+            yield Event(name, step.number)
+        yield Event("expire", step.number)
+        yield Event("expire", step.number, LATE)
+
+
+def decide(order: Order, event: Event, rules: Rules) -> Decision | None:
+    match event.name:
+        case "claim":
+            return transitions.claim(order, rules, now=event.at, instance="scheduler")
+        case "resubmit":
+            return transitions.resubmit(order, rules, now=event.at)
+        case "undo":
+            return transitions.undo(order, rules, now=event.at)
+        case "expire":
+            epoch = order.steps[event.step].epoch
+            return transitions.expire(order, event.step, epoch, rules, now=event.at)
+        case _:
+            reply = reply_to(order, event.step, event.name)
+            return transitions.answer(order, reply, rules, now=event.at, instance="scheduler")
+
+
+def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
+    direction = Direction.UNDO if name.startswith("undo") else Direction.DO
+    outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
+    fault = FAULT if outcome is Outcome.REFUSED else None
+    epoch = order.steps[step].epoch + epoch_off
+    return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
+
+
+def explore(case: Case) -> Graph:
+    """Return every reachable state of a case and every decision, breadth first."""
+    rules = case.rules
+    first = normal(submitted(rules).after)
+    graph = Graph(case, rules, key_of(first), {key_of(first): first})
+    waiting = deque([first])
+    while waiting:
+        assert len(graph.states) <= STATES_MAX, f"{case}: states without end"
+        order = waiting.popleft()
+        for event in events(order):
+            edge = _follow(graph, order, event)
+            if edge is None:
+                continue
+            graph.edges.append(edge)
+            if edge.to not in graph.states:
+                graph.states[edge.to] = normal(edge.after)
+                waiting.append(graph.states[edge.to])
+    return graph
+
+
+def _follow(graph: Graph, order: Order, event: Event) -> Edge | None:
+    decision = decide(order, event, graph.rules)
+    if decision is None:
+        return None
+    try:
+        change = next_change(
+            order,
+            decision,
+            by="test",
+            commit_id="c",
+            cause=None,
+            at=event.at,
+            out_at=LATE,
+        )
+    except IllegalMoveError as wrong:
+        graph.illegal.append(f"{event}: {wrong}")
+        return None
+    return Edge(event, change, key_of(order), key_of(change.after))
+
+
+def find_cycle(successors: Mapping[Node, list[Node]]) -> Node | None:
+    """Return a state on a cycle, or None where there is no way back to any state."""
+    missing = dict.fromkeys(successors, 0)
+    for targets in successors.values():
+        for target in targets:
+            missing[target] += 1
+    free = [key for key, count in missing.items() if count == 0]
+    left = set(successors)
+    while free:
+        key = free.pop()
+        left.discard(key)
+        for target in successors[key]:
+            missing[target] -= 1
+            if missing[target] == 0:
+                free.append(target)
+    return next(iter(left), None)
+
+
+def reaching(successors: Mapping[Node, list[Node]], goals: set[Node]) -> set[Node]:
+    """Return every state from which a goal can be reached."""
+    before: dict[Node, list[Node]] = {key: [] for key in successors}
+    for key, targets in successors.items():
+        for target in targets:
+            before[target].append(key)
+    found, waiting = set(goals), list(goals)
+    while waiting:
+        for key in before[waiting.pop()]:
+            if key not in found:
+                found.add(key)
+                waiting.append(key)
+    return found
+
+
+def is_out(step: StepRecord) -> bool:
+    """Return whether an agent may be at work on a step; by its state alone."""
+    return step.process_state is StepState.PROCESSING or (
+        step.process_state is StepState.COMPENSATING and step.locked_by is not None
+    )
+
+
+@cache
+def all_after(shape_name: str) -> Mapping[str, frozenset[str]]:
+    """Return for every step of a shape all that come after it, directly or not."""
+    return {name: successors(SHAPES[shape_name], name) for name in SHAPES[shape_name]}
+
+
+def whose_turn(order: Order, shape_name: str) -> set[int]:
+    """Return the steps whose turn it is; worked out apart from ``sas.domain.turns``."""
+    shape = SHAPES[shape_name]
+    state = {step.name: step.process_state for step in order.steps}
+    failed = StepState.ERROR in state.values()
+    found = set()
+    for step in order.steps:
+        earlier = {state[name] for name in shape[step.name]}
+        later = {state[name] for name in all_after(shape_name)[step.name]}
+        ready = (
+            step.process_state is StepState.PENDING
+            and not failed
+            and earlier <= {StepState.PROCESSED}
+        ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
+        if ready or is_out(step):
+            found.add(step.number)
+    return found

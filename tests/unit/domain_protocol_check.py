@@ -1,0 +1,313 @@
+"""The real decisions among unreliable messages and a remote service: every interleaving.
+
+One order; messages come in any order, late, twice or never; a step's time may run out while
+its request or its reply is still on the way; the remote refuses; an operator steps in. Each
+of these faults has a budget, and a state once visited is not visited again, so that the
+whole is finite. What is left out here, because it is the shell's and not the decisions':
+crashes between a commit and its sends, and the journal that a repeated cause finds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+
+from sas.domain import transitions
+from sas.domain.changes import next_change
+from sas.domain.ids import idempotency_key
+from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.model import Direction, Order, OrderState, StepState
+from sas.domain.transitions import Decision
+from sas.domain.workflow import OnFailure, Rules
+from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
+from tests.unit.domain_model_check import BUDGET, FAULT, LATE
+
+OrderKey = tuple[tuple[str, str, bool, bool, int, int], ...]
+
+
+class Budget(NamedTuple):
+    """How often each fault may happen."""
+
+    twice: int = 0
+    lost: int = 0
+    early: int = 0
+    refused: int = 0
+    operator: int = 0
+
+    def spend(self, what: str) -> Budget:
+        return self._replace(**{what: getattr(self, what) - 1})
+
+
+class Kind(Enum):
+    """What is on the way."""
+
+    WAKE = 0
+    REQUEST = 1
+    REPLY = 2
+
+
+class Flying(NamedTuple):
+    """One message on the way."""
+
+    kind: int
+    step: int = -1
+    direction: str = ""
+    epoch: int = 0
+    outcome: str = ""
+
+
+class Effect(NamedTuple):
+    """What a remote service knows of one key."""
+
+    there: bool = False
+    times_done: int = 0
+    tombstone: bool = False
+
+
+class State(NamedTuple):
+    """Everything at one moment."""
+
+    order: OrderKey
+    flying: tuple[Flying, ...]
+    remote: tuple[tuple[str, Effect], ...]
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How a remote service behaves; both rules are needed, as two tests show."""
+
+    tombstones: bool = True
+    idempotent: bool = True
+
+    def do(self, was: Effect) -> tuple[Effect, bool]:
+        if was.tombstone and not was.there:
+            return was, False
+        if was.there and self.idempotent:
+            return was, True
+        return was._replace(there=True, times_done=was.times_done + 1), True
+
+    def undo(self, was: Effect) -> Effect:
+        return was._replace(there=False, tombstone=self.tombstones)
+
+
+@dataclass
+class Protocol:
+    """One workflow under one budget of faults."""
+
+    shape: str
+    on_failure: OnFailure
+    failures_max: int
+    budget: Budget
+    remote: Remote = field(default_factory=Remote)
+    states_max: int = 100_000 if BUDGET == 1 else 4_000_000
+
+    def __post_init__(self) -> None:
+        workflow = workflow_of(
+            SHAPES[self.shape], on_failure=self.on_failure, failures_max=self.failures_max
+        )
+        self.rules: Rules = workflow.rules
+        self.orders: dict[OrderKey, Order] = {}
+        self.decided: dict[tuple[object, ...], tuple[OrderKey, tuple[Flying, ...]] | None] = {}
+        self.next: dict[State, list[State]] = {}
+
+    def __str__(self) -> str:
+        return f"{self.shape}, {self.on_failure.value}, {self.failures_max}, {self.budget}"
+
+    # ------------------------------------------------------------------ exploring
+
+    def explore(self) -> str | None:
+        """Visit every reachable state; return what is wrong with the first bad one."""
+        first = self.start()
+        self.next = {first: []}
+        waiting = deque([first])
+        while waiting:
+            state = waiting.popleft()
+            found = list(self.successors(state))
+            wrong = self.wrong(state) or (None if found else self.wrong_end(state))
+            if wrong:
+                return f"{self}: {wrong} in {state}"
+            self.next[state] = found
+            for target in found:
+                if target not in self.next:
+                    self.next[target] = []
+                    waiting.append(target)
+            assert len(self.next) <= self.states_max, f"{self}: too many states"
+        return None
+
+    def start(self) -> State:
+        order = submitted(self.rules).after
+        keys = tuple(idempotency_key(order.order_id, s.name, s.generation) for s in order.steps)
+        remote = tuple((key, Effect()) for key in keys)
+        return State(self.keep(order), (Flying(Kind.WAKE.value),), remote, self.budget)
+
+    def successors(self, state: State) -> Iterator[State]:
+        for index, message in enumerate(state.flying):
+            if index and state.flying[index - 1] == message:
+                continue
+            rest = state._replace(flying=state.flying[:index] + state.flying[index + 1 :])
+            yield from self.delivered(rest, message)
+            if state.budget.twice:
+                again = state._replace(budget=state.budget.spend("twice"))
+                yield from self.delivered(again, message)
+            if state.budget.lost:
+                yield rest._replace(budget=state.budget.spend("lost"))
+        yield from self.time_passes(state)
+        if state.budget.operator:
+            for verb in ("resubmit", "undo"):
+                spent = state._replace(budget=state.budget.spend("operator"))
+                yield from self.apply(spent, (verb,))
+
+    def delivered(self, state: State, message: Flying) -> Iterator[State]:
+        if message.kind == Kind.REQUEST.value:
+            yield from self.agent(state, message)
+            return
+        found = list(self.apply(state, message))
+        yield from found or [state]
+
+    def agent(self, state: State, request: Flying) -> Iterator[State]:
+        """Let the remote service do what is asked, or refuse it without effect."""
+        key, was = state.remote[request.step]
+        done = True
+        if request.direction == Direction.DO.value:
+            effect, done = self.remote.do(was)
+        else:
+            effect = self.remote.undo(was)
+        remote = list(state.remote)
+        remote[request.step] = (key, effect)
+        yield self.fly(state._replace(remote=tuple(remote)), self.reply(request, done))
+        if state.budget.refused and not was.there:
+            spent = state._replace(budget=state.budget.spend("refused"))
+            yield self.fly(spent, self.reply(request, False))
+        if state.budget.refused and request.direction == Direction.UNDO.value:
+            spent = state._replace(budget=state.budget.spend("refused"))
+            yield self.fly(spent, self.reply(request, False))
+
+    def time_passes(self, state: State) -> Iterator[State]:
+        """Let what is due be looked at: free when nothing is on the way, early otherwise."""
+        if state.flying:
+            if not state.budget.early:
+                return
+            state = state._replace(budget=state.budget.spend("early"))
+        for step in self.orders[state.order].steps:
+            if step.complete_by is not None:
+                yield from self.apply(state, ("expire", step.number))
+
+    # ------------------------------------------------------------------ deciding
+
+    def apply(self, state: State, event: tuple[object, ...]) -> Iterator[State]:
+        """Decide upon an event with the real functions; yield nothing where nothing follows."""
+        known = (state.order, event)
+        if known not in self.decided:
+            self.decided[known] = self.decide(self.orders[state.order], event)
+        outcome = self.decided[known]
+        if outcome is not None:
+            order, messages = outcome
+            yield self.fly(state._replace(order=order), *messages)
+
+    def decide(
+        self, order: Order, event: tuple[object, ...]
+    ) -> tuple[OrderKey, tuple[Flying, ...]] | None:
+        decision = self.decision(order, event)
+        if decision is None:
+            return None
+        change = next_change(order, decision, by="test", commit_id="c", cause=None, at=LATE)
+        messages = []
+        for message in decision.messages:
+            if isinstance(message, Wake):
+                messages.append(Flying(Kind.WAKE.value))
+            if isinstance(message, Request):
+                before = order.steps[message.step].epoch
+                assert message.epoch > before, f"a second claim of epoch {before}"
+                messages.append(
+                    Flying(Kind.REQUEST.value, message.step, message.direction.value, message.epoch)
+                )
+        return self.keep(change.after), tuple(messages)
+
+    def decision(self, order: Order, event: tuple[object, ...]) -> Decision | None:
+        if isinstance(event, Flying):
+            if event.kind == Kind.WAKE.value:
+                return transitions.claim(order, self.rules, now=LATE, instance="s")
+            outcome = Outcome(event.outcome)
+            reply = Reply(
+                order.order_id,
+                event.step,
+                Direction(event.direction),
+                event.epoch,
+                outcome,
+                fault=None if outcome is Outcome.DONE else FAULT,
+            )
+            return transitions.answer(order, reply, self.rules, now=LATE, instance="s")
+        match event:
+            case ("expire", int(number)):
+                epoch = order.steps[number].epoch
+                return transitions.expire(order, number, epoch, self.rules, now=LATE)
+            case ("resubmit",):
+                return transitions.resubmit(order, self.rules, now=LATE)
+            case _:
+                return transitions.undo(order, self.rules, now=LATE)
+
+    def keep(self, order: Order) -> OrderKey:
+        """Forget times, results and faults, but no epoch: they fence what is on the way."""
+        steps = tuple(
+            replace(s, since=T0, complete_by=T0 if s.complete_by else None, result=None, error=None)
+            for s in order.steps
+        )
+        key = tuple(
+            (
+                s.process_state.value,
+                s.direction.value,
+                s.locked_by is not None,
+                s.complete_by is not None,
+                s.failure_count,
+                s.epoch,
+            )
+            for s in steps
+        )
+        self.orders.setdefault(key, replace(order, steps=steps, seq=1, settled_at=None))
+        return key
+
+    @staticmethod
+    def fly(state: State, *messages: Flying) -> State:
+        return state._replace(flying=tuple(sorted(state.flying + messages)))
+
+    @staticmethod
+    def reply(request: Flying, done: bool) -> Flying:
+        outcome = Outcome.DONE if done else Outcome.REFUSED
+        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value)
+
+    # ------------------------------------------------------------------ judging
+
+    def wrong(self, state: State) -> str | None:
+        """Return which property this state breaks."""
+        order = self.orders[state.order]
+        for step, (_, effect) in zip(order.steps, state.remote, strict=True):
+            if step.process_state is StepState.PROCESSED and not effect.there:
+                return f"S1 step {step.name} is Processed and its effect is absent"
+            if step.process_state is StepState.COMPENSATED and effect.there:
+                return f"S2 step {step.name} is Compensated and its effect is there"
+            if effect.times_done > 1:
+                return f"S1 the effect of step {step.name} came about twice"
+        out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]
+        if len({(m.step, m.epoch) for m in out}) != len(out):
+            return "S3 one dispatch has two requests"
+        if len({step.direction for step in order.steps}) > 1:
+            return "S4 some steps go forward and some back"
+        return None
+
+    def wrong_end(self, state: State) -> str | None:
+        """Return why an order may not stay like this, once nothing can happen any more."""
+        order = self.orders[state.order]
+        there = [effect.there for _, effect in state.remote]
+        match order.process_state:
+            case OrderState.PROCESSED:
+                return None if all(there) else "S1 Processed without every effect"
+            case OrderState.COMPENSATED:
+                return "S2 Compensated with an effect left" if any(there) else None
+            case OrderState.ERROR:
+                return None
+            case stuck:
+                return f"L1 stuck in {stuck.value}"

@@ -1,0 +1,196 @@
+"""From decisions to what is written: seq, journal row, due rows, settled_at, rejection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sas.domain import transitions
+from sas.domain.changes import (
+    Change,
+    OutDue,
+    StepDue,
+    due_rows,
+    fence,
+    first_change,
+    next_change,
+    rejection,
+    revival,
+)
+from sas.domain.messages import JournalEntry, Notice, Notify, Wake
+from sas.domain.model import IllegalMoveError, Order, OrderState, StepState
+from sas.domain.transitions import Decision
+from sas.domain.workflow import STEPS_MAX, Step, Undo, Workflow
+from tests.unit.domain_cases import T0, Story, details_of, story, submitted
+
+LATER = T0 + timedelta(hours=1)
+
+
+def commit(order: Story, decision: Decision, **changes: object) -> Change:
+    members: dict[str, object] = {"by": "s", "commit_id": "c1", "cause": "q:1", "at": order.now}
+    return next_change(order.order, decision, **(members | changes))  # type: ignore[arg-type]
+
+
+def claim_of(order: Story) -> Decision:
+    decision = transitions.claim(order.order, order.rules, now=order.now, instance="s")
+    assert decision is not None
+    return decision
+
+
+def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
+    rules = story("two in a row").rules
+    decision = transitions.submit(rules, now=T0)
+    change = first_change(
+        details_of(), decision, by="submission", commit_id="c1", cause="orders:1", at=T0
+    )
+    assert change.before is None
+    assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
+    assert change.entry == JournalEntry(
+        1, T0, "submitted", "submission", "c1", "orders:1", (Wake(), Notify(Notice.RECEIVED))
+    )
+    assert change.due_added() == {StepDue(T0 + rules.pickup, "order-1", 0, 0)}
+    assert change.due_removed() == frozenset()
+
+
+def test_the_next_change_is_guarded_by_what_was_loaded_and_journals_the_decision() -> None:
+    order = story("one")
+    order.order = replace(order.order, token="etag-1")
+    decision = claim_of(order)
+    change = commit(order, decision)
+    assert change.before is order.order
+    assert change.after.token == "etag-1"
+    assert change.entry == JournalEntry(2, T0, "claimed", "s", "c1", "q:1", decision.messages)
+
+
+def test_a_claim_moves_the_due_row_of_its_step() -> None:
+    order = story("two in a row")
+    change = commit(order, claim_of(order))
+    assert change.due_removed() == {StepDue(T0 + timedelta(seconds=30), "order-1", 0, 0)}
+    assert change.due_added() == {StepDue(T0 + timedelta(seconds=60), "order-1", 0, 1)}
+
+
+def test_a_due_row_that_stays_is_neither_deleted_nor_written() -> None:
+    order = story("two beside each other")
+    order.claim()
+    order.later(60)
+    decision = transitions.expire(order.order, 0, 1, order.rules, now=order.now)
+    assert decision is not None
+    change = commit(order, decision)
+    assert {row.step for row in change.due_removed() | change.due_added()} == {0}
+    assert {row.step for row in due_rows(change.after)} == {0, 1}
+
+
+def test_there_are_no_due_rows_where_there_is_no_order() -> None:
+    assert due_rows(None) == frozenset()
+
+
+def test_due_rows_sort_by_time() -> None:
+    first = StepDue(T0, "z", 9, 9)
+    assert min(StepDue(LATER, "a", 0, 0), first) is first
+    assert min(OutDue(LATER, "a", 1), OutDue(T0, "z", 9)).at == T0
+
+
+def test_an_out_row_is_written_with_messages_only() -> None:
+    order = story("one")
+    decision = claim_of(order)
+    assert commit(order, decision, out_at=LATER).out_at == LATER
+    assert commit(order, replace(decision, messages=()), out_at=LATER).out_at is None
+    assert commit(order, decision).out_at is None
+
+
+def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
+    order = story("one")
+    done = replace(order.order.steps[0], process_state=StepState.PROCESSED)
+    with pytest.raises(IllegalMoveError):
+        commit(order, Decision("wrong", (done,), ()))
+
+
+def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() -> None:
+    order = story("two beside each other")
+    order.claim()
+    assert order.order.settled_at is None
+    order.later(5).refused("a")
+    rested = order.now
+    assert order.order.settled_at == rested
+    order.later(5).refused("b")
+    assert order.order.settled_at == rested
+    order.later(5).resubmit()
+    assert order.order.settled_at is None
+
+
+def test_settled_at_is_noted_anew_when_one_rest_follows_another() -> None:
+    order = story("one", without_undo=frozenset("a"))
+    order.claim()
+    order.done("a")
+    assert order.order.settled_at == T0
+    order.later(60).undo()
+    assert order.order.settled_at == order.now
+
+
+def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
+    order = story("one")
+    order.claim()
+    change = fence(order.order, by="dead-letters", commit_id="c", cause="q:9", at=LATER)
+    assert replace(change.after, seq=order.order.seq) == order.order
+    assert change.entry == JournalEntry(3, LATER, "fenced", "dead-letters", "c", "q:9", ())
+    assert not change.due_added() | change.due_removed()
+
+
+def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
+    change = rejection(details_of(), by="dead-letters", commit_id="c", cause="orders:1", at=T0)
+    assert change.before is None
+    assert change.after.process_state is OrderState.REJECTED
+    assert (change.after.seq, change.after.settled_at, change.after.steps) == (1, T0, ())
+    assert change.entry.messages == ()
+    assert not change.due_added()
+
+
+def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
+    rules = story("one").rules
+    place = rejection(details_of(), by="d", commit_id="c", cause="orders:1", at=T0).after
+    decision = transitions.submit(rules, now=LATER)
+    change = revival(
+        place, details_of(), decision, by="s", commit_id="c2", cause="orders:2", at=LATER
+    )
+    assert change.before is place
+    assert change.after.process_state is OrderState.PENDING
+    assert (change.after.seq, change.after.settled_at) == (2, None)
+    assert (change.entry.seq, change.entry.cause) == (2, "orders:2")
+    assert len(change.due_added()) == 1
+
+
+def test_no_order_takes_the_place_of_one_that_was_not_rejected() -> None:
+    rules = story("one").rules
+    decision = transitions.submit(rules, now=LATER)
+    for running in (submitted(rules).after, claimed_order()):
+        with pytest.raises(IllegalMoveError):
+            revival(
+                running, details_of(), decision, by="s", commit_id="c", cause="orders:2", at=LATER
+            )
+
+
+def claimed_order() -> Order:
+    order = story("one")
+    order.claim()
+    return order.order
+
+
+def test_the_largest_transition_of_thirty_parallel_steps_fits_one_transaction() -> None:
+    steps = tuple(Step(f"s{n}", "agent", after=(), undo=Undo()) for n in range(STEPS_MAX))
+    order = Story(Workflow("wide", 1, steps))
+    sizes = []
+    for act in (claim_of, undo_of):
+        change = commit(order.later(1), act(order))
+        rows = len(change.due_added()) + len(change.due_removed()) + STEPS_MAX
+        # beside them: state, journal, cause, out, and attention or done (one out, one in)
+        sizes.append(rows + 6)
+        order.order = change.after
+    assert max(sizes) <= 100
+
+
+def undo_of(order: Story) -> Decision:
+    decision = transitions.undo(order.order, order.rules, now=order.now)
+    assert decision is not None
+    return decision

@@ -1,0 +1,593 @@
+"""What holds in every state an order can reach, and of every decision on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from sas.domain import transitions
+from sas.domain.changes import StepDue, due_rows
+from sas.domain.messages import AlertKind, Notice, Notify, Request, Wake
+from sas.domain.model import (
+    FINISHED,
+    ORDER_MOVES,
+    STEP_MOVES,
+    Direction,
+    Order,
+    OrderState,
+    StepState,
+)
+from sas.domain.workflow import OnFailure
+from tests.unit.domain_cases import SHAPES, T0, details_of, submitted
+from tests.unit.domain_model_check import (
+    BUDGET,
+    LATE,
+    SOON,
+    Case,
+    Edge,
+    Graph,
+    all_after,
+    explore,
+    find_cycle,
+    is_out,
+    reaching,
+    reply_to,
+    whose_turn,
+)
+
+REPLIES = ("done", "refused", "undone", "undo refused")
+AT_REST = FINISHED | {OrderState.ERROR}
+
+WITHOUT_UNDO = [
+    ("one", "a"),
+    ("two in a row", "a"),
+    ("two in a row", "b"),
+    ("two in a row", "ab"),
+    ("three in a row", "b"),
+    ("two beside each other", "a"),
+    ("two beside each other", "ab"),
+    ("diamond", "a"),
+    ("diamond", "bc"),
+    ("diamond", "d"),
+]
+BIG = Case("three beside each other", OnFailure.HOLD, 1)
+CASES = [
+    case
+    for shape in SHAPES
+    for policy in OnFailure
+    for failures_max in (0, 1)
+    if (case := Case(shape, policy, failures_max)) != BIG or BUDGET > 1
+] + [
+    Case(shape, policy, 1, frozenset(names))
+    for shape, names in WITHOUT_UNDO
+    for policy in OnFailure
+]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def graphs(request: pytest.FixtureRequest) -> list[Graph]:
+    return [explore(case) for case in CASES if case.shape_name == request.param]
+
+
+def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
+    """Make one test a shape of a check upon one graph; a failure names its case."""
+
+    def test(graphs: list[Graph]) -> None:
+        for graph in graphs:
+            try:
+                check(graph)
+            except AssertionError as wrong:
+                wrong.add_note(f"in the case: {graph.case}")
+                raise
+
+    return test
+
+
+def first_wrong(edges: list[Edge]) -> str | None:
+    """Return the first of some decisions for a failing test to show."""
+    return str(edges[0]) if edges else None
+
+
+# Every state
+
+
+@in_every_graph
+def test_exactly_the_steps_whose_turn_it_is_have_complete_by_and_a_due_row(graph: Graph) -> None:
+    for order in graph.states.values():
+        turn = whose_turn(order, graph.case.shape_name)
+        assert {s.number for s in order.steps if s.complete_by} == turn
+        assert due_rows(order) == {
+            StepDue(T0, "order-1", number, order.steps[number].epoch) for number in turn
+        }
+
+
+@in_every_graph
+def test_locked_by_is_set_while_an_agent_may_be_at_work_and_never_else(graph: Graph) -> None:
+    may_be_locked = {StepState.PROCESSING, StepState.COMPENSATING}
+    for order in graph.states.values():
+        for step in order.steps:
+            if step.process_state is StepState.PROCESSING:
+                assert step.locked_by == "scheduler"
+            if step.process_state not in may_be_locked:
+                assert step.locked_by is None
+
+
+@in_every_graph
+def test_no_step_goes_forward_once_undo_was_decided(graph: Graph) -> None:
+    for order in graph.states.values():
+        assert len({step.direction for step in order.steps}) == 1
+        undoing = order.direction is Direction.UNDO
+        forward = {StepState.PENDING, StepState.PROCESSING, StepState.PROCESSED}
+        backward = {StepState.COMPENSATING, StepState.COMPENSATED}
+        assert not {s.process_state for s in order.steps} & (forward if undoing else backward)
+
+
+@in_every_graph
+def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
+    for order in graph.states.values():
+        states = {step.process_state for step in order.steps}
+        if StepState.ERROR in states:
+            expected = OrderState.ERROR
+        elif order.direction is Direction.UNDO:
+            every = states == {StepState.COMPENSATED}
+            expected = OrderState.COMPENSATED if every else OrderState.COMPENSATING
+        elif states == {StepState.PROCESSED}:
+            expected = OrderState.PROCESSED
+        elif states == {StepState.PENDING}:
+            expected = OrderState.PENDING
+        else:
+            expected = OrderState.PROCESSING
+        assert order.process_state is expected
+
+
+@in_every_graph
+def test_only_a_step_that_names_an_undo_and_was_dispatched_is_ever_compensating(
+    graph: Graph,
+) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            if step.process_state is StepState.COMPENSATING:
+                assert step.name not in graph.case.without_undo
+                assert step.epoch > 0
+
+
+@in_every_graph
+def test_no_step_fails_that_was_never_dispatched(graph: Graph) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            if step.process_state is StepState.ERROR or step.failure_count:
+                assert step.epoch > 0
+
+
+@in_every_graph
+def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            most = graph.case.failures_max + (step.process_state is StepState.ERROR)
+            assert step.failure_count <= most
+            if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
+                assert step.failure_count == 0
+
+
+@in_every_graph
+def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times(
+    graph: Graph,
+) -> None:
+    for edge in graph.edges:
+        if edge.event.name == "expire" and edge.source != edge.to:
+            old = edge.before.steps[edge.event.step]
+            new = edge.after.steps[edge.event.step]
+            again = {StepState.PROCESSING: StepState.PENDING}.get(old.process_state)
+            again = again or StepState.COMPENSATING
+            retried = new.process_state is again and new.direction is old.direction
+            assert retried == (old.failure_count < graph.case.failures_max), str(edge)
+            assert not retried or new.failure_count == old.failure_count + 1
+
+
+@in_every_graph
+def test_settled_at_is_noted_while_the_order_is_finished_or_in_error(graph: Graph) -> None:
+    for order in graph.states.values():
+        assert (order.settled_at is not None) == (order.process_state in AT_REST)
+
+
+@in_every_graph
+def test_an_order_not_at_rest_has_a_due_row_whatever_message_is_lost(graph: Graph) -> None:
+    for order in graph.states.values():
+        if order.process_state not in AT_REST:
+            assert due_rows(order), [step.process_state.value for step in order.steps]
+        if order.process_state in FINISHED:
+            assert not due_rows(order)
+
+
+# Every decision
+
+
+@in_every_graph
+def test_no_decision_breaks_the_law_of_moves(graph: Graph) -> None:
+    assert graph.illegal == []
+
+
+@in_every_graph
+def test_every_decision_has_the_next_seq_and_is_journalled_under_it(graph: Graph) -> None:
+    for edge in graph.edges:
+        assert edge.after.seq == edge.before.seq + 1 == edge.change.entry.seq
+
+
+@in_every_graph
+def test_due_rows_deleted_and_written_never_share_a_key_and_make_the_new_set(graph: Graph) -> None:
+    for edge in graph.edges:
+        added, removed = edge.change.due_added(), edge.change.due_removed()
+        old, new = due_rows(edge.before), due_rows(edge.after)
+        assert not added & removed
+        assert removed <= old
+        assert not added & old
+        assert (old - removed) | added == new
+
+
+@in_every_graph
+def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Graph) -> None:
+    for edge in graph.edges:
+        locked = [
+            Request(new.number, new.direction, old.epoch + 1, new.generation, new.complete_by)
+            for old, new in edge.pairs()
+            if new.locked_by is not None and (old.locked_by is None or new.epoch != old.epoch)
+            if new.complete_by is not None
+        ]
+        assert sorted(edge.sent(Request), key=lambda r: r.step) == locked, str(edge)
+
+
+@in_every_graph
+def test_an_epoch_rises_with_a_request_and_never_else(graph: Graph) -> None:
+    for edge in graph.edges:
+        asked = {request.step for request in edge.sent(Request)}
+        for old, new in edge.pairs():
+            assert new.epoch == old.epoch + (new.number in asked), str(edge)
+
+
+@in_every_graph
+def test_complete_by_of_what_is_written_lies_in_the_future(graph: Graph) -> None:
+    for edge in graph.edges:
+        assert all(row.at > edge.event.at for row in edge.change.due_added()), str(edge)
+
+
+@in_every_graph
+def test_no_step_is_begun_while_another_is_in_error(graph: Graph) -> None:
+    for edge in graph.edges:
+        begun = [r for r in edge.sent(Request) if r.direction is Direction.DO]
+        if begun:
+            assert OrderState.ERROR not in {
+                edge.before.process_state,
+                edge.after.process_state,
+            }, str(edge)
+
+
+@in_every_graph
+def test_a_step_is_begun_when_all_before_it_are_processed(graph: Graph) -> None:
+    for edge in graph.edges:
+        state = {step.name: step.process_state for step in edge.after.steps}
+        for request in edge.sent(Request):
+            if request.direction is Direction.DO:
+                name = edge.after.steps[request.step].name
+                assert {state[n] for n in graph.case.shape[name]} <= {StepState.PROCESSED}
+
+
+@in_every_graph
+def test_no_undo_starts_before_everything_after_it_is_compensated(graph: Graph) -> None:
+    for edge in graph.edges:
+        state = {step.name: step.process_state for step in edge.after.steps}
+        for request in edge.sent(Request):
+            if request.direction is Direction.UNDO:
+                name = edge.after.steps[request.step].name
+                later = all_after(graph.case.shape_name)[name]
+                assert {state[n] for n in later} <= {StepState.COMPENSATED}, str(edge)
+
+
+@in_every_graph
+def test_a_step_whose_turn_has_come_is_asked_for_or_a_scheduler_is_woken(graph: Graph) -> None:
+    for edge in graph.edges:
+        old, new = (
+            {n for n in whose_turn(order, graph.case.shape_name) if not is_out(order.steps[n])}
+            for order in (edge.before, edge.after)
+        )
+        if new - old:
+            assert edge.sent(Wake), str(edge)
+
+
+@in_every_graph
+def test_whoever_looks_at_a_step_nobody_picked_up_wakes_a_scheduler(graph: Graph) -> None:
+    woken = [e for e in graph.edges if e.event.name == "expire" and e.source == e.to]
+    assert woken
+    assert first_wrong([e for e in woken if not e.sent(Wake)]) is None
+
+
+@in_every_graph
+def test_internal_messages_are_sent_before_notifications_and_alerts(graph: Graph) -> None:
+    for edge in graph.edges:
+        kinds = [isinstance(m, Wake | Request) for m in edge.change.entry.messages]
+        assert kinds == sorted(kinds, reverse=True), str(edge)
+
+
+@in_every_graph
+def test_an_order_is_received_when_it_is_submitted_and_never_again(graph: Graph) -> None:
+    assert not [e for e in graph.edges if e.notified(Notice.RECEIVED)]
+    first = submitted(graph.rules).entry.messages
+    assert first == (Wake(), Notify(Notice.RECEIVED))
+
+
+@in_every_graph
+def test_the_application_is_told_of_the_end_exactly_when_it_comes(graph: Graph) -> None:
+    ends = {Notice.COMPLETED: OrderState.PROCESSED, Notice.UNDONE: OrderState.COMPENSATED}
+    for edge in graph.edges:
+        for notice, end in ends.items():
+            came = edge.after.process_state is end is not edge.before.process_state
+            assert edge.notified(notice) == [None] * came, str(edge)
+
+
+@in_every_graph
+def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -> None:
+    for edge in graph.edges:
+        processed = [
+            new.number
+            for old, new in edge.pairs()
+            if new.process_state is StepState.PROCESSED is not old.process_state
+        ]
+        assert edge.notified(Notice.STEP_COMPLETED) == processed, str(edge)
+
+
+@in_every_graph
+def test_the_application_is_told_of_each_step_that_failed_for_good(graph: Graph) -> None:
+    goes_on = {StepState.PENDING, StepState.PROCESSED}
+    for edge in graph.edges:
+        failed = [
+            (old.number, edge.after.direction is not edge.before.direction)
+            for old, new in edge.pairs()
+            if old.number == edge.event.step
+            and old.process_state is not new.process_state
+            and (
+                new.process_state is StepState.ERROR
+                or (old.process_state is StepState.PROCESSING and new.process_state not in goes_on)
+            )
+        ]
+        told = [(m.step, m.undoing) for m in edge.sent(Notify) if m.notice is Notice.FAILED]
+        assert told == failed, str(edge)
+
+
+@in_every_graph
+def test_an_order_whose_workflow_is_not_known_here_is_looked_at_later_and_not_changed(
+    graph: Graph,
+) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            decision = transitions.postpone(order, step.number, "why", now=SOON)
+            assert (decision is not None) == (step.complete_by is not None)
+            if decision is not None:
+                after = decision.steps[step.number]
+                assert after.complete_by is not None
+                assert after.complete_by > SOON
+                assert replace(after, complete_by=step.complete_by) == step
+
+
+@in_every_graph
+def test_the_operator_is_alerted_of_every_step_that_comes_to_rest_in_error(graph: Graph) -> None:
+    kinds = {Direction.DO: AlertKind.STEP_FAILED, Direction.UNDO: AlertKind.UNDO_FAILED}
+    for edge in graph.edges:
+        for direction, kind in kinds.items():
+            stuck = [
+                new.number
+                for old, new in edge.pairs()
+                if new.process_state is StepState.ERROR is not old.process_state
+                and new.direction is direction
+            ]
+            assert edge.alerted(kind) == stuck, str(edge)
+
+
+@in_every_graph
+def test_no_order_of_the_undo_policy_rests_in_error_for_a_step_that_can_be_undone(
+    graph: Graph,
+) -> None:
+    if graph.case.on_failure is OnFailure.HOLD:
+        assert any(order.process_state is OrderState.ERROR for order in graph.states.values())
+        return
+    for order in graph.states.values():
+        if order.process_state is OrderState.ERROR:
+            assert order.direction is Direction.UNDO
+
+
+@in_every_graph
+def test_an_unclaimed_step_is_alerted_by_its_age_and_by_nothing_else(graph: Graph) -> None:
+    for edge in graph.edges:
+        unclaimed = edge.event.name == "expire" and edge.source == edge.to
+        late = unclaimed and edge.event.at == LATE
+        expected = [edge.event.step] if late else []
+        assert edge.alerted(AlertKind.NOT_PICKED_UP) == expected, str(edge)
+
+
+@in_every_graph
+def test_an_out_row_is_asked_for_with_every_decision_that_sends(graph: Graph) -> None:
+    for edge in graph.edges:
+        assert edge.change.out_at == (LATE if edge.change.entry.messages else None)
+
+
+# Nothing follows
+
+
+@in_every_graph
+def test_a_reply_of_another_epoch_changes_nothing(graph: Graph) -> None:
+    for order in graph.states.values():
+        for step, name, off in product(order.steps, REPLIES, (-1, 1)):
+            reply = reply_to(order, step.number, name, epoch_off=off)
+            assert transitions.answer(order, reply, graph.rules, now=SOON, instance="s") is None
+
+
+@in_every_graph
+def test_a_reply_to_a_step_that_is_not_out_that_way_changes_nothing(graph: Graph) -> None:
+    answered = {(e.source, e.event.step, e.event.name) for e in graph.edges}
+    for key, order in graph.states.items():
+        for step in order.steps:
+            for name in REPLIES:
+                direction = Direction.UNDO if name.startswith("undo") else Direction.DO
+                awaited = is_out(step) and step.direction is direction
+                assert ((key, step.number, name) in answered) == awaited
+
+
+@in_every_graph
+def test_the_same_reply_a_second_time_changes_nothing(graph: Graph) -> None:
+    again = [e for e in graph.edges if e.event.name in REPLIES]
+    assert again
+    for edge in again:
+        reply = reply_to(edge.before, edge.event.step, edge.event.name)
+        assert transitions.answer(edge.after, reply, graph.rules, now=SOON, instance="s") is None
+
+
+@in_every_graph
+def test_a_second_wake_claims_nothing_more(graph: Graph) -> None:
+    claims = [e for e in graph.edges if e.event.name == "claim"]
+    assert claims
+    for edge in claims:
+        assert transitions.claim(edge.after, graph.rules, now=SOON, instance="other") is None
+
+
+@in_every_graph
+def test_a_scheduler_claims_exactly_when_a_step_is_ready_and_unlocked(graph: Graph) -> None:
+    claimed = {e.source: {r.step for r in e.sent(Request)} for e in graph.edges if _is_claim(e)}
+    for key, order in graph.states.items():
+        turn = whose_turn(order, graph.case.shape_name)
+        assert claimed.get(key, set()) == {n for n in turn if not is_out(order.steps[n])}
+
+
+def _is_claim(edge: Edge) -> bool:
+    return edge.event.name == "claim"
+
+
+@in_every_graph
+def test_no_step_expires_before_its_time_or_for_another_dispatch(graph: Graph) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            for epoch in (step.epoch - 1, step.epoch + 1):
+                assert transitions.expire(order, step.number, epoch, graph.rules, now=LATE) is None
+            early = replace(step, complete_by=LATE) if step.complete_by else step
+            steps = tuple(early if s is step else s for s in order.steps)
+            waiting = replace(order, steps=steps)
+            assert (
+                transitions.expire(waiting, step.number, step.epoch, graph.rules, now=SOON) is None
+            )
+
+
+@in_every_graph
+def test_the_supervisor_decides_on_every_due_row_so_that_none_comes_back_for_ever(
+    graph: Graph,
+) -> None:
+    expired = {(e.source, e.event.step) for e in graph.edges if e.event.name == "expire"}
+    due = {(key, row.step) for key, order in graph.states.items() for row in due_rows(order)}
+    assert expired == due
+
+
+@in_every_graph
+def test_undo_is_decided_once_and_from_any_state_before(graph: Graph) -> None:
+    undone = {e.source for e in graph.edges if e.event.name == "undo"}
+    for key, order in graph.states.items():
+        assert (key in undone) == (order.direction is Direction.DO)
+
+
+@in_every_graph
+def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) -> None:
+    again = {e.source: e for e in graph.edges if e.event.name == "resubmit"}
+    for key, order in graph.states.items():
+        assert (key in again) == (order.process_state is OrderState.ERROR)
+    for edge in again.values():
+        for old, new in edge.pairs():
+            if old.process_state is StepState.ERROR:
+                assert (new.failure_count, new.direction) == (0, old.direction)
+
+
+# Every order ends
+
+
+@in_every_graph
+def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> None:
+    good = {"claim", "done", "undone"}
+    onward = graph.successors(lambda edge: edge.event.name in good)
+    assert find_cycle(onward) is None
+    ends = {key for key, targets in onward.items() if not targets}
+    for key in ends:
+        order = graph.states[key]
+        assert order.process_state in AT_REST
+        assert not any(is_out(step) for step in order.steps)
+
+
+@in_every_graph
+def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
+    onward = graph.successors(lambda edge: edge.event.name not in {"resubmit", "undo"})
+    assert find_cycle(onward) is None
+    ends = {key for key, targets in onward.items() if not targets}
+    assert {graph.states[key].process_state for key in ends} <= AT_REST
+
+
+@in_every_graph
+def test_with_time_alone_every_order_gets_to_rest(graph: Graph) -> None:
+    onward = graph.successors(lambda edge: edge.event.name in {"expire", "claim"})
+    assert find_cycle(onward) is None
+    ends = {key for key, targets in onward.items() if not targets}
+    assert {graph.states[key].process_state for key in ends} <= AT_REST
+
+
+@in_every_graph
+def test_an_operator_can_bring_every_order_to_compensated(graph: Graph) -> None:
+    onward = graph.successors(lambda edge: True)
+    ends = {k for k, o in graph.states.items() if o.process_state is OrderState.COMPENSATED}
+    assert reaching(onward, ends) == set(graph.states)
+
+
+@in_every_graph
+def test_an_operator_can_bring_every_order_to_processed_until_undo_is_decided(graph: Graph) -> None:
+    onward = graph.successors(lambda edge: edge.event.name in {"claim", "done", "resubmit"})
+    ends = {k for k, o in graph.states.items() if o.process_state is OrderState.PROCESSED}
+    forward = {k for k, o in graph.states.items() if o.direction is Direction.DO}
+    assert reaching(onward, ends) == forward
+
+
+# The law
+
+
+def explored() -> list[Edge]:
+    cases = [c for c in CASES if c.shape_name in {"one", "two in a row", "two beside each other"}]
+    return [edge for case in cases for edge in explore(case).edges]
+
+
+def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
+    edges = explored()
+    steps = {
+        (old.process_state, new.process_state)
+        for edge in edges
+        for old, new in edge.pairs()
+        if old.process_state is not new.process_state
+    }
+    orders = {
+        (edge.before.process_state, edge.after.process_state)
+        for edge in edges
+        if edge.before.process_state is not edge.after.process_state
+    }
+    # an order submitted anew in the place of a Rejected one: see test_domain_changes
+    orders.add((OrderState.REJECTED, OrderState.PENDING))
+    assert steps == {(move.before, move.after) for move in STEP_MOVES}
+    assert orders == {(move.before, move.after) for move in ORDER_MOVES}
+
+
+def test_nothing_is_decided_upon_a_rejected_order() -> None:
+    rules = Case("one", OnFailure.HOLD, 1).rules
+    order = Order(details_of(), (), seq=1, settled_at=T0, rejected=True)
+    assert transitions.claim(order, rules, now=SOON, instance="s") is None
+    assert transitions.resubmit(order, rules, now=SOON) is None
+    assert transitions.undo(order, rules, now=SOON) is None
+    assert transitions.expire(order, 0, 0, rules, now=SOON) is None
+    with_step = replace(submitted(rules).after, rejected=True)
+    claimed = transitions.claim(submitted(rules).after, rules, now=SOON, instance="s")
+    assert claimed is not None
+    out = replace(with_step, steps=claimed.steps)
+    reply = reply_to(out, 0, "done")
+    assert transitions.answer(out, reply, rules, now=SOON, instance="s") is None
+    assert transitions.expire(out, 0, 1, rules, now=LATE) is None
+    assert transitions.claim(with_step, rules, now=LATE, instance="s") is None

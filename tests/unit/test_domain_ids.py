@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sas.domain import ids
+from sas.domain.ids import InvalidIdError
+
+CONTROL = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
+SURROGATES = ["\ud800", "\udbff", "\udc00", "\udfff"]
+fast = settings(deadline=None, max_examples=200, derandomize=True)
+moments = st.datetimes(timezones=st.just(UTC))
+
+
+@pytest.mark.parametrize("bad", ["/", "\\", "#", "?", "|", *CONTROL, *SURROGATES])
+def test_an_order_id_with_a_forbidden_character_is_refused_naming_it_and_its_place(
+    bad: str,
+) -> None:
+    for text, place in ((f"ab{bad}cd", 2), (bad, 0), (f"{bad}x", 0), (f"x{bad}", 1)):
+        with pytest.raises(InvalidIdError) as refused:
+            ids.check_order_id(text)
+        assert repr(bad) in str(refused.value)
+        assert f"position {place}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "good", ["1", "order-1", "A b", "a.b:c;d,e'f\"g%h&i+j=k", "Żółć", "注文-1", "🧾", "x" * 100]
+)
+def test_an_order_id_of_other_characters_is_returned_as_it_is(good: str) -> None:
+    assert ids.check_order_id(good) == good
+
+
+def test_an_order_id_may_have_a_hundred_characters_and_no_more() -> None:
+    assert len(ids.check_order_id("é" * 100)) == 100
+    with pytest.raises(InvalidIdError, match="101 characters: at most 100"):
+        ids.check_order_id("é" * 101)
+
+
+def test_an_empty_order_id_is_refused() -> None:
+    with pytest.raises(InvalidIdError, match="is empty"):
+        ids.check_order_id("")
+
+
+@pytest.mark.parametrize("bad", [" a", "a ", " ", "\u2003a", "a\u3000"])
+def test_an_order_id_neither_begins_nor_ends_with_a_space(bad: str) -> None:
+    with pytest.raises(InvalidIdError, match="begins or ends with a space"):
+        ids.check_order_id(bad)
+
+
+@fast
+@given(st.text(max_size=120))
+def test_whatever_is_accepted_as_an_order_id_can_be_hashed_and_put_into_a_key(text: str) -> None:
+    try:
+        accepted = ids.check_order_id(text)
+    except InvalidIdError:
+        return
+    assert accepted.encode("utf-8")
+    assert not set(accepted) & set("/\\#?|")
+    assert ids.shard_of(accepted, 16) in ids.all_shards(16)
+
+
+def test_every_message_id_fits_what_service_bus_allows() -> None:
+    longest = "x" * ids.ORDER_ID_LENGTH_MAX
+    assert len(ids.message_id(longest, 10**12, 99)) <= 128
+    assert len(ids.reply_id(longest, 29, "undo", 10**12)) <= 128
+
+
+@pytest.mark.parametrize("good", ["a", "a1", "reserve-stock", "a_b-c2", "x" * 40])
+def test_a_name_of_lower_case_letters_digits_and_single_dashes_is_accepted(good: str) -> None:
+    assert ids.check_name(good, "step") == good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "A",
+        "1a",
+        "-a",
+        "a-",
+        "_a",
+        "a_",
+        "a--b",
+        "a b",
+        "a/b",
+        "ä",
+        "a\n",
+        "x" * 41,
+    ],
+)
+def test_any_other_name_is_refused_saying_what_it_is_for(bad: str) -> None:
+    with pytest.raises(InvalidIdError, match=r"agent .* is not a name: use lower-case letters"):
+        ids.check_name(bad, "agent")
+
+
+@pytest.mark.parametrize(
+    ("order_id", "of_16", "of_256"),
+    [("order-1", "01", "21"), ("A", "00", "d0"), ("ünï", "09", "29")],
+)
+def test_the_shard_of_an_order_is_the_same_for_ever(order_id: str, of_16: str, of_256: str) -> None:
+    assert ids.shard_of(order_id, 16) == of_16
+    assert ids.shard_of(order_id, 256) == of_256
+
+
+@pytest.mark.parametrize("shards", [1, 3, 16, 256])
+def test_orders_spread_evenly_over_all_shards(shards: int) -> None:
+    each = 400
+    found = Counter(ids.shard_of(f"order-{n:06}", shards) for n in range(shards * each))
+    assert sorted(found) == ids.all_shards(shards)
+    assert min(found.values()) > each * 0.75
+    assert max(found.values()) < each * 1.25
+
+
+def test_shards_sort_as_two_hex_digits() -> None:
+    assert ids.all_shards(256) == sorted(ids.all_shards(256))
+    assert (ids.all_shards(256)[0], ids.all_shards(256)[255]) == ("00", "ff")
+
+
+@pytest.mark.parametrize("shards", [0, -1, 257])
+def test_a_number_of_shards_that_two_hex_digits_cannot_name_is_refused(shards: int) -> None:
+    with pytest.raises(InvalidIdError, match="between 1 and 256"):
+        ids.all_shards(shards)
+
+
+def test_a_cause_is_the_queue_and_the_envelopes_own_id() -> None:
+    assert ids.cause_of("agent-replies", "a/1") == "agent-replies:a/1"
+    assert ids.cause_of("orders", "1") != ids.cause_of("scheduler", "1")
+
+
+@fast
+@given(st.text())
+def test_the_hash_of_a_cause_is_32_hex_digits_whatever_a_sender_wrote(text: str) -> None:
+    found = ids.cause_hash(ids.cause_of("orders", text))
+    assert len(found) == 32
+    assert set(found) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize("text", SURROGATES)
+def test_the_hash_of_a_cause_survives_half_a_character(text: str) -> None:
+    assert len(ids.cause_hash(text)) == 32
+
+
+def test_the_hash_of_a_cause_is_the_same_for_ever() -> None:
+    assert ids.cause_hash("orders:1") == "e49c9daa88a0744d8392b90071718074"
+    assert ids.cause_hash("orders:2") != ids.cause_hash("orders:1")
+
+
+def test_message_ids_differ_by_order_commit_and_place() -> None:
+    triples = [(o, s, i) for o in ("a", "b") for s in (1, 2, 12) for i in (0, 1, 2)]
+    assert len({ids.message_id(*triple) for triple in triples}) == len(triples)
+    assert ids.message_id("a", 12, 1) == "a/12/1"
+
+
+def test_the_id_of_a_reply_is_the_same_for_every_repeat_of_one_dispatch() -> None:
+    assert ids.reply_id("a", 3, "undo", 2) == "a/03/undo/2"
+
+
+def test_the_key_of_a_remote_call_is_the_orders_and_the_steps_until_a_new_generation() -> None:
+    assert ids.idempotency_key("a", "pay", 0) == "a/pay"
+    assert ids.idempotency_key("a", "pay", 2) == "a/pay/2"
+
+
+@fast
+@given(moments, moments)
+def test_key_times_sort_as_their_moments_do(one: datetime, other: datetime) -> None:
+    assert (ids.key_time(one) < ids.key_time(other)) == (one < other)
+    assert len(ids.key_time(one)) == 27
+
+
+@fast
+@given(moments)
+def test_a_key_time_gives_back_its_moment_to_the_microsecond(moment: datetime) -> None:
+    assert ids.parse_key_time(ids.key_time(moment)) == moment
+
+
+def test_a_key_time_is_written_in_utc() -> None:
+    there = datetime(2026, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert ids.key_time(there) == "2026-02-28T23:30:00.000000Z"
+    assert ids.parse_key_time(ids.key_time(there)).tzinfo is UTC

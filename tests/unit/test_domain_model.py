@@ -1,0 +1,167 @@
+"""States, the law of moves, and what an order says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+
+import pytest
+
+from sas.domain.model import (
+    ORDER_MOVES,
+    STEP_MOVES,
+    Direction,
+    IllegalMoveError,
+    Order,
+    OrderState,
+    StepRecord,
+    StepState,
+    check_moves,
+    roll_up,
+)
+from tests.unit.domain_cases import T0, details_of
+
+PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState
+STEP_LAW = {(move.before, move.after) for move in STEP_MOVES}
+ORDER_LAW = {(move.before, move.after) for move in ORDER_MOVES}
+
+
+def order_of(*states: StepState, **changes: object) -> Order:
+    steps = tuple(StepRecord(n, f"s{n}", state, T0) for n, state in enumerate(states))
+    return replace(Order(details_of(), steps, seq=1), **changes)  # type: ignore[arg-type]
+
+
+def changed(order: Order, **members: object) -> Order:
+    first = replace(order.steps[0], **members)  # type: ignore[arg-type]
+    return replace(order, steps=(first, *order.steps[1:]))
+
+
+@pytest.mark.parametrize(
+    ("states", "rolled_up"),
+    [
+        ((PENDING,), OrderState.PENDING),
+        ((PENDING, PENDING), OrderState.PENDING),
+        ((PENDING, PROCESSING), OrderState.PROCESSING),
+        ((PENDING, PROCESSED), OrderState.PROCESSING),
+        ((PROCESSED, PROCESSED), OrderState.PROCESSED),
+        ((PROCESSED, ERROR), OrderState.ERROR),
+        ((COMPENSATED, ERROR), OrderState.ERROR),
+        ((COMPENSATING, ERROR), OrderState.ERROR),
+        ((PROCESSING, ERROR), OrderState.ERROR),
+        ((COMPENSATING,), OrderState.COMPENSATING),
+        ((COMPENSATING, COMPENSATED), OrderState.COMPENSATING),
+        ((COMPENSATED, PROCESSED), OrderState.COMPENSATING),
+        ((COMPENSATED, COMPENSATED), OrderState.COMPENSATED),
+    ],
+)
+def test_the_state_of_an_order_is_rolled_up_from_its_steps(
+    states: Iterable[StepState], rolled_up: OrderState
+) -> None:
+    steps = order_of(*states).steps
+    assert roll_up(steps) is rolled_up
+    assert roll_up(reversed(steps)) is rolled_up
+
+
+def test_an_order_that_never_began_is_rejected_whatever_its_steps() -> None:
+    assert order_of(rejected=True).process_state is OrderState.REJECTED
+    assert order_of(PROCESSED, rejected=True).process_state is OrderState.REJECTED
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(StepState, StepState)))
+def test_a_step_makes_the_moves_of_the_table_and_no_other(
+    before: StepState, after: StepState
+) -> None:
+    # beside a step in Error the order stays in Error, so that only the step's move is judged
+    moved = order_of(before, ERROR), order_of(after, ERROR)
+    if before is after or (before, after) in STEP_LAW:
+        check_moves(*moved)
+        return
+    with pytest.raises(IllegalMoveError) as refused:
+        check_moves(*moved)
+    assert f"step s0: {before.value} to {after.value}" in str(refused.value)
+
+
+def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
+    every = [order_of(*states) for states in product(StepState, repeat=2)]
+    legal, illegal = set(), set()
+    for before, after in product(every, every):
+        pairs = zip(before.steps, after.steps, strict=True)
+        moves = {(old.process_state, new.process_state) for old, new in pairs}
+        if any(old is not new and (old, new) not in STEP_LAW for old, new in moves):
+            continue
+        states = before.process_state, after.process_state
+        try:
+            check_moves(before, after)
+            legal.add(states)
+        except IllegalMoveError:
+            illegal.add(states)
+    assert {(a, b) for a, b in legal if a is not b} <= ORDER_LAW
+    assert not illegal & ORDER_LAW
+    assert (OrderState.PROCESSING, OrderState.COMPENSATED) in legal
+    assert (OrderState.PENDING, OrderState.PROCESSED) not in legal
+
+
+def test_no_move_leads_out_of_compensated() -> None:
+    assert not {move for move in STEP_LAW if move[0] is COMPENSATED}
+    assert not {move for move in ORDER_LAW if move[0] is OrderState.COMPENSATED}
+
+
+def test_every_move_is_written_once_and_says_when() -> None:
+    for table in (STEP_MOVES, ORDER_MOVES):
+        assert len({(move.before, move.after) for move in table}) == len(table)
+        assert all(move.when for move in table)
+        assert not [move for move in table if move.before is move.after]
+
+
+def test_an_epoch_never_goes_back() -> None:
+    order = order_of(PENDING)
+    check_moves(changed(order, epoch=1), changed(order, epoch=1))
+    check_moves(changed(order, epoch=1), changed(order, epoch=2))
+    with pytest.raises(IllegalMoveError, match="epoch 2 became 1"):
+        check_moves(changed(order, epoch=2), changed(order, epoch=1))
+
+
+def test_there_is_no_way_back_from_undo() -> None:
+    order = order_of(ERROR)
+    undoing = changed(order, direction=Direction.UNDO)
+    check_moves(order, undoing)
+    check_moves(undoing, undoing)
+    with pytest.raises(IllegalMoveError, match="there is no way back from undo"):
+        check_moves(undoing, changed(undoing, process_state=PENDING, direction=Direction.DO))
+
+
+def test_an_order_keeps_its_number_of_steps() -> None:
+    with pytest.raises(IllegalMoveError, match="1 steps became 2"):
+        check_moves(order_of(PENDING), order_of(PENDING, PENDING))
+
+
+def test_a_rejected_order_may_become_one_with_steps_and_nothing_but_pending() -> None:
+    check_moves(order_of(rejected=True), order_of(PENDING, PENDING))
+    with pytest.raises(IllegalMoveError, match="order order-1: Rejected to Processing"):
+        check_moves(order_of(rejected=True), order_of(PROCESSING))
+
+
+def test_an_order_shows_the_five_fields_of_its_steps() -> None:
+    order = order_of(PROCESSING, PROCESSING, PENDING)
+    early, late = T0 + timedelta(seconds=1), T0 + timedelta(seconds=2)
+    steps = (
+        replace(order.steps[0], failure_count=2),
+        replace(order.steps[1], locked_by="s", complete_by=late, failure_count=1),
+        replace(order.steps[2], complete_by=early),
+    )
+    order = replace(order, steps=steps)
+    assert (order.order_id, order.locked_by, order.complete_by) == ("order-1", "s", early)
+    assert (order.process_state, order.failure_count) == (OrderState.PROCESSING, 3)
+    assert order.direction is Direction.DO
+
+
+def test_an_order_at_rest_has_neither_lock_nor_complete_by() -> None:
+    order = order_of(PROCESSED)
+    assert (order.locked_by, order.complete_by) == (None, None)
+
+
+def test_the_stores_token_is_no_part_of_what_an_order_is() -> None:
+    assert order_of(PENDING, token="a") == order_of(PENDING, token="b")
+    assert order_of(PENDING, seq=1) != order_of(PENDING, seq=2)

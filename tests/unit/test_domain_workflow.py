@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.domain.workflow import (
+    STEPS_MAX,
+    TIME_ALLOWED_MAX,
+    TIME_ALLOWED_MIN,
+    OnFailure,
+    Step,
+    Undo,
+    UnknownWorkflowError,
+    Workflow,
+    WorkflowError,
+    Workflows,
+)
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+def named(*names: str, **changes: Any) -> tuple[Step, ...]:
+    return tuple(Step(name, agent="agent", **changes) for name in names)
+
+
+def workflow(*steps: Step, **changes: Any) -> Workflow:
+    return Workflow("test", 1, steps or named("a"), **changes)
+
+
+def test_a_workflow_of_thirty_steps_is_accepted_and_one_more_is_refused() -> None:
+    steps = named(*(f"s{n}" for n in range(STEPS_MAX + 1)))
+    assert len(workflow(*steps[:STEPS_MAX]).rules.steps) == 30
+    with pytest.raises(WorkflowError, match="workflow 'test' has 31 steps: 1 to 30 are possible"):
+        workflow(*steps)
+
+
+def test_a_workflow_without_a_step_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="has 0 steps: 1 to 30 are possible"):
+        Workflow("test", 1, ())
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    with pytest.raises(WorkflowError, match="workflow 'test' step 'b' is defined twice"):
+        workflow(*named("a", "b", "b"))
+
+
+@pytest.mark.parametrize("after", ["nowhere", "later", "itself"])
+def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
+    steps = (*named("first"), Step("itself", "agent", after=("first", after)), *named("later"))
+    with pytest.raises(
+        WorkflowError,
+        match=f"step 'itself' comes after '{after}', which is not a step written before it",
+    ):
+        workflow(*steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"name": "Test"}, "workflow 'Test': workflow 'Test' is not a name"),
+        ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
+        ({"steps": (Step("a", agent="A b"),)}, "workflow 'test': agent 'A b' is not a name"),
+        ({"version": 0}, "workflow 'test': versions are counted from 1"),
+    ],
+)
+def test_wrong_names_and_versions_are_refused_saying_where(
+    changes: dict[str, Any], what: str
+) -> None:
+    members: dict[str, Any] = {"name": "test", "version": 1, "steps": named("a")} | changes
+    with pytest.raises(WorkflowError, match=what):
+        Workflow(**members)
+
+
+@pytest.mark.parametrize("time", [TIME_ALLOWED_MIN - MICROSECOND, TIME_ALLOWED_MAX + MICROSECOND])
+@pytest.mark.parametrize("undoing", [False, True])
+def test_a_time_allowed_out_of_bounds_is_refused(time: timedelta, undoing: bool) -> None:
+    times: dict[str, Any] = {"undo": Undo(time)} if undoing else {"time_allowed": time}
+    with pytest.raises(WorkflowError, match="step 'a': a time allowed lies between"):
+        workflow(*named("a", **times))
+
+
+@pytest.mark.parametrize("time", [TIME_ALLOWED_MIN, TIME_ALLOWED_MAX])
+def test_times_allowed_at_their_bounds_are_accepted(time: timedelta) -> None:
+    rules = workflow(*named("a", time_allowed=time, undo=Undo(time))).rules.steps[0]
+    assert (rules.time_allowed, rules.undo_time_allowed) == (time, time)
+
+
+@pytest.mark.parametrize("failures_max", [-1, 1001])
+def test_a_number_of_failures_out_of_bounds_is_refused(failures_max: int) -> None:
+    with pytest.raises(WorkflowError, match="failures_max lies between 0 and 1000"):
+        workflow(*named("a", failures_max=failures_max))
+
+
+@pytest.mark.parametrize("failures_max", [0, 1000])
+def test_a_number_of_failures_at_its_bounds_is_accepted(failures_max: int) -> None:
+    assert workflow(*named("a", failures_max=failures_max)).rules.steps[0].failures_max == (
+        failures_max
+    )
+
+
+def test_a_step_comes_after_the_one_written_before_it_unless_it_says_otherwise() -> None:
+    rules = workflow(
+        *named("a", "b"),
+        Step("c", "agent", after=()),
+        Step("d", "agent", after=("c", "a", "a")),
+        *named("e"),
+    ).rules
+    assert [step.after for step in rules.steps] == [(), (0,), (), (0, 2), (3,)]
+
+
+def test_what_comes_after_and_before_a_step_is_found_through_others() -> None:
+    rules = workflow(
+        *named("a"),
+        Step("b", "agent", after=("a",)),
+        Step("c", "agent", after=()),
+        Step("d", "agent", after=("b",)),
+        Step("e", "agent", after=("d", "c")),
+    ).rules
+    assert [rules.dependents(n) for n in range(5)] == [(1, 3, 4), (3, 4), (4,), (4,), ()]
+    assert [rules.predecessors(n) for n in range(5)] == [(), (0,), (), (0, 1), (0, 1, 2, 3)]
+
+
+def test_a_step_without_undo_has_no_time_for_one() -> None:
+    rules = workflow(*named("a"), Step("b", "agent", undo=Undo())).rules
+    assert rules.steps[0].undo_time_allowed is None
+    assert rules.steps[1].undo_time_allowed == timedelta(seconds=60)
+
+
+def test_the_rules_carry_the_policies_of_the_workflow() -> None:
+    rules = workflow(
+        on_failure=OnFailure.UNDO,
+        notify_steps=False,
+        pickup=timedelta(seconds=5),
+        alert_after=timedelta(minutes=1),
+    ).rules
+    assert rules.on_failure is OnFailure.UNDO
+    assert rules.notify_steps is False
+    assert (rules.pickup, rules.alert_after) == (timedelta(seconds=5), timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("pickup", [timedelta(0), timedelta(seconds=-1), TIME_ALLOWED_MAX * 2])
+def test_a_pickup_time_that_would_wake_for_ever_or_never_is_refused(pickup: timedelta) -> None:
+    with pytest.raises(WorkflowError, match="workflow 'test': pickup lies between"):
+        workflow(pickup=pickup)
+
+
+def several() -> Workflows:
+    return Workflows(
+        [
+            Workflow("one", 2, named("a")),
+            Workflow("one", 10, (Step("b", agent="other"),)),
+            Workflow("one", 1, named("c")),
+            Workflow("two", 1, named("d")),
+        ]
+    )
+
+
+def test_the_newest_version_of_a_workflow_is_found_unless_one_is_named() -> None:
+    assert several().find("one").version == 10
+    assert several().find("one", 2).steps[0].name == "a"
+    assert several().rules("one", 1).steps[0].name == "c"
+
+
+def test_an_unknown_workflow_or_version_is_refused_naming_what_there_is() -> None:
+    with pytest.raises(UnknownWorkflowError, match="unknown workflow 'three': there is one, two"):
+        several().find("three")
+    with pytest.raises(
+        UnknownWorkflowError, match="workflow 'one' has no version 3: there is 1, 2, 10"
+    ):
+        several().find("one", 3)
+
+
+def test_one_version_is_not_defined_twice() -> None:
+    one = Workflow("one", 1, named("a"))
+    with pytest.raises(WorkflowError, match="workflow 'one' version 1 is defined twice"):
+        Workflows([one, Workflow("one", 1, named("b"))])
+
+
+def test_a_deployment_without_any_workflow_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="no workflow is defined: give at least one"):
+        Workflows([])
+
+
+def test_all_workflows_and_their_agents_are_listed() -> None:
+    assert [(w.name, w.version) for w in several()] == [
+        ("one", 2),
+        ("one", 10),
+        ("one", 1),
+        ("two", 1),
+    ]
+    assert several().agents() == {"agent", "other"}
