@@ -1,0 +1,287 @@
+"""Bad input from the real ``orders`` queue in: kept whole, told, alerted, and nothing lost.
+
+All of it is sent first, together with a good order; then each is looked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from tests.functions_rig import SHOP, Rig, northwind, order, rig, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad message: what is sent, the reason it is put aside for, whether it can be told."""
+
+    body: bytes
+    reason: str
+    is_told: bool = False
+    says: str = ""
+    order_id: str | None = None
+
+
+def told(order_id: str, reason: str, says: str = "", **changes: Any) -> Bad:
+    return Bad(order(order_id, **changes), reason, is_told=True, says=says, order_id=order_id)
+
+
+def with_text(order_id: str, old: bytes, new: bytes) -> bytes:
+    body = order(order_id)
+    assert old in body
+    return body.replace(old, new)
+
+
+def price(order_id: str, value: Any) -> bytes:
+    content = json.loads(json.dumps(northwind()))
+    content["lines"][0]["unit_price"] = value
+    return order(order_id, order=content)
+
+
+DEEP = b"[" * 33 + b"]" * 33
+BAD: dict[str, Bad] = {
+    "no bytes at all": Bad(b"", "not-json"),
+    "not JSON": Bad(b"order 7, please", "not-json"),
+    "half of JSON": Bad(order("B-half")[:-20], "not-json"),
+    "two documents": Bad(order("B-two") * 2, "not-json"),
+    "XML": Bad(b"<order id='7'/>", "not-json"),
+    "not UTF-8": Bad(b'{"order_id":"\xff\xfe"}', "not-utf-8"),
+    "UTF-16": Bad(order("B-utf16").decode().encode("utf-16"), "not-utf-8"),
+    "binary": Bad(bytes(range(256)) * 40, "not-utf-8"),
+    "JSON of another kind": Bad(b'"order"', "invalid"),
+    "a list of orders": Bad(b"[" + order("B-list") + b"]", "invalid"),
+    "null": Bad(b"null", "invalid"),
+    "an empty object": Bad(b"{}", "invalid"),
+    "an order_id that is a number": Bad(order("x", order_id=7), "invalid", is_told=True),
+    "an order that is a list": told("B-wrong-order", "invalid", "order", order=[1]),
+    "an order that is a text": told("B-text-order", "invalid", "order", order="x"),
+    "a workflow that is a number": told("B-wrong-workflow", "invalid", "workflow", workflow=1),
+    "a version that is a text": told("B-version", "invalid", "version", workflow_version="1"),
+    "a correlation id that is a list": told("B-cid", "invalid", "correlation", correlation_id=[1]),
+    "an unknown member": told("B-unknown", "invalid", "colour", colour="red"),
+    "a member of Service Bus metadata": told("B-meta", "invalid", "MessageId", MessageId="m"),
+    "an unknown member of the order": told(
+        "B-inner", "invalid-order", "gift", order={**northwind(), "gift": True}
+    ),
+    "a wrong type in the order": told(
+        "B-type", "invalid-order", "lines", order={**northwind(), "lines": "none"}
+    ),
+    "no order_id": Bad(order("x", order_id=None), "invalid", is_told=True, says="order_id"),
+    "an empty order_id": told("", "invalid-order-id"),
+    "an order_id with a slash": told("B/1", "invalid-order-id", "'/'"),
+    "an order_id with a backslash": told("B\\1", "invalid-order-id"),
+    "an order_id with a hash": told("B#1", "invalid-order-id", "'#'"),
+    "an order_id with a question mark": told("B?1", "invalid-order-id", "'?'"),
+    "an order_id with a bar": told("B|1", "invalid-order-id", "'|'"),
+    "an order_id with a control character": told("B\x07", "invalid-order-id", correlation_id="c"),
+    "an order_id with a line feed": told("B\n1", "invalid-order-id", correlation_id="c"),
+    "an order_id with half a character": Bad(
+        with_text("B-half-character", b"B-half-character", b"B\\ud800"), "not-unicode", is_told=True
+    ),
+    "an order_id of 101 characters": told("B" * 101, "invalid-order-id", "100"),
+    "an order_id of 10,000 characters": Bad(
+        order("B" * 10_000, correlation_id="c"), "invalid-order-id", is_told=True
+    ),
+    "an order_id that begins with a space": told(" B", "invalid-order-id", "space"),
+    "an unknown workflow": told("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
+    "an unknown version": told("B-99", "unknown-workflow", "99", workflow_version=99),
+    "300 KB": told("B-300", "too-large", "262,144", order={"text": "x" * 300_000}),
+    "one byte too many": Bad(
+        order("B-byte", order={"t": "x" * (262_144 - len(order("B-byte", order={"t": ""})) + 1)}),
+        "too-large",
+        is_told=True,
+    ),
+    "nesting 33 deep": Bad(
+        order("B-deep", order={"a": 0}).replace(b'{"a": 0}', b'{"a":' + DEEP + b"}"),
+        "too-deep",
+        is_told=True,
+    ),
+    "nesting 100,000 deep": Bad(b"[" * 100_000, "too-deep"),
+    "nesting in an endless string": Bad(b'"' + b'\\"' * 120_000, "not-json"),
+    "NaN": Bad(
+        order("B-nan").replace(b'"freight": 32.38', b'"freight": NaN'), "not-finite", is_told=True
+    ),
+    "Infinity": Bad(
+        order("B-inf").replace(b'"freight": 32.38', b'"freight": -Infinity'),
+        "not-finite",
+        is_told=True,
+    ),
+    "a number too large": Bad(
+        order("B-1e999").replace(b'"freight": 32.38', b'"freight": 1e999'),
+        "not-finite",
+        is_told=True,
+    ),
+    "NaN as a text": Bad(price("B-nan-text", "NaN"), "invalid-order", is_told=True),
+    "infinity as a text": Bad(price("B-inf-text", "Infinity"), "invalid-order", is_told=True),
+    "a key twice": Bad(
+        with_text("B-twice", b'"order": {', b'"order_id": "other", "order": {'),
+        "duplicate-key",
+        is_told=True,
+        says="order_id",
+    ),
+    "a key twice deep inside": Bad(
+        with_text("B-twice-2", b'"freight":', b'"freight": 1, "freight":'),
+        "duplicate-key",
+        is_told=True,
+        says="freight",
+    ),
+    "an internal reply queue": Bad(
+        order("B-aim", reply_queue="scheduler"), "forbidden-reply-queue", says="responses-"
+    ),
+    "an agent's reply queue": Bad(
+        order("B-aim-2", reply_queue="agent-inventory"), "forbidden-reply-queue"
+    ),
+    "a reply queue that is only the prefix": Bad(
+        order("B-prefix", reply_queue="responses-"), "forbidden-reply-queue"
+    ),
+    "a reply queue with a path": Bad(
+        order("B-path", reply_queue="responses-web-shop/$deadletterqueue"), "forbidden-reply-queue"
+    ),
+    "no reply queue": Bad(order("B-silent", reply_queue=None), "invalid", says="reply_queue"),
+    "a reply queue that does not exist, and an unknown workflow": Bad(
+        order("B-nobody", reply_queue="responses-nobody", workflow="nothing"), "unknown-workflow"
+    ),
+    "an internal message": Bad(b'{"kind":"wake","v":1,"id":"1","order_id":"B-wake"}', "invalid"),
+}
+
+
+@dataclass
+class Outcome:
+    """Where everything had gone when the queues were quiet again."""
+
+    rig: Rig
+    rejected: list[RejectedMessage]
+    alerts: list[AlertMessage]
+    told: list[Notification]
+
+    def of(self, name: str) -> list[RejectedMessage]:
+        parts = [one for one in self.rejected if one.message_id == message_id(name)]
+        return sorted(parts, key=lambda one: one.part)
+
+
+def message_id(name: str) -> str:
+    return f"bad: {name}"[:128]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def outcome() -> AsyncIterator[Outcome]:
+    async with rig() as made:
+        made.broker.update_queue("orders", max_message_kilobytes=1024)
+        async with made.host():
+            for name, bad in BAD.items():
+                await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
+            await made.submit("GOOD")
+            await made.submit("NOBODY", reply_queue="responses-nobody")
+            await made.ends("GOOD", "Processed")
+            await made.ends("NOBODY", "Processed")
+            await until(lambda: _all_rejected(made), "all bad input rejected")
+            await made.quiet()
+        events = [await made.told(one.order_id or "") for one in BAD.values()]
+        everything = [e for some in events for e in some] + await made.told("GOOD")
+        yield Outcome(made, await made.rejected(), await made.alerts(), everything)
+
+
+async def _all_rejected(made: Rig) -> bool:
+    return {message_id(name) for name in BAD} <= {one.message_id for one in await made.rejected()}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_input_is_kept_whole_with_reason_and_description(
+    outcome: Outcome, name: str
+) -> None:
+    bad = BAD[name]
+    parts = outcome.of(name)
+    assert {part.reason for part in parts} == {bad.reason}
+    assert parts[0].description
+    assert bad.says in parts[0].description
+    assert {part.source_queue for part in parts} == {"orders"}
+    assert [part.part for part in parts] == list(range(1, parts[0].parts + 1))
+    text = "".join(part.body for part in parts)
+    kept = base64.b64decode(text) if parts[0].encoding == "base64" else text.encode()
+    assert kept == bad.body
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_input_raises_an_alert(outcome: Outcome, name: str) -> None:
+    kept = outcome.of(name)[0]
+    alert_id = kept.id.rpartition("/")[0] + "/alert"
+    (alert,) = [one for one in outcome.alerts if one.id == alert_id]
+    assert alert.kind == "rejected"
+    assert kept.description in alert.text
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_the_application_is_told_where_it_can_be(outcome: Outcome, name: str) -> None:
+    kept = outcome.of(name)[0]
+    told_id = kept.id.rpartition("/")[0] + "/told"
+    messages = await outcome.rig.receive(SHOP)
+    events = [json.loads(b"".join(m.body)) for m in messages if m.message_id == told_id]
+    assert len(events) == (1 if BAD[name].is_told else 0)
+    for event in events:
+        assert event["type"] == "sas.order.rejected.v1"
+        assert event["data"]["state"] == "Rejected"
+        assert event["data"]["error"] == {
+            "code": BAD[name].reason,
+            "message": kept.description,
+        }
+
+
+async def test_nothing_is_lost_and_nothing_is_dead_lettered(outcome: Outcome) -> None:
+    made = outcome.rig
+    assert made.broker.counts("orders").total == 0
+    assert made.broker.counts("dead-letters").total == 0
+    made.nothing_lost()
+
+
+async def test_bad_input_writes_no_order(outcome: Outcome) -> None:
+    ids = {bad.order_id for bad in BAD.values() if bad.order_id}
+    usable = {one for one in ids if len(one) <= 100 and not set("/\\#?|\x07\n") & set(one)}
+    assert len(usable) > 8
+    for order_id in usable | {"B-wake", "B-nobody", "B-nan", "B-byte", "other"}:
+        assert await outcome.rig.state(order_id) is None, order_id
+
+
+async def test_an_order_beside_bad_input_is_processed(outcome: Outcome) -> None:
+    assert await outcome.rig.kinds("GOOD") == [
+        "received",
+        *["step-completed"] * 3,
+        "completed",
+    ]
+
+
+async def test_an_order_whose_reply_queue_is_missing_goes_on_and_its_news_are_kept(
+    outcome: Outcome,
+) -> None:
+    parked = [one for one in outcome.rejected if one.order_id == "NOBODY"]
+    assert {one.reason for one in parked} == {"undeliverable"}
+    assert {one.source_queue for one in parked} == {"responses-nobody"}
+    types = [json.loads(one.body)["type"] for one in parked]
+    assert sorted(types) == [
+        "sas.order.completed.v1",
+        "sas.order.received.v1",
+        *["sas.order.step-completed.v1"] * 3,
+    ]
+    alerts = [one for one in outcome.alerts if one.order_id == "NOBODY"]
+    assert {one.kind for one in alerts} == {"undeliverable"}
+
+
+async def test_what_is_larger_than_the_queue_takes_is_refused_to_its_sender(
+    outcome: Outcome,
+) -> None:
+    made = outcome.rig
+    made.broker.update_queue("orders", max_message_kilobytes=256)
+    async with made.client.get_queue_sender("orders") as sender:
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages(ServiceBusMessage(b"x" * 300_000))
+    assert made.broker.counts("orders").total == 0

@@ -1,0 +1,225 @@
+"""function_app.py under the embedded host: broker, Azurite and remote services, all real.
+
+Everything runs in the test's own loop and is stopped at its end. The SDK's links are opened
+once and kept: opening and closing one costs seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from devstack.azurite import Azurite
+from devstack.functions import Host
+from devstack.servicebus import Broker, read_config
+from samples.remote_services import RemoteServices
+from sas.adapters.tables import TableStore
+from sas.codec import outward
+from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
+from sas.domain.model import Order
+
+ROOT = Path(__file__).resolve().parents[1]
+SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
+WORKED = (
+    *("orders", "scheduler", "agent-replies", "dead-letters"),
+    *("agent-inventory", "agent-payment", "agent-shipping"),
+)
+NEVER = "0 0 0 1 1 *"
+EVERY_SECOND = "* * * * * *"
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Rig:
+    """What a test needs of a running system."""
+
+    broker: Broker
+    azurite: Azurite
+    remote: RemoteServices
+    client: ServiceBusClient
+    store: TableStore
+    settings: dict[str, str]
+    seen: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
+    links: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def host(self, *only: str, **settings: str) -> AsyncIterator[Host]:
+        """Run the functions named, or all; their connections are closed at the end."""
+        host = Host(ROOT, settings=self.settings | settings, only=only or None, drain_s=5.0)
+        await host.start()
+        module = sys.modules["function_app"]
+        try:
+            yield host
+        finally:
+            await host.stop()
+            if module.application.cache_info().currsize:
+                await module.application().close()
+
+    async def send(self, queue: str, *messages: ServiceBusMessage) -> None:
+        key = ("send", queue)
+        if key not in self.links:
+            self.links[key] = self.client.get_queue_sender(queue)
+        for message in messages:
+            await self.links[key].send_messages(message)
+
+    async def submit(self, order_id: str, *, message_id: str | None = None, **members: Any) -> None:
+        message = ServiceBusMessage(
+            order(order_id, **members), message_id=message_id or uuid.uuid4().hex
+        )
+        await self.send("orders", message)
+
+    async def receive(self, queue: str) -> list[ServiceBusReceivedMessage]:
+        """Take all that a queue holds now; return everything ever taken from it."""
+        seen = self.seen.setdefault(queue, [])
+        key = ("receive", queue)
+        while self.broker.counts(queue).active:
+            if key not in self.links:
+                self.links[key] = self.client.get_queue_receiver(queue)
+            for message in await self.links[key].receive_messages(200, max_wait_time=1):
+                await self.links[key].complete_message(message)
+                seen.append(message)
+        return seen
+
+    async def give_up(self, queue: str, **why: str) -> ServiceBusReceivedMessage:
+        """Receive the oldest message of a queue and dead-letter it, as a host does in the end."""
+        key = ("receive", queue)
+        if key not in self.links:
+            self.links[key] = self.client.get_queue_receiver(queue)
+        (message,) = await self.links[key].receive_messages(1, max_wait_time=10)
+        await self.links[key].dead_letter_message(message, **why)
+        return message  # type: ignore[no-any-return]
+
+    async def told(self, order_id: str, queue: str = SHOP) -> list[Notification]:
+        """Return the notifications of an order so far."""
+        events = [outward.decode_notification(body_of(m)) for m in await self.receive(queue)]
+        return [event for event in events if event.data.order_id == order_id]
+
+    async def kinds(self, order_id: str, queue: str = SHOP) -> list[str]:
+        return [notice_of(event.type) for event in await self.told(order_id, queue)]
+
+    async def rejected(self) -> list[RejectedMessage]:
+        messages = await self.receive("orders-rejected")
+        return [msgspec.json.decode(body_of(m), type=RejectedMessage) for m in messages]
+
+    async def alerts(self, order_id: str | None = None) -> list[AlertMessage]:
+        messages = await self.receive("operator-alerts")
+        alerts = [msgspec.json.decode(body_of(m), type=AlertMessage) for m in messages]
+        return [alert for alert in alerts if order_id in {None, alert.order_id}]
+
+    async def state(self, order_id: str) -> str | None:
+        order = await self.store.load(order_id)
+        return order.process_state.value if order else None
+
+    async def order(self, order_id: str) -> Order:
+        order = await self.store.load(order_id)
+        assert order is not None, f"there is no order {order_id}"
+        return order
+
+    async def words(self, order_id: str) -> list[str]:
+        return [entry.what for entry in await self.store.journal(order_id)]
+
+    async def ends(self, order_id: str, *states: str) -> str:
+        """Wait until an order is in one of these states."""
+
+        async def there() -> str | None:
+            state = await self.state(order_id)
+            return state if state in states else None
+
+        return str(await until(there, f"order {order_id} in {states}"))
+
+    async def quiet(self) -> None:
+        """Wait until no function's queue holds a message."""
+
+        async def empty() -> bool:
+            return not any(self.broker.counts(queue).total for queue in WORKED)
+
+        await until(empty, "quiet queues")
+
+    def nothing_lost(self) -> None:
+        """Assert that nothing lies in a dead-letter sub-queue, which nobody would see."""
+        for name in (*WORKED, SHOP, WHOLESALE, "operator-alerts", "orders-rejected"):
+            counts = self.broker.counts(name)
+            assert (counts.dead_letter, counts.transfer_dead_letter) == (0, 0), name
+
+
+async def until(ask: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
+    """Return the first answer that is true."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not (answer := await ask()):  # noqa: ASYNC110  what is asked is outside
+                await asyncio.sleep(0.05)
+            return answer
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {seconds:g} s") from None
+
+
+@asynccontextmanager
+async def rig(**settings: str) -> AsyncIterator[Rig]:
+    """Start everything but a host; stop it all at the end."""
+    async with AsyncExitStack() as stack:
+        azurite = stack.enter_context(Azurite())
+        config = read_config(ROOT / "infra" / "emulator" / "Config.json")
+        broker = await stack.enter_async_context(Broker(config))
+        remote = await stack.enter_async_context(RemoteServices())
+        client = ServiceBusClient.from_connection_string(broker.connection_string)
+        await stack.enter_async_context(client)
+        table = f"t{uuid.uuid4().hex[:20]}"
+        store = TableStore.connect(azurite.connection_string, table)
+        stack.push_async_callback(store.close)
+        yield Rig(
+            broker,
+            azurite,
+            remote,
+            client,
+            store,
+            {
+                "ServiceBus": broker.connection_string,
+                "AzureWebJobsStorage": azurite.connection_string,
+                "SAS_TABLE": table,
+                "SAS_SUPERVISOR_SCHEDULE": NEVER,
+                "SAS_AGENT_FIRST_DELAY_SECONDS": "0.02",
+                "SAS_AGENT_DELAY_MAX_SECONDS": "0.2",
+                "SAS_INSTANCE": "rig",
+                "ORDERS_STOCK_URL": remote.stock_url,
+                "ORDERS_PAYMENT_URL": remote.payment_url,
+                "ORDERS_SHIPPING_URL": remote.shipping_url,
+                "ORDERS_TIME_ALLOWED_SECONDS": "20",
+            }
+            | settings,
+        )
+
+
+def body_of(message: ServiceBusReceivedMessage) -> bytes:
+    return b"".join(message.body)
+
+
+@functools.cache
+def northwind() -> Mapping[str, Any]:
+    """Return the content of a real order."""
+    with (ROOT / "samples" / "northwind-orders.jsonl").open(encoding="utf-8") as lines:
+        content = json.loads(next(lines))
+    return {name: value for name, value in content.items() if name != "order_id"}
+
+
+def order(order_id: str, /, **changes: Any) -> bytes:
+    """Return an order message; a member changed to None is left out."""
+    members = {
+        "order_id": order_id,
+        "workflow": "order",
+        "reply_queue": SHOP,
+        "correlation_id": f"c-{order_id}",
+        "order": northwind(),
+    }
+    return json.dumps({k: v for k, v in (members | changes).items() if v is not None}).encode()
