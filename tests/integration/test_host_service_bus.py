@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.functions import Host, HostError
@@ -18,18 +17,90 @@ from devstack.servicebus import Broker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-HEAD = """
-import asyncio, json, time, typing
+
+APP = """
+import asyncio, time, typing
 import azure.functions as func
 app = func.FunctionApp()
 Msg = func.ServiceBusMessage
 seen = []
+
 def queue(name, **more):
-    return app.service_bus_queue_trigger(
-        arg_name="msg", connection="SB", queue_name=name, **more)
+    return app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name=name, **more)
+
 def result():
     return app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="out")
+
+@queue("echo")
+@result()
+async def echo(msg: Msg, out: func.Out[str]) -> None:
+    out.set("seen " + msg.get_body().decode())
+
+@queue("listing")
+@result()
+def listing(msg: str, out: func.Out[str]) -> None:
+    out.set(["a", {"b": 1}])
+
+@queue("returning")
+@app.service_bus_queue_output(arg_name="$return", connection="SB", queue_name="out")
+def returning(msg: str) -> str:
+    return msg.upper()
+
+@queue("failing")
+def failing(msg: Msg) -> None:
+    raise ValueError(f"delivery {msg.delivery_count}")
+
+@queue("wrong-return")
+def wrong_return(msg: str):
+    return "value"
+
+@queue("wrong-output")
+@result()
+def wrong_output(msg: str, out: func.Out[str]) -> None:
+    out.set(object())
+
+@queue("many")
+async def many(msg: str) -> None:
+    await asyncio.sleep(0.1)
+
+@queue("threads")
+def threads(msg: str, context: func.Context) -> None:
+    time.sleep(0.2)
+    seen.append(context.invocation_id)
+
+@queue("short-lock")
+async def short_lock(msg: Msg) -> None:
+    await asyncio.sleep(2.5)
+    seen.append(msg.delivery_count)
+
+@queue("batch", cardinality=func.Cardinality.MANY)
+def batch(msg: typing.List[Msg]) -> None:
+    assert all(one.application_properties["n"] == 1 for one in msg)
+    seen.append([one.get_body().decode() for one in msg])
+
+@queue("sessions", is_sessions_enabled=True)
+async def sessions(msg: Msg) -> None:
+    await asyncio.sleep(0.02)
+    seen.append(msg.session_id + msg.get_body().decode())
+
+@queue("quick")
+async def quick(msg: str) -> None: ...
+
+@queue("off")
+async def off(msg: str) -> None: ...
+
+@queue("slow")
+async def slow(msg: Msg) -> None:
+    await asyncio.sleep(float(msg.get_body()) if msg.delivery_count == 1 else 0)
+    seen.append(msg.get_body())
 """
+OPTIONS = {
+    "maxConcurrentCalls": 3,
+    "maxConcurrentSessions": 2,
+    "minMessageBatchSize": 3,
+    "sessionIdleTimeout": "00:00:01",
+}
+QUEUES = ["out", "echo", "listing", "returning", "many", "threads", "batch", "quick", "off"]
 
 
 class Bench:
@@ -43,53 +114,60 @@ class Bench:
         sender = self._senders.setdefault(queue, self.client.get_queue_sender(queue))
         await sender.send_messages([ServiceBusMessage(body, **properties) for body in bodies])
 
-    async def take(self, queue: str, count: int) -> list[str]:
+    async def take(self, count: int) -> list[str]:
+        """That many messages of the queue `out`."""
         taken: list[str] = []
-        async with self.client.get_queue_receiver(queue) as receiver, asyncio.timeout(15):
+        async with self.client.get_queue_receiver("out") as receiver, asyncio.timeout(15):
             while len(taken) < count:
                 for message in await receiver.receive_messages(1, max_wait_time=5):
                     await receiver.complete_message(message)
                     taken.append(str(message))
         return taken
 
-    async def empty(self, queue: str, **options: Any) -> None:
-        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        async with self.client.get_queue_receiver(queue, receive_mode=mode, **options) as receiver:
-            while await receiver.receive_messages(100, max_wait_time=0.3):
-                pass
+    async def close(self) -> None:
+        """All at once: the SDK's client would close one after the other, a second each."""
+        await asyncio.gather(*(sender.close() for sender in self._senders.values()))
 
     def active(self, queue: str) -> int:
         return self.broker.counts(queue).active
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running() -> AsyncIterator[Bench]:
-    async with Broker(["in", "out"]) as broker:
-        broker.create_queue("fast", lock_duration_s=5.0, max_delivery_count=3)
+async def bench() -> AsyncIterator[Bench]:
+    async with Broker(QUEUES) as broker:
+        for name in ("failing", "wrong-return", "wrong-output"):
+            broker.create_queue(name, max_delivery_count=3)
+        broker.create_queue("short-lock", lock_duration_s=2.0)
+        broker.create_queue("slow", lock_duration_s=1.0, max_delivery_count=9)
         broker.create_queue("sessions", requires_session=True)
         connection = broker.connection_string
         async with ServiceBusClient.from_connection_string(connection) as client:
-            yield Bench(broker, client)
+            made = Bench(broker, client)
+            yield made
+            await made.close()
+
+
+def host_of(app_dir: Path, bench: Bench, *only: str, **options: Any) -> Host:
+    (app_dir / "function_app.py").write_text(APP)
+    timeout = options.pop("timeout", "00:30:00")
+    extensions = {"serviceBus": OPTIONS | options}
+    config = {"version": "2.0", "functionTimeout": timeout, "extensions": extensions}
+    (app_dir / "host.json").write_text(json.dumps(config))
+    settings = {"SB": bench.broker.connection_string, "AzureWebJobs.off.Disabled": "true"}
+    return Host(app_dir, settings=settings, only=only or None, drain_s=5)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    """A host that runs the whole app."""
+    async with host_of(tmp_path_factory.mktemp("app"), bench) as host:
+        yield host
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def bench(running: Bench) -> AsyncIterator[Bench]:
-    """The same bench, its queues emptied after each test that left something."""
-    yield running
-    running.broker.update_queue("fast", lock_duration_s=5.0)
-    for name in ("in", "out", "fast"):
-        running.broker.expire_locks(name)
-        if running.active(name):
-            await running.empty(name)
-        if running.broker.counts(name).dead_letter:
-            await running.empty(name, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-
-
-def host_of(app_dir: Path, bench: Bench, code: str, **service_bus: Any) -> Host:
-    (app_dir / "function_app.py").write_text(HEAD + code)
-    config = {"version": "2.0", "extensions": {"serviceBus": service_bus}}
-    (app_dir / "host.json").write_text(json.dumps(config))
-    return Host(app_dir, settings={"SB": bench.broker.connection_string}, drain_s=5)
+async def host(whole: Host) -> Host:
+    seen().clear()
+    return whole
 
 
 def seen() -> list[Any]:
@@ -101,223 +179,193 @@ def seen() -> list[Any]:
 async def until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # the broker is asked, nothing signals
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
 
 
-async def test_success_sends_the_output_and_completes(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\n@result()\nasync def f(msg: Msg, out: func.Out[str]):\n'
-    code += "    out.set('seen ' + msg.get_body().decode())\n"
-    async with host_of(tmp_path, bench, code):
-        await bench.send("in", "a", "b")
-        assert sorted(await bench.take("out", 2)) == ["seen a", "seen b"]
-        await until(lambda: bench.active("in") == 0)
+def running(host: Host, name: str) -> int:
+    return host.counts[name].running if name in host.counts else 0
+
+
+def succeeded(host: Host, name: str) -> int:
+    return host.counts[name].succeeded if name in host.counts else 0
+
+
+async def highest(host: Host, name: str, *, calls: int) -> int:
+    """The most invocations at once until `calls` have succeeded."""
+    most = 0
+    async with asyncio.timeout(10):
+        while succeeded(host, name) < calls:
+            most = max(most, running(host, name))
+            await asyncio.sleep(0.005)
+    return most
+
+
+async def test_success_sends_the_output_and_completes(bench: Bench, host: Host) -> None:
+    await bench.send("echo", "a", "b")
+    assert sorted(await bench.take(2)) == ["seen a", "seen b"]
+    await until(lambda: bench.active("echo") == 0)
+
+
+async def test_a_list_in_an_output_is_one_message_each(bench: Bench, host: Host) -> None:
+    await bench.send("listing", "x")
+    assert sorted(await bench.take(2)) == ["a", '{"b": 1}']
+
+
+async def test_a_return_value_is_sent_where_its_binding_says(bench: Bench, host: Host) -> None:
+    await bench.send("returning", "x")
+    assert await bench.take(1) == ["X"]
 
 
 async def test_an_exception_abandons_until_the_queue_dead_letters(
-    tmp_path: Path,
-    bench: Bench,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = '@queue("fast")\ndef f(msg: Msg):\n'
-    code += "    raise ValueError(f'delivery {msg.delivery_count}')\n"
-    async with host_of(tmp_path, bench, code) as host:
-        with caplog.at_level(logging.ERROR):
-            await bench.send("fast", "poison")
-            await until(lambda: bench.broker.counts("fast").dead_letter == 1)
-        assert host.counts["f"].failed == 3
+    await bench.send("failing", "poison")
+    await until(lambda: bench.broker.counts("failing").dead_letter == 1)
+    assert host.counts["failing"].failed == 3
     said = [record.getMessage() for record in caplog.records if "Failed" in record.getMessage()]
     assert [text.rsplit("ValueError: ")[1] for text in said] == [f"delivery {n}" for n in (1, 2, 3)]
-    async with bench.client.get_queue_receiver(
-        "fast", sub_queue=ServiceBusSubQueue.DEAD_LETTER
-    ) as dead:
+    sub_queue = ServiceBusSubQueue.DEAD_LETTER
+    async with bench.client.get_queue_receiver("failing", sub_queue=sub_queue) as dead:
         [message] = await dead.receive_messages(1, max_wait_time=5)
         assert message.dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
-async def test_no_more_than_max_concurrent_calls_run_at_once(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\nasync def f(msg: str):\n    await asyncio.sleep(0.1)\n'
-    highest = 0
-    async with host_of(tmp_path, bench, code, maxConcurrentCalls=3) as host:
-        await bench.send("in", *(["x"] * 12))
-        async with asyncio.timeout(10):
-            while "f" not in host.counts or host.counts["f"].succeeded < 12:
-                if "f" in host.counts:
-                    highest = max(highest, host.counts["f"].running)
-                await asyncio.sleep(0.005)
-    assert highest == 3
-
-
-async def test_sync_functions_run_side_by_side_on_threads(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\ndef f(msg: str, context: func.Context):\n'
-    code += "    time.sleep(0.2)\n    seen.append(context.invocation_id)\n"
-    async with host_of(tmp_path, bench, code) as host:
-        await bench.send("in", *(["x"] * 4))
-        highest = 0
-        async with asyncio.timeout(10):
-            while "f" not in host.counts or host.counts["f"].succeeded < 4:
-                highest = max([highest, *(one.running for one in host.counts.values())])
-                await asyncio.sleep(0.005)
-        assert len(set(seen())) == 4
-    assert highest > 1
-
-
-async def test_a_lock_is_renewed_while_the_function_runs(tmp_path: Path, bench: Bench) -> None:
-    bench.broker.update_queue("fast", lock_duration_s=2.0)
-    code = '@queue("fast")\nasync def f(msg: Msg):\n'
-    code += "    await asyncio.sleep(2.5)\n    seen.append(msg.delivery_count)\n"
-    async with host_of(tmp_path, bench, code) as host:
-        await bench.send("fast", "long")
-        await until(lambda: bench.active("fast") == 0)
-        assert seen() == [1]
-        assert host.counts["f"].succeeded == 1
-
-
-async def test_without_renewal_the_lock_is_lost_and_the_message_comes_again(
-    tmp_path: Path, bench: Bench
-) -> None:
-    bench.broker.update_queue("fast", lock_duration_s=1.0)
-    code = '@queue("fast")\nasync def f(msg: Msg):\n'
-    code += "    await asyncio.sleep(2.0 if msg.delivery_count == 1 else 0)\n"
-    options = {"maxAutoLockRenewalDuration": "00:00:00"}
-    async with host_of(tmp_path, bench, code, **options) as host:
-        await bench.send("fast", "long")
-        await until(lambda: "f" in host.counts and host.counts["f"].succeeded == 2)
-        await until(lambda: bench.active("fast") == 0)
-
-
-async def test_a_batch_is_handed_over_whole_and_settled_whole(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in", cardinality=func.Cardinality.MANY)\n'
-    code += "def f(msg: typing.List[Msg]):\n"
-    code += "    assert all(m.application_properties['n'] == 1 for m in msg)\n"
-    code += "    seen.append([m.get_body().decode() for m in msg])\n"
-    await bench.send("in", "a", "b", "c", application_properties={"n": 1})
-    async with host_of(tmp_path, bench, code, minMessageBatchSize=3) as host:
-        await until(lambda: bench.active("in") == 0)
-        assert seen() == [["a", "b", "c"]]
-        assert host.counts["f"].succeeded == 1
-
-
-async def test_sessions_keep_their_order_while_others_go_on(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("sessions", is_sessions_enabled=True)\nasync def f(msg: Msg):\n'
-    code += "    await asyncio.sleep(0.02)\n"
-    code += "    seen.append(msg.session_id + msg.get_body().decode())\n"
-    for session in "AB":
-        await bench.send("sessions", *"123", session_id=session)
-    options = {"maxConcurrentSessions": 2, "sessionIdleTimeout": "00:00:01"}
-    async with host_of(tmp_path, bench, code, **options):
-        await until(lambda: len(seen()) == 6)
-        await bench.send("sessions", "4", session_id="C")
-        await until(lambda: len(seen()) == 7)
-        for session, numbers in (("A", "123"), ("B", "123"), ("C", "4")):
-            assert [one for one in seen() if one[0] == session] == [session + n for n in numbers]
-
-
-async def test_stopping_lets_work_in_hand_finish_and_be_completed(
-    tmp_path: Path, bench: Bench
-) -> None:
-    code = '@queue("in")\nasync def f(msg: str):\n'
-    code += "    await asyncio.sleep(0.5)\n    seen.append(msg)\n"
-    async with host_of(tmp_path, bench, code) as host:
-        await bench.send("in", "x")
-        await until(lambda: "f" in host.counts and host.counts["f"].running == 1)
-        noted = seen()
-    assert (bench.active("in"), noted) == (0, ["x"])
-
-
-async def test_work_past_the_drain_limit_is_given_up_and_its_message_stays(
-    tmp_path: Path, bench: Bench
-) -> None:
-    code = '@queue("in")\nasync def f(msg: str):\n    await asyncio.sleep(60)\n'
-    host = host_of(tmp_path, bench, code)
-    await host.start()
-    await bench.send("in", "x")
-    await until(lambda: "f" in host.counts and host.counts["f"].running == 1)
-    began = asyncio.get_running_loop().time()
-    await host.stop(drain_s=0.3)
-    assert asyncio.get_running_loop().time() - began < 4
-    assert bench.active("in") == 1
-
-
 @pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ("    return 'value'\n", "no $return"),
-        ("    out.set(object())\n", "cannot be sent"),
-        ("    await asyncio.sleep(9)\n", "functionTimeout"),
-    ],
+    ("queue", "sentence"), [("wrong-return", "no $return"), ("wrong-output", "cannot be sent")]
 )
 async def test_what_the_worker_would_fail_fails_here(
-    tmp_path: Path,
-    bench: Bench,
-    caplog: pytest.LogCaptureFixture,
-    body: str,
-    sentence: str,
+    bench: Bench, host: Host, caplog: pytest.LogCaptureFixture, queue: str, sentence: str
 ) -> None:
-    code = '@queue("fast")\n@result()\nasync def f(msg: str, out: func.Out[str]):\n' + body
-    host = host_of(tmp_path, bench, code)
-    config = {"version": "2.0", "functionTimeout": "00:00:00.200"}
-    (tmp_path / "host.json").write_text(json.dumps(config))
-    async with host:
-        await bench.send("fast", "x")
-        await until(lambda: bench.broker.counts("fast").dead_letter == 1)
+    await bench.send(queue, "x")
+    await until(lambda: bench.broker.counts(queue).dead_letter == 1)
     assert any(sentence in record.getMessage() for record in caplog.records)
 
 
-async def test_a_list_in_an_output_is_one_message_each(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\n@result()\ndef f(msg: str, out: func.Out[str]):\n'
-    code += "    out.set(['a', {'b': 1}])\n"
-    async with host_of(tmp_path, bench, code):
-        await bench.send("in", "x")
-        assert sorted(await bench.take("out", 2)) == ["a", '{"b": 1}']
+async def test_no_more_than_max_concurrent_calls_run_at_once(bench: Bench, host: Host) -> None:
+    await bench.send("many", *(["x"] * 12))
+    assert await highest(host, "many", calls=12) == 3
 
 
-async def test_a_queue_that_does_not_exist_is_said_at_the_start(
-    tmp_path: Path, bench: Bench
-) -> None:
-    code = '@queue("nowhere")\ndef f(msg: str): ...\n'
-    with pytest.raises(HostError, match="f: the queue nowhere cannot be received from"):
-        await host_of(tmp_path, bench, code).start()
+async def test_sync_functions_run_side_by_side_on_threads(bench: Bench, host: Host) -> None:
+    await bench.send("threads", *(["x"] * 4))
+    assert await highest(host, "threads", calls=4) > 1
+    assert len(set(seen())) == 4
 
 
-async def test_a_disabled_function_is_not_listened_for(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\ndef off(msg: str): ...\n@queue("fast")\ndef on(msg: str): ...\n'
-    host_of(tmp_path, bench, code)
-    settings = {"SB": bench.broker.connection_string, "AzureWebJobs.off.Disabled": "true"}
-    async with Host(tmp_path, settings=settings) as host:
-        await bench.send("in", "x")
-        await bench.send("fast", "x")
-        await until(lambda: "on" in host.counts and host.counts["on"].succeeded == 1)
-        assert [one.name for one in host.functions] == ["on"]
-        assert bench.active("in") == 1
+async def test_a_lock_is_renewed_while_the_function_runs(bench: Bench, host: Host) -> None:
+    await bench.send("short-lock", "long")
+    await until(lambda: seen() == [1])
+    await until(lambda: bench.active("short-lock") == 0)
 
 
-async def test_two_hosts_in_one_process_are_refused(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\ndef f(msg: str): ...\n'
-    async with host_of(tmp_path, bench, code):
-        with pytest.raises(HostError, match="already runs in this process"):
-            await Host(tmp_path, settings={"SB": bench.broker.connection_string}).start()
+async def test_a_batch_is_handed_over_whole_and_settled_whole(bench: Bench, host: Host) -> None:
+    for body in "abc":
+        await bench.send("batch", body, application_properties={"n": 1})
+    await until(lambda: bench.active("batch") == 0)
+    assert seen() == [["a", "b", "c"]]
 
 
-async def test_a_settlement_does_not_wait_for_the_idle_receive(
-    tmp_path: Path, bench: Bench
-) -> None:
+async def test_sessions_keep_their_order_while_others_go_on(bench: Bench, host: Host) -> None:
+    for session in "AB":
+        await bench.send("sessions", *"123", session_id=session)
+    await until(lambda: len(seen()) == 6)
+    await bench.send("sessions", "4", session_id="C")
+    await until(lambda: len(seen()) == 7)
+    for session, numbers in (("A", "123"), ("B", "123"), ("C", "4")):
+        assert [one for one in seen() if one[0] == session] == [session + n for n in numbers]
+
+
+async def test_a_settlement_does_not_wait_for_the_idle_receive(bench: Bench, host: Host) -> None:
     """The SDK alone would take 0.2 s and more: see devstack.functions.pump."""
-    code = '@queue("in")\nasync def f(msg: str): ...\n'
     loop = asyncio.get_running_loop()
     took: list[float] = []
-    async with host_of(tmp_path, bench, code):
-        for _ in range(20):
-            await asyncio.sleep(0.02)
-            began = loop.time()
-            await bench.send("in", "x")
-            await until(lambda: bench.active("in") == 0)
-            took.append(loop.time() - began)
+    await bench.send("quick", "the first opens the sender")
+    for _ in range(20):
+        await asyncio.sleep(0.02)
+        began = loop.time()
+        await bench.send("quick", "x")
+        await until(lambda: bench.active("quick") == 0)
+        took.append(loop.time() - began)
     assert sorted(took)[10] < 0.15
 
 
-async def test_a_broken_connection_is_mended(tmp_path: Path, bench: Bench) -> None:
-    code = '@queue("in")\nasync def f(msg: str): ...\n'
-    async with host_of(tmp_path, bench, code) as host:
-        bench.broker.drop_connections()
-        await bench.send("in", "x")
-        await until(lambda: "f" in host.counts and host.counts["f"].succeeded == 1, timeout_s=20)
+async def test_a_disabled_function_is_not_listened_for(bench: Bench, host: Host) -> None:
+    await bench.send("off", "x")
+    await bench.send("quick", "x")
+    await until(lambda: bench.active("quick") == 0)
+    assert "off" not in [one.name for one in host.functions]
+    assert bench.active("off") == 1
+
+
+async def test_two_hosts_in_one_process_are_refused(
+    tmp_path: Path, bench: Bench, host: Host
+) -> None:
+    with pytest.raises(HostError, match="already runs in this process"):
+        await host_of(tmp_path, bench).start()
+
+
+# The tests below start hosts of their own; `last` ends the shared one first.
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def last(whole: Host) -> None:
+    await whole.stop()
+
+
+@pytest.mark.usefixtures("last")
+async def test_stopping_lets_work_in_hand_finish_and_be_completed(
+    tmp_path: Path, bench: Bench
+) -> None:
+    async with host_of(tmp_path, bench, "slow") as host:
+        await bench.send("slow", "0.5")
+        await until(lambda: running(host, "slow") == 1)
+        noted = seen()
+    assert (bench.active("slow"), noted) == (0, [b"0.5"])
+
+
+@pytest.mark.usefixtures("last")
+async def test_work_past_the_drain_limit_is_given_up_and_its_message_stays(
+    tmp_path: Path, bench: Bench
+) -> None:
+    host = host_of(tmp_path, bench, "slow")
+    await host.start()
+    await bench.send("slow", "60")
+    await until(lambda: running(host, "slow") == 1)
+    began = asyncio.get_running_loop().time()
+    await host.stop(drain_s=0.3)
+    assert asyncio.get_running_loop().time() - began < 4
+    assert bench.active("slow") == 1
+
+
+@pytest.mark.usefixtures("last")
+async def test_without_renewal_the_lock_is_lost_and_the_message_comes_again(
+    tmp_path: Path, bench: Bench
+) -> None:
+    async with host_of(
+        tmp_path, bench, "slow", maxAutoLockRenewalDuration="00:00:00", maxConcurrentCalls=8
+    ):
+        await until(lambda: bench.active("slow") == 0)  # what the test above left
+        await bench.send("slow", "1.5")
+        await until(lambda: seen().count(b"1.5") == 2)
+        await until(lambda: bench.active("slow") == 0)
+
+
+@pytest.mark.usefixtures("last")
+async def test_a_function_past_its_timeout_is_given_up(
+    tmp_path: Path, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with host_of(tmp_path, bench, "slow", timeout="00:00:00.200") as host:
+        await bench.send("slow", "9")
+        await until(lambda: succeeded(host, "slow") == 1)  # the second delivery is quick
+        assert host.counts["slow"].failed == 1
+    assert any("functionTimeout" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.usefixtures("last")
+async def test_a_queue_that_does_not_exist_is_said_at_the_start(
+    tmp_path: Path, bench: Bench
+) -> None:
+    host = host_of(tmp_path, bench)
+    (tmp_path / "function_app.py").write_text(APP.replace('"quick"', '"nowhere"'))
+    with pytest.raises(HostError, match="quick: the queue nowhere cannot be received from"):
+        await host.start()
