@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
@@ -78,7 +79,7 @@ class ServiceBus:
         Raises:
             ValueError: neither an address nor a readable connection string.
         """
-        settings = {"retry_total": 2, "retry_backoff_factor": 0.1, "retry_backoff_max": 2} | options
+        settings = {"retry_total": 1, "retry_backoff_factor": 0.1, "retry_backoff_max": 2} | options
         text = endpoint if isinstance(endpoint, str) else endpoint.connection_string
         owned: list[Any] = []
         if text:
@@ -99,7 +100,7 @@ class ServiceBus:
                     await self._send_to(queue, list(group))
         except TimeoutError as error:
             raise BusUnavailableError(
-                f"the bus did not take {len(messages)} messages within {self._send_s:.0f} s. "
+                f"the bus did not take {len(messages)} messages within {self._send_s:g} s. "
                 "Check that the namespace (or the broker) is reachable."
             ) from error
 
@@ -109,7 +110,7 @@ class ServiceBus:
         try:
             try:
                 await self._try_to_send(queue, outbox)
-            except (*NEVER, *LATER):
+            except (*NEVER, *LATER, ServiceBusAuthenticationError):
                 raise
             except ServiceBusError:
                 await self._try_to_send(queue, outbox)
@@ -206,6 +207,8 @@ def _why(queue: str, error: ServiceBusError) -> str:
             advice = "There is no such queue: create it, or correct the name."
         case MessageSizeExceededError():
             advice = "The message is larger than the queue takes."
+        case ServiceBusAuthenticationError():
+            advice = "Check the key in the connection string, or the app's identity."
         case ServiceBusAuthorizationError():
             advice = "Give the app's identity (or the key's policy) the right to send to it."
         case ServiceBusQuotaExceededError():

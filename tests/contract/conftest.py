@@ -26,13 +26,16 @@ def new_table() -> str:
     return f"t{uuid.uuid4().hex}"
 
 
-@pytest.fixture(params=["memory", "azurite", "azurite in small and empty pages"])
+MEMORY, AZURITE, PAGES = "memory", "azurite", "azurite in small and empty pages"
+
+
+@pytest.fixture(params=[MEMORY, AZURITE, PAGES])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
-    if request.param == "memory":
+    if request.param == MEMORY:
         yield MemoryStore()
         return
     running: Azurite = request.getfixturevalue("azurite")
-    if request.param == "azurite":
+    if request.param == AZURITE:
         table = TableStore.connect(running.connection_string, new_table())
         yield table
         await table.close()

@@ -12,9 +12,13 @@ from sas.domain.model import OrderState
 from sas.ports import StateStore
 from tests.contract import cases
 from tests.contract.cases import NOW
+from tests.contract.conftest import AZURITE, MEMORY
 
 FAR = NOW + timedelta(days=30)
 KB = 1024
+
+# One by one these cost the most; paging is the other suites' matter, and one test's here.
+without_pages = pytest.mark.parametrize("store", [MEMORY, AZURITE], indirect=True)
 
 large_bodies = pytest.mark.filterwarnings(
     # aiohttp says so of every body above 1 MiB; the SDK hands it bytes. Past 256 KB of payload.
@@ -23,25 +27,22 @@ large_bodies = pytest.mark.filterwarnings(
 
 ODD_IDS = [
     "O'Brien's",
-    "''",
     '"quoted"',
     "100% sure",
     "%41",
-    "%2525",
     "a+b c&d=e",
     "=25",
     "ünïcödé-注文-🛒",
     "a}b~c{d",
     "PartitionKey eq 'x' or 1",
-    "@partition",
     "$batch(),;:!*",
     "<b>&amp;<b>",
-    "9" * 100,
     "🛒" * 100,
     "%" * 100,
 ]
 
 
+@without_pages
 @pytest.mark.parametrize("order_id", ODD_IDS)
 async def test_an_order_id_may_hold_any_allowed_character(store: StateStore, order_id: str) -> None:
     check_order_id(order_id)
@@ -60,6 +61,14 @@ async def test_an_order_id_may_hold_any_allowed_character(store: StateStore, ord
     assert [summary.order_id for summary in await store.attention(10)] == [order_id]
 
 
+async def test_orders_with_odd_ids_are_found_across_pages(store: StateStore) -> None:
+    """Continuation tokens hold row keys, so ids go through headers and queries too."""
+    orders = [await store.commit(cases.submitted(order_id)) for order_id in ODD_IDS]
+    assert [await store.load(order_id) for order_id in ODD_IDS] == orders
+    due = [row for shard in store.shards for row in await store.due(shard, FAR, 100)]
+    assert {row.order_id for row in due} == set(ODD_IDS)
+
+
 async def test_ids_that_begin_alike_are_orders_apart(store: StateStore) -> None:
     ids = ["A", "A ", "AB", "a", "A'", "A''", "A=", "A=3d", "A%", "A=25", "A-a-state", "A}", "A~"]
     ids = [order_id for order_id in ids if order_id == order_id.strip()]
@@ -75,6 +84,7 @@ async def test_ids_that_begin_alike_are_orders_apart(store: StateStore) -> None:
         assert len(await store.journal(order_id)) == 1
 
 
+@without_pages
 @large_bodies
 @pytest.mark.parametrize(
     "payload",
@@ -96,6 +106,7 @@ async def test_a_large_payload_comes_back_whole(store: StateStore, payload: str)
     assert order.details.payload == payload
 
 
+@without_pages
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
@@ -112,7 +123,8 @@ async def test_a_payload_past_the_bound_is_refused_and_nothing_written(
     assert await store.load("order-1") is None
 
 
-@pytest.mark.parametrize("size", [1, 15_999, 16_000, 16_001, 32_768, RESULT_UNITS_MAX])
+@without_pages
+@pytest.mark.parametrize("size", [1, 16_000, 16_001, RESULT_UNITS_MAX])
 async def test_a_result_comes_back_whole_through_later_commits(
     store: StateStore, size: int
 ) -> None:
@@ -128,6 +140,7 @@ async def test_a_result_comes_back_whole_through_later_commits(
     assert [step.result for step in loaded.steps] == [result, "small", None]
 
 
+@without_pages
 @pytest.mark.parametrize("sizes", [(20_000, 10), (10, 20_000), (20_000, 30_000), (20_000, None)])
 async def test_a_result_may_be_replaced_by_one_of_another_size(
     store: StateStore, sizes: tuple[int, int | None]
@@ -149,6 +162,7 @@ async def test_a_result_past_the_bound_is_refused_and_nothing_written(store: Sta
     assert await store.load("order-1") == order
 
 
+@without_pages
 async def test_thirty_parallel_steps_all_change_in_one_transaction(store: StateStore) -> None:
     rules = cases.rules_of(30, parallel=True)
     order = await store.commit(cases.submitted("order-1", rules))
@@ -161,6 +175,7 @@ async def test_thirty_parallel_steps_all_change_in_one_transaction(store: StateS
     assert len(await store.due(shard_of("order-1", 16), FAR, 100)) == 31
 
 
+@without_pages
 @large_bodies
 @pytest.mark.parametrize("result", ["注" * 16_000, "注" * 16_001])
 async def test_thirty_steps_with_large_results_are_undone_in_one_transaction(
