@@ -178,10 +178,12 @@ class Broker:
 
     def create_queue(self, name: str, **properties: Any) -> QueueCore:
         """Create a queue; ``properties`` are those of `QueueProperties`. Raises ValueError."""
+        self.server.touch()
         return self.namespace.create(name, QueueProperties(**properties), self.clock())
 
     def update_queue(self, name: str, **properties: Any) -> QueueCore:
         """Change some properties of a queue. Raises EntityNotFoundError, ValueError."""
+        self.server.touch()
         old = self.namespace.queue(name).properties
         return self.namespace.update(name, replace(old, **properties), self.clock())
 
@@ -231,7 +233,7 @@ class Broker:
         """End every lock now, of messages and sessions; return how many ended."""
         chosen = [self.namespace.queue(queue)] if queue else self.namespace.every_queue()
         ended = sum(target.expire_locks(self.clock()) for target in chosen)
-        self.server.settle_timers()
+        self.server.touch()
         return ended
 
 

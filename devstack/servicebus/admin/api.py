@@ -36,7 +36,9 @@ class AdminApi:
             return _json(200, {"status": "healthy", "queues": len(self._broker.namespace)})
         try:
             self._check_token(request)
-            return self._route(request)
+            response = self._route(request)
+            self._broker.commit()
+            return response
         except UnauthorizedError as error:
             return _error(401, error.description)
         except BrokerError as error:
@@ -113,7 +115,6 @@ class AdminApi:
         if exists:
             return _error(409, f"queue '{request.path[:200]}' exists already; update or delete it")
         queue = namespace.create(request.path, properties, now)
-        self._broker.commit()
         return HttpResponse(201, self._entry(queue).encode(), atom.ENTRY_TYPE)
 
     # -- faults -----------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class AmqpConnection(asyncio.Protocol):
             session.close(now)
         self.sessions.clear()
         self._ended()
-        self.hub.mark(self)
+        self.hub.touch()
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: send it nothing more, and read no more from it."""
@@ -87,6 +87,7 @@ class AmqpConnection(asyncio.Protocol):
         if self._closing:
             return
         now = self.last_heard = self.hub.clock()
+        self.hub.touch()
         self._reader.feed(data)
         try:
             while not self._closing and self._step(now):

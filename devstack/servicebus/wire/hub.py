@@ -28,6 +28,9 @@ class Hub(Protocol):
     def mark(self, connection: Outgoing) -> None:
         """Write this connection's bytes after the next commit, in this turn of the loop."""
 
+    def touch(self) -> None:
+        """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
+
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` after some seconds."""
 

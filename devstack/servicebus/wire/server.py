@@ -55,7 +55,7 @@ class AmqpServer:
         self._server = await self._loop.create_server(self._accept, host, port, backlog=512)
         self._patrol = self._loop.call_later(_PATROL_S, self._walk)
         bound: int = self._server.sockets[0].getsockname()[1]
-        self.settle_timers()
+        self._settle_timers()
         return bound
 
     async def stop(self) -> None:
@@ -94,6 +94,10 @@ class AmqpServer:
     def mark(self, connection: Outgoing) -> None:
         """Write this connection's bytes after the next commit, in this turn of the loop."""
         self._marked[connection] = None
+        self.touch()
+
+    def touch(self) -> None:
+        """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
         if not self._flush_comes and self._loop is not None:
             self._flush_comes = True
             self._loop.call_soon(self._flush)
@@ -109,9 +113,9 @@ class AmqpServer:
         marked, self._marked = self._marked, {}
         for connection in marked:
             connection.write_out()
-        self.settle_timers()
+        self._settle_timers()
 
-    def settle_timers(self) -> None:
+    def _settle_timers(self) -> None:
         """See that the next moment at which something falls due has a timer."""
         due = self.namespace.next_due()
         if due is None or self._loop is None:
