@@ -1,0 +1,67 @@
+// What the functions' identity may do, and nothing more. Reasons are in roles.json and on each assignment.
+
+param principalId string
+param namespaceName string
+param hostAccountName string
+param stateAccountName string
+param componentName string
+
+@description('Applications\' response queues: notifications are sent to them.')
+param responseQueues array
+
+var list = loadJsonContent('../queues.json')
+var roles = loadJsonContent('../roles.json')
+
+module receives 'queue-roles.bicep' = {
+  name: 'app-receives'
+  params: {
+    namespaceName: namespaceName
+    queueNames: list.access.appReceives
+    principalId: principalId
+    principalType: 'ServicePrincipal'
+    roleId: roles.serviceBusDataReceiver.id
+    reason: 'Functions are triggered by this queue.'
+  }
+}
+
+module sends 'queue-roles.bicep' = {
+  name: 'app-sends'
+  params: {
+    namespaceName: namespaceName
+    queueNames: concat(list.access.appSends, responseQueues)
+    principalId: principalId
+    principalType: 'ServicePrincipal'
+    roleId: roles.serviceBusDataSender.id
+    reason: 'Functions send wakes, requests, replies, alerts, rejected messages or notifications here.'
+  }
+}
+
+module host 'storage-role.bicep' = {
+  name: 'app-host-storage'
+  params: {
+    accountName: hostAccountName
+    principalId: principalId
+    roleId: roles.storageBlobDataOwner.id
+    reason: roles.storageBlobDataOwner.why
+  }
+}
+
+module state 'storage-role.bicep' = {
+  name: 'app-state-store'
+  params: {
+    accountName: stateAccountName
+    principalId: principalId
+    roleId: roles.storageTableDataContributor.id
+    reason: roles.storageTableDataContributor.why
+  }
+}
+
+module telemetry 'telemetry-role.bicep' = {
+  name: 'app-telemetry'
+  params: {
+    componentName: componentName
+    principalId: principalId
+    roleId: roles.monitoringMetricsPublisher.id
+    reason: roles.monitoringMetricsPublisher.why
+  }
+}

@@ -1,0 +1,168 @@
+// Everything that the Scheduler Agent Supervisor needs in Azure. Plain resources in small modules; `azd up` deploys it.
+
+targetScope = 'subscription'
+
+@description('Name of the environment; part of every name.')
+@minLength(1)
+@maxLength(40)
+param environmentName string
+
+@description('Region: one with Flex Consumption and availability zones.')
+@minLength(3)
+@metadata({
+  azd: {
+    type: 'location'
+  }
+})
+param location string
+
+@description('Who deploys: becomes an operator (reads orders, alerts and rejected messages; sends commands). Empty for none.')
+param principalId string = ''
+
+@allowed([
+  'User'
+  'Group'
+  'ServicePrincipal'
+])
+param principalType string = 'User'
+
+@description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue.')
+@minLength(1)
+@maxLength(200)
+param applications array
+
+@description('Settings of the business, as an object of strings.')
+param businessSettings object
+
+@description('Standard carries most loads. Premium is used by itself where vnetEnabled asks for private endpoints.')
+@allowed([
+  'Standard'
+  'Premium'
+])
+param serviceBusSku string = 'Standard'
+
+@allowed([
+  1
+  2
+  4
+  8
+  16
+])
+param messagingUnits int = 1
+
+@description('Private endpoints only: no public way to Service Bus, the host\'s blobs or the orders.')
+param vnetEnabled bool = false
+
+@minLength(3)
+@maxLength(7)
+param networkOctets string = '10.20'
+
+@description('Replication of the state store and of the host\'s account.')
+@allowed([
+  'Standard_ZRS'
+  'Standard_GRS'
+  'Standard_RAGRS'
+  'Standard_GZRS'
+  'Standard_RAGZRS'
+])
+param stateReplication string = 'Standard_ZRS'
+
+@description('The table of orders: letters and digits.')
+@minLength(3)
+@maxLength(63)
+param tableName string = 'orders'
+
+@description('Instances kept warm for submission: none saves money, one saves the first order after a pause up to two minutes.')
+@minValue(0)
+@maxValue(20)
+param alwaysReadySubmission int = 0
+
+@description('The same for the scheduler.')
+@minValue(0)
+@maxValue(20)
+param alwaysReadyScheduler int = 0
+
+@allowed([
+  512
+  2048
+  4096
+])
+param instanceMemoryMB int = 2048
+
+@minValue(40)
+@maxValue(1000)
+param maximumInstanceCount int = 40
+
+@description('How often the supervisor looks: NCRONTAB of six fields.')
+@minLength(11)
+param supervisorSchedule string = '*/10 * * * * *'
+
+@description('Who is mailed of alerts.')
+@maxLength(20)
+param operatorMailAddresses array = []
+
+@minValue(1)
+param queueDepthMax int = 1000
+
+@minValue(1)
+@maxValue(1440)
+param overdueMinutesMax int = 5
+
+@minValue(30)
+@maxValue(730)
+param retentionDays int = 30
+
+@minValue(-1)
+param dailyQuotaGb int = 5
+
+@description('Log every request to the state store: one log line each.')
+param auditStateStore bool = false
+
+var abbreviations = loadJsonContent('abbreviations.json')
+var tags = {
+  'azd-env-name': environmentName
+}
+
+resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
+  name: '${abbreviations.resourceGroup}${environmentName}'
+  location: location
+  tags: tags
+}
+
+module platform 'modules/platform.bicep' = {
+  name: 'platform'
+  scope: group
+  params: {
+    token: toLower(uniqueString(subscription().id, environmentName, location))
+    tags: tags
+    location: location
+    principalId: principalId
+    principalType: principalType
+    applications: applications
+    businessSettings: businessSettings
+    serviceBusSku: serviceBusSku
+    messagingUnits: messagingUnits
+    vnetEnabled: vnetEnabled
+    networkOctets: networkOctets
+    stateReplication: stateReplication
+    tableName: tableName
+    alwaysReadySubmission: alwaysReadySubmission
+    alwaysReadyScheduler: alwaysReadyScheduler
+    instanceMemoryMB: instanceMemoryMB
+    maximumInstanceCount: maximumInstanceCount
+    supervisorSchedule: supervisorSchedule
+    operatorMailAddresses: operatorMailAddresses
+    queueDepthMax: queueDepthMax
+    overdueMinutesMax: overdueMinutesMax
+    retentionDays: retentionDays
+    dailyQuotaGb: dailyQuotaGb
+    auditStateStore: auditStateStore
+  }
+}
+
+output AZURE_LOCATION string = location
+output AZURE_RESOURCE_GROUP string = group.name
+output SERVICE_ORDERS_NAME string = platform.outputs.appName
+output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
+output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
+output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

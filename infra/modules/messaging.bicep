@@ -1,0 +1,50 @@
+// Service Bus: the namespace, every queue, and each application's response queue with its rights.
+
+param name string
+param location string
+param tags object
+param sku string
+param messagingUnits int
+param publicAccess bool
+
+@description('Applications: name and principalId.')
+param applications array
+
+var list = loadJsonContent('../queues.json')
+
+module namespace 'service-bus.bicep' = {
+  name: 'namespace'
+  params: {
+    name: name
+    location: location
+    tags: tags
+    sku: sku
+    messagingUnits: messagingUnits
+    publicAccess: publicAccess
+  }
+}
+
+module queues 'queues.bicep' = {
+  name: 'queues'
+  params: {
+    namespaceName: namespace.outputs.name
+  }
+}
+
+@batchSize(1)
+module applicationQueues 'application.bicep' = [for application in applications: {
+  name: 'application-${application.name}'
+  params: {
+    namespaceName: namespace.outputs.name
+    deadLetterQueue: queues.outputs.deadLetterQueue
+    application: application.name
+    principalId: application.principalId
+  }
+}]
+
+output id string = namespace.outputs.id
+output name string = namespace.outputs.name
+output hostName string = namespace.outputs.hostName
+
+// Named from the list, for what is granted on them must be known before they exist; callers wait for this module.
+output responseQueues array = [for application in applications: '${list.responsePrefix}${application.name}']

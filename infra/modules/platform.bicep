@@ -1,0 +1,188 @@
+// All resources of one environment. Its parameters are checked by main.bicep, which describes them.
+
+param token string
+param tags object
+param location string
+param principalId string
+param principalType string
+param applications array
+param businessSettings object
+param serviceBusSku string
+param messagingUnits int
+param vnetEnabled bool
+param networkOctets string
+param stateReplication string
+param tableName string
+param alwaysReadySubmission int
+param alwaysReadyScheduler int
+param instanceMemoryMB int
+param maximumInstanceCount int
+param supervisorSchedule string
+param operatorMailAddresses array
+param queueDepthMax int
+param overdueMinutesMax int
+param retentionDays int
+param dailyQuotaGb int
+param auditStateStore bool
+
+var abbreviations = loadJsonContent('../abbreviations.json')
+var packageContainer = 'packages'
+var busSku = vnetEnabled ? 'Premium' : serviceBusSku
+var warm = filter([
+  { name: 'function:submission', instanceCount: alwaysReadySubmission }
+  { name: 'function:scheduler', instanceCount: alwaysReadyScheduler }
+], entry => entry.instanceCount > 0)
+
+module monitoring 'monitoring.bicep' = {
+  name: 'monitoring'
+  params: {
+    workspaceName: '${abbreviations.logAnalytics}${token}'
+    componentName: '${abbreviations.applicationInsights}${token}'
+    location: location
+    tags: tags
+    retentionDays: retentionDays
+    dailyQuotaGb: dailyQuotaGb
+  }
+}
+
+module identity 'identity.bicep' = {
+  name: 'identity'
+  params: {
+    name: '${abbreviations.managedIdentity}${token}'
+    location: location
+    tags: tags
+  }
+}
+
+module host 'storage-account.bicep' = {
+  name: 'host-storage'
+  params: {
+    name: '${abbreviations.storageHost}${token}'
+    location: location
+    tags: tags
+    replication: stateReplication
+    publicAccess: !vnetEnabled
+    containers: [
+      packageContainer
+    ]
+  }
+}
+
+module state 'storage-account.bicep' = {
+  name: 'state-store'
+  params: {
+    name: '${abbreviations.storageState}${token}'
+    location: location
+    tags: tags
+    replication: stateReplication
+    publicAccess: !vnetEnabled
+    tables: [
+      tableName
+    ]
+  }
+}
+
+module messaging 'messaging.bicep' = {
+  name: 'messaging'
+  params: {
+    name: '${abbreviations.serviceBusNamespace}${token}'
+    location: location
+    tags: tags
+    sku: busSku
+    messagingUnits: messagingUnits
+    publicAccess: !vnetEnabled
+    applications: applications
+  }
+}
+
+module network 'private-access.bicep' = if (vnetEnabled) {
+  name: 'private-access'
+  params: {
+    networkName: '${abbreviations.virtualNetwork}${token}'
+    securityGroupName: '${abbreviations.networkSecurityGroup}${token}'
+    endpointPrefix: abbreviations.privateEndpoint
+    location: location
+    tags: tags
+    octets: networkOctets
+    namespaceId: messaging.outputs.id
+    hostAccountId: host.outputs.id
+    stateAccountId: state.outputs.id
+  }
+}
+
+module appAccess '../access/app-access.bicep' = {
+  name: 'app-access'
+  params: {
+    principalId: identity.outputs.principalId
+    namespaceName: messaging.outputs.name
+    hostAccountName: host.outputs.name
+    stateAccountName: state.outputs.name
+    componentName: monitoring.outputs.componentName
+    responseQueues: messaging.outputs.responseQueues
+  }
+}
+
+module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId)) {
+  name: 'operator-access'
+  params: {
+    principalId: principalId
+    principalType: principalType
+    namespaceName: messaging.outputs.name
+    stateAccountName: state.outputs.name
+    tableName: tableName
+  }
+}
+
+module app 'function-app.bicep' = {
+  name: 'function-app'
+  params: {
+    name: '${abbreviations.functionApp}${token}'
+    planName: '${abbreviations.plan}${token}'
+    location: location
+    tags: tags
+    identityId: identity.outputs.id
+    identityClientId: identity.outputs.clientId
+    hostAccountName: host.outputs.name
+    hostBlobEndpoint: host.outputs.blobEndpoint
+    packageContainer: packageContainer
+    stateTableEndpoint: state.outputs.tableEndpoint
+    tableName: tableName
+    namespaceHostName: messaging.outputs.hostName
+    telemetryConnectionString: monitoring.outputs.connectionString
+    supervisorSchedule: supervisorSchedule
+    businessSettings: businessSettings
+    alwaysReady: warm
+    instanceMemoryMB: instanceMemoryMB
+    maximumInstanceCount: maximumInstanceCount
+    subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
+  }
+  dependsOn: [
+    appAccess
+  ]
+}
+
+module operations '../operations/operations.bicep' = {
+  name: 'operations'
+  params: {
+    actionGroupName: '${abbreviations.actionGroup}${token}'
+    metricAlertPrefix: abbreviations.metricAlert
+    queryAlertPrefix: abbreviations.queryAlert
+    location: location
+    tags: tags
+    workspaceId: monitoring.outputs.workspaceId
+    namespaceId: messaging.outputs.id
+    namespaceName: messaging.outputs.name
+    stateAccountId: state.outputs.id
+    stateAccountName: state.outputs.name
+    responseQueues: messaging.outputs.responseQueues
+    mailAddresses: operatorMailAddresses
+    queueDepthMax: queueDepthMax
+    overdueMinutesMax: overdueMinutesMax
+    auditStateStore: auditStateStore
+  }
+}
+
+output appName string = app.outputs.name
+output namespaceHostName string = messaging.outputs.hostName
+output tableEndpoint string = state.outputs.tableEndpoint
+output responseQueues array = messaging.outputs.responseQueues
