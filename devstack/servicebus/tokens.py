@@ -74,8 +74,8 @@ class Gate:
         pairs = (part.partition("=") for part in token[len(_PREFIX) :].split("&"))
         parts = {name: value for name, _, value in pairs}
         resource, expiry = parts.get("sr", ""), parts.get("se", "")
-        wanted = signature(self._key, resource, expiry)
-        if not hmac.compare_digest(wanted, unquote(parts.get("sig", ""))):
+        wanted = signature(self._key, resource, expiry).encode()
+        if not hmac.compare_digest(wanted, unquote(parts.get("sig", "")).encode()):
             raise UnauthorizedError(
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
                 "connection string is not the one given to --require-key"

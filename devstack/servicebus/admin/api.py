@@ -37,14 +37,14 @@ class AdminApi:
         try:
             self._check_token(request)
             response = self._route(request)
-            self._broker.commit()
-            return response
         except UnauthorizedError as error:
             return _error(401, error.description)
         except BrokerError as error:
             return _error(error.status, error.description)
         except ValueError as error:
             return _error(400, str(error))
+        self._broker.commit()
+        return response
 
     def _check_token(self, request: HttpRequest) -> None:
         gate = self._broker.gate

@@ -90,7 +90,12 @@ def compound(buffer: bytes, position: int) -> tuple[int, int, int]:
 def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
     """Decode the list at ``position``; return its values and the position behind it."""
     count, first, end = compound(buffer, position)
-    return _items(buffer, first, end, count, 0), end
+    try:
+        return _items(buffer, first, end, count, 0), end
+    except (IndexError, struct.error):
+        raise DecodeError(f"a value in the list at byte {position} is cut short") from None
+    except UnicodeDecodeError:
+        raise DecodeError(f"a text in the list at byte {position} is not UTF-8") from None
 
 
 def spans(buffer: bytes, position: int) -> list[bytes]:
