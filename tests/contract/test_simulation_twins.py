@@ -1,0 +1,228 @@
+"""The twins in memory: time that moves when told to, and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from sas.adapters.clock import SystemClock
+from sas.ports import (
+    BusUnavailableError,
+    Clock,
+    ConflictError,
+    Message,
+    MessageBus,
+    StateStore,
+    StoreUnavailableError,
+)
+from sas.simulation.bus import BusFault, MemoryBus
+from sas.simulation.clock import START, VirtualClock
+from sas.simulation.store import MemoryStore, StoreFault
+from tests.contract import cases
+
+
+def test_the_twins_and_the_real_ones_are_what_the_ports_ask_for() -> None:
+    clock = VirtualClock()
+    clocks: list[Clock] = [clock, SystemClock()]
+    stores: list[StateStore] = [MemoryStore()]
+    buses: list[MessageBus] = [MemoryBus(clock)]
+    assert len(clocks) + len(stores) + len(buses) == 4
+
+
+async def test_sleepers_wake_in_the_order_of_their_times_each_at_its_own() -> None:
+    clock = VirtualClock()
+    woken: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append((name, (clock.now() - START).total_seconds()))
+
+    names = {"late": 30.0, "early": 10.0, "first of two": 20.0, "second of two": 20.0}
+    tasks = [asyncio.create_task(sleeper(name, s)) for name, s in names.items()]
+    await clock.advance(20)
+    assert woken == [("early", 10.0), ("first of two", 20.0), ("second of two", 20.0)]
+    await clock.advance(5)
+    assert len(woken) == 3
+    assert clock.now() == START + timedelta(seconds=25)
+    await clock.advance(5)
+    assert woken[-1] == ("late", 30.0)
+    await asyncio.gather(*tasks)
+
+
+async def test_what_a_woken_sleeper_sleeps_next_counts_from_its_own_time() -> None:
+    clock = VirtualClock()
+    ticks: list[float] = []
+
+    async def ticker() -> None:
+        for _ in range(4):
+            await clock.sleep(10)
+            ticks.append((clock.now() - START).total_seconds())
+
+    task = asyncio.create_task(ticker())
+    await clock.advance(1000)
+    assert ticks == [10, 20, 30, 40]
+    await task
+
+
+async def test_a_run_needs_no_waiting_and_takes_the_virtual_time_it_takes() -> None:
+    clock = VirtualClock()
+
+    async def work() -> str:
+        await clock.sleep(3600)
+        return "done"
+
+    assert await clock.run(work()) == "done"
+    assert clock.now() == START + timedelta(hours=1)
+
+
+async def test_a_run_that_can_never_end_says_so() -> None:
+    clock = VirtualClock()
+    with pytest.raises(RuntimeError, match="this never ends"):
+        await clock.run(asyncio.Event().wait())
+
+
+async def test_a_cancelled_sleeper_is_forgotten() -> None:
+    clock = VirtualClock()
+    task = asyncio.create_task(clock.sleep(10))
+    await clock.settle()
+    woken = clock.next_wake
+    assert woken == START + timedelta(seconds=10)
+    task.cancel()
+    await clock.advance(20)
+    assert clock.next_wake is None
+
+
+async def test_a_clock_can_be_put_back_and_wakes_nobody_by_it() -> None:
+    clock = VirtualClock()
+    task = asyncio.create_task(clock.sleep(10))
+    await clock.settle()
+    clock.set(START - timedelta(seconds=5))
+    assert clock.now() == START - timedelta(seconds=5)
+    assert not task.done()
+    await clock.advance(15)
+    await task
+
+
+async def test_the_system_clock_is_aware_and_sleeps_nothing_for_less_than_nothing() -> None:
+    clock = SystemClock()
+    before = clock.now()
+    await clock.sleep(-5)
+    await clock.sleep(0.01)
+    assert timedelta(milliseconds=5) < clock.now() - before < timedelta(seconds=5)
+    assert before.utcoffset() == timedelta(0)
+
+
+async def test_a_store_fails_when_asked_to_and_only_then() -> None:
+    store = MemoryStore()
+    store.fail_next("load", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await store.load("order-1")
+    assert await store.load("order-1") is None
+    store.fail_next("commit", StoreFault.CONFLICT, StoreFault.LOST_ANSWER)
+    first = cases.submitted("order-1", cause="orders:1")
+    with pytest.raises(ConflictError):
+        await store.commit(first)
+    assert await store.load("order-1") is None
+    with pytest.raises(StoreUnavailableError):
+        await store.commit(first)
+    assert await store.recorded("order-1", "orders:1") == first.entry
+    assert await store.commit(first) == first.after
+
+
+async def test_a_plan_decides_the_fault_of_each_operation() -> None:
+    store = MemoryStore()
+    asked: list[tuple[str, str]] = []
+
+    def plan(operation: str, key: str) -> StoreFault | None:
+        asked.append((operation, key))
+        return StoreFault.UNAVAILABLE if len(asked) == 2 else None
+
+    store.plan = plan
+    await store.commit(cases.submitted("order-1"))
+    with pytest.raises(StoreUnavailableError):
+        await store.due("0a", cases.NOW, 1)
+    assert asked == [("commit", "order-1"), ("due", "0a")]
+
+
+async def test_a_rival_comes_between_where_the_store_pauses() -> None:
+    store = MemoryStore()
+    order = await store.commit(cases.submitted("order-1"))
+    gate = asyncio.Event()
+
+    async def pause() -> None:
+        await gate.wait()
+
+    store.pause = pause
+    slow = asyncio.create_task(store.commit(cases.claimed(order)))
+    await asyncio.sleep(0)
+    store.pause = _at_once
+    await store.commit(cases.claimed(order))
+    gate.set()
+    with pytest.raises(ConflictError):
+        await slow
+
+
+async def _at_once() -> None:
+    return None
+
+
+async def test_a_bus_fails_when_asked_to_and_a_lost_answer_was_sent() -> None:
+    bus = MemoryBus(VirtualClock())
+    bus.declare("scheduler")
+    message = Message("scheduler", "1", b"{}")
+    bus.fail_next(BusFault.UNAVAILABLE, BusFault.LOST_ANSWER)
+    for expected in (0, 1):
+        with pytest.raises(BusUnavailableError):
+            await bus.send([message])
+        assert len(bus.messages("scheduler")) == expected
+
+
+async def test_a_full_queue_takes_no_more_until_it_is_read() -> None:
+    bus = MemoryBus(VirtualClock())
+    bus.declare("responses-a", length_max=1)
+    await bus.send([Message("responses-a", "1", b"{}")])
+    with pytest.raises(BusUnavailableError, match="is full"):
+        await bus.send([Message("responses-a", "2", b"{}")])
+    assert bus.take("responses-a") is not None
+    await bus.send([Message("responses-a", "2", b"{}")])
+
+
+async def test_an_expired_message_is_kept_apart_and_a_queue_may_shorten_lives() -> None:
+    clock = VirtualClock()
+    bus = MemoryBus(clock)
+    bus.declare("agent-a", time_to_live=timedelta(seconds=10))
+    await bus.send([Message("agent-a", "1", b"{}", time_to_live=timedelta(days=1))])
+    await clock.advance(9)
+    assert len(bus.messages("agent-a")) == 1
+    await clock.advance(1)
+    assert bus.take("agent-a") is None
+    assert [queued.message.message_id for queued in bus.queues["agent-a"].expired] == ["1"]
+
+
+async def test_a_repeated_id_is_detected_within_the_window_and_not_after() -> None:
+    clock = VirtualClock()
+    bus = MemoryBus(clock)
+    bus.declare("scheduler", duplicate_window=timedelta(seconds=10))
+    message = Message("scheduler", "1", b"{}")
+    await bus.send([message, message])
+    await clock.advance(9.9)
+    await bus.send([message])
+    assert len(bus.messages("scheduler")) == 1
+    await clock.advance(0.1)
+    await bus.send([message])
+    assert len(bus.messages("scheduler")) == 2
+
+
+async def test_the_next_scheduled_message_is_known() -> None:
+    clock = VirtualClock()
+    bus = MemoryBus(clock)
+    bus.declare("scheduler")
+    assert bus.next_change() is None
+    at = START + timedelta(seconds=7)
+    await bus.send([Message("scheduler", "1", b"{}", scheduled_at=at)])
+    assert bus.next_change() == at
+    assert bus.take("scheduler") is None
+    await clock.advance_to(at)
+    assert bus.take("scheduler") is not None
