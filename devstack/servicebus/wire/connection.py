@@ -38,6 +38,7 @@ class AmqpConnection(asyncio.Protocol):
         self._ended = ended
         self._reader = frames.FrameReader()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._expects_header = True
         self._cut = self._closing = False
@@ -75,12 +76,10 @@ class AmqpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
-        self.paused = False
         self.paused_at = None
         if self._transport is not None and not self._closing:
             self._transport.resume_reading()
-        for session in self.sessions.values():
-            session.send_unsent()
+        self._go_on()
 
     def data_received(self, data: bytes) -> None:
         """Take what came. A peer's mistake closes this connection and nothing else."""
@@ -233,10 +232,13 @@ class AmqpConnection(asyncio.Protocol):
         if not self._out:
             self.hub.mark(self)
         self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > self.hub.limits.write_buffer_bytes:
+            self.paused = True
 
     def write_out(self) -> None:
         """Write what has gathered since the last commit, or cut the connection."""
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         if self._transport is None:
             return
         if self._cut:
@@ -246,6 +248,13 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.write(b"".join(out))
         if self._closing:
             self._transport.close()
+        elif self.paused and self.paused_at is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.paused = False
+        for session in self.sessions.values():
+            session.send_unsent()
 
     def _keep_beating(self, seconds: float) -> None:
         if self._transport is not None:

@@ -1,0 +1,379 @@
+"""Raw bytes against the broker: bounds, bad peers, and that nobody else feels them."""
+
+import asyncio
+import os
+import random
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from devstack.servicebus import Broker, Limits, QueueProperties
+from devstack.servicebus.amqp import decode, encode, frames
+from devstack.servicebus.core.message import parse_message
+from devstack.servicebus.wire.connection import AmqpConnection
+from tests.unit.test_broker_queue import raw
+
+FUZZ_FRAMES = int(os.environ.get("SAS_FUZZ_FRAMES", "3000"))
+BODY = raw(b"body")
+LIMITS = Limits(connections=20, handshake_s=1.0, idle_s=1.5, stalled_s=1.0)
+
+
+class Peer:
+    """A client that sends what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.frames = frames.FrameReader(1 << 24)
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def send(self, code: int, *fields: bytes, payload: bytes = b"", channel: int = 0) -> None:
+        self.write(frames.frame(channel, encode.composite(code, fields), payload))
+
+    async def read(self) -> tuple[int, list[Any]]:
+        """Give the next performative that is no empty frame: its code and fields."""
+        while True:
+            found = self.frames.frame()
+            if found is not None and found[2]:
+                code, position = frames.performative(found[2])
+                return code, decode.fields(found[2], position)[0]
+            if found is None:
+                data = await asyncio.wait_for(self.reader.read(65536), 5)
+                if not data:
+                    raise EOFError
+                self.frames.feed(data)
+
+    async def expect(self, code: int) -> list[Any]:
+        while True:
+            got, fields = await self.read()
+            if got == code:
+                return fields
+
+    async def closed(self, within: float = 5) -> bytes:
+        """Give everything until the broker closes the connection."""
+        async with asyncio.timeout(within):
+            try:
+                return await self.reader.read(-1)
+            except ConnectionError:
+                return b""
+
+    async def open(self, *, window: int = 2048, frame_size: int = 65536) -> None:
+        self.write(frames.AMQP_HEADER)
+        assert await self.reader.readexactly(8) == frames.AMQP_HEADER
+        self.send(frames.OPEN, encode.string("peer"), encode.NULL, encode.uint(frame_size))
+        await self.expect(frames.OPEN)
+        self.send(frames.BEGIN, encode.NULL, encode.uint(0), encode.uint(window), encode.uint(100))
+        await self.expect(frames.BEGIN)
+
+    async def attach(self, queue: str, *, receives: bool, handle: int = 0, **more: bytes) -> None:
+        source = target = encode.composite(frames.SOURCE, [encode.string(queue)])
+        target = encode.composite(frames.TARGET, [encode.string(queue)])
+        self.send(
+            frames.ATTACH,
+            encode.string(f"link{handle}"),
+            encode.uint(handle),
+            encode.boolean(receives),
+            encode.ubyte(0),
+            encode.ubyte(1),
+            more.get("source", source),
+            more.get("target", target),
+        )
+        await self.expect(frames.ATTACH)
+
+    def transfer(self, number: int, payload: bytes, *, more: bool = False, handle: int = 0) -> None:
+        tag = struct.pack(">I", number)
+        fields = [encode.uint(handle), encode.uint(number), encode.binary(tag), b"\x43"]
+        self.send(frames.TRANSFER, *fields, b"\x42", encode.boolean(more), payload=payload)
+
+    def credit(self, count: int, *, seen: int = 0, window: int = 2048) -> None:
+        numbers = (seen + 1, window, 0, 2048, 0, seen, count)
+        self.send(frames.FLOW, *[encode.uint(number) for number in numbers])
+
+
+@asynccontextmanager
+async def peer_of(broker: Broker) -> AsyncIterator[Peer]:
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", broker.port))
+    try:
+        yield peer
+    finally:
+        peer.writer.transport.abort()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    queues = {"q": QueueProperties(), "lanes": QueueProperties(requires_session=True)}
+    async with Broker(queues, limits=LIMITS) as broker:
+        yield broker
+
+
+def put(broker: Broker, count: int, body: bytes = b"1") -> None:
+    messages = [parse_message(raw(body)) for _ in range(count)]
+    broker.namespace.queue("q").enqueue(messages, broker.clock())
+
+
+async def settled(broker: Broker, connections: int = 0) -> None:
+    """Wait until the broker has noticed who is gone."""
+    async with asyncio.timeout(5):
+        while len(broker.server.connections) > connections:  # noqa: ASYNC110 (no such event)
+            await asyncio.sleep(0.01)
+
+
+async def works(broker: Broker) -> None:
+    """A well-behaved peer is served."""
+    before = broker.counts("q").active
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=False)
+        peer.transfer(0, BODY)
+        fields = await peer.expect(frames.DISPOSITION)
+        assert fields[4].descriptor == frames.ACCEPTED
+    assert broker.counts("q").active == before + 1
+
+
+async def test_a_message_sent_in_many_small_pieces_is_taken(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=False)
+        for position in range(len(BODY)):
+            last = position == len(BODY) - 1
+            peer.transfer(0, BODY[position : position + 1], more=not last)
+        await peer.expect(frames.DISPOSITION)
+    assert broker.counts("q").active == 1
+
+
+async def test_the_peers_window_and_frame_size_are_kept(broker: Broker) -> None:
+    put(broker, 5, b"x" * 2000)
+    async with peer_of(broker) as peer:
+        await peer.open(window=2, frame_size=4096)
+        await peer.attach("q", receives=True)
+        peer.credit(5, window=2)
+        got = [await peer.expect(frames.TRANSFER) for _ in range(2)]
+        assert [fields[1] for fields in got] == [1, 2]
+        await asyncio.sleep(0.05)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.read(), 0.1)
+        peer.credit(3, seen=2, window=3)
+        assert [(await peer.expect(frames.TRANSFER))[1] for _ in range(3)] == [3, 4, 5]
+
+
+async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
+    broker: Broker,
+) -> None:
+    put(broker, 5)
+    async with peer_of(broker) as peer:
+        await peer.open(window=1)
+        await peer.attach("q", receives=True)
+        peer.credit(5, window=1)
+        await peer.expect(frames.TRANSFER)
+        assert broker.counts("q").locked == 5
+    await settled(broker)
+    assert broker.counts("q").locked == 1
+
+
+async def test_a_drain_is_answered_with_the_credit_used_up(broker: Broker) -> None:
+    put(broker, 1)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        numbers = [encode.uint(n) for n in (1, 100, 0, 100, 0, 0, 10, 0)]
+        peer.send(frames.FLOW, *numbers, encode.TRUE)
+        await peer.expect(frames.TRANSFER)
+        flow = await peer.expect(frames.FLOW)
+        assert (flow[5], flow[6], flow[8]) == (10, 0, True)
+
+
+async def test_a_range_of_all_numbers_settles_only_what_is_open(broker: Broker) -> None:
+    put(broker, 3)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        peer.credit(3)
+        for _ in range(3):
+            await peer.expect(frames.TRANSFER)
+        last = encode.uint(0xFFFFFFFF)
+        peer.send(frames.DISPOSITION, b"\x41", b"\x43", last, b"\x42", frames.ACCEPTED_STATE)
+        for _ in range(3):
+            await peer.expect(frames.DISPOSITION)
+    assert broker.counts("q").total == 0
+
+
+async def test_more_messages_than_credit_end_the_link(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        source = encode.composite(frames.SOURCE, [encode.string("x")])
+        await peer.attach("$cbs", receives=False, source=source)
+        link = next(iter(broker.server.links()))
+        link._credit = 0  # type: ignore[attr-defined]
+        peer.transfer(0, BODY)
+        fields = await peer.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:link:transfer-limit-exceeded"
+
+
+async def test_a_message_above_the_limit_is_not_kept_while_it_comes(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=False)
+        piece = bytes(60_000)
+        for number in range(40):
+            peer.transfer(0, piece, more=number < 39)
+            await peer.writer.drain()
+        fields = await peer.expect(frames.DISPOSITION)
+        (error,) = fields[4].value
+        assert error.value[0] == "amqp:link:message-size-exceeded"
+    await works(broker)
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [
+        ("none", "amqp:not-found"),
+        ("", "amqp:not-found"),
+        ("q/$Transfer", "amqp:not-found"),
+        ("lanes", "amqp:not-allowed"),
+    ],
+)
+async def test_a_refused_link_has_a_null_terminus_and_then_the_error(
+    broker: Broker, address: str, condition: str
+) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        source = encode.composite(frames.SOURCE, [encode.string(address)])
+        peer.send(
+            frames.ATTACH, encode.string("l"), b"\x43", b"\x41", b"\x50\x00", b"\x50\x01", source
+        )
+        attach = await peer.expect(frames.ATTACH)
+        assert attach[5] is None
+        detach = await peer.expect(frames.DETACH)
+        assert detach[1] is True
+        assert detach[2].value[0] == condition
+        assert detach[2].value[2]
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", frames.AMQP_HEADER),
+        (frames.AMQP_HEADER + b"\x00\x00\x00\x07\x02\x00\x00\x00", b"framing-error"),
+        (frames.AMQP_HEADER + b"\x7f\x00\x00\x00\x02\x00\x00\x00", b"at most 65536"),
+        (frames.AMQP_HEADER + frames.frame(0, b"\x00\x53\x11\x45"), b"first frame must be"),
+        (frames.AMQP_HEADER + frames.frame(0, b"nonsense"), b"decode-error"),
+        (frames.SASL_HEADER + frames.frame(0, b"\x00\x53\x44\x45", frame_type=1), b"not-allowed"),
+        (frames.AMQP_HEADER + frames.frame(0, b"\x00\x53\x10\x45") * 2, b"illegal-state"),
+        (frames.AMQP_HEADER + frames.frame(0, b"\x00\x53\x10\x45\x00\x53\x99\x45"), b""),
+    ],
+)
+async def test_a_peer_that_breaks_the_protocol_is_told_and_closed(
+    broker: Broker, data: bytes, answer: bytes
+) -> None:
+    async with peer_of(broker) as peer:
+        peer.write(data)
+        if answer:
+            assert answer in await peer.closed()
+    await works(broker)
+
+
+async def test_silent_half_open_and_idle_peers_are_let_go(broker: Broker) -> None:
+    async with peer_of(broker) as silent, peer_of(broker) as slow, peer_of(broker) as idle:
+        slow.write(frames.AMQP_HEADER + b"\x00\x00\x01")
+        await idle.open()
+        assert await silent.closed() == b""
+        assert await slow.closed() == frames.AMQP_HEADER
+        assert b"inactive for more than" in await idle.closed()
+    await settled(broker)
+
+
+async def test_a_peer_is_kept_alive_as_it_asks(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        peer.write(frames.AMQP_HEADER)
+        nulls = [encode.NULL] * 3
+        peer.send(frames.OPEN, encode.string("p"), *nulls, encode.uint(200))
+        assert await peer.reader.readexactly(8) == frames.AMQP_HEADER
+        await peer.expect(frames.OPEN)
+        assert await asyncio.wait_for(peer.reader.readexactly(8), 1) == frames.EMPTY_FRAME
+
+
+async def test_a_connection_too_many_is_told_so(broker: Broker) -> None:
+    writers = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(20)]
+    async with peer_of(broker) as peer:
+        peer.write(frames.AMQP_HEADER)
+        peer.send(frames.OPEN, encode.string("p"))
+        assert b"20 connections already" in await peer.closed()
+    for _, writer in writers:
+        writer.transport.abort()
+    await settled(broker)
+    await works(broker)
+
+
+async def test_a_peer_that_reads_nothing_is_cut_off_and_holds_little(broker: Broker) -> None:
+    put(broker, 400, b"x" * 100_000)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.credit(400)
+        await settled(broker)
+        assert broker.counts("q").locked < 400
+    await works(broker)
+
+
+async def test_random_and_mutated_frames_touch_nobody_else(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_on = 0
+    original = AmqpConnection._on_frame
+
+    def count(self: AmqpConnection, channel: int, body: bytes, now: float) -> None:
+        nonlocal worked_on
+        worked_on += 1
+        original(self, channel, body, now)
+
+    monkeypatch.setattr(AmqpConnection, "_on_frame", count)
+    seed = int(os.environ.get("SAS_FUZZ_SEED", "7"))
+    chance = random.Random(seed)  # noqa: S311 (a seed makes a failure repeatable)
+    sane = [
+        encode.composite(frames.ATTACH, [encode.string("l"), b"\x43", b"\x42"]),
+        encode.composite(frames.FLOW, [encode.uint(n) for n in (1, 9, 0, 9, 0, 0, 5)]),
+        encode.composite(frames.TRANSFER, [b"\x43", b"\x43", b"\xa0\x01x"]) + BODY,
+        encode.composite(
+            frames.DISPOSITION, [b"\x41", b"\x43", b"\x40", b"\x41", frames.ACCEPTED_STATE]
+        ),
+        encode.composite(frames.DETACH, [b"\x43", b"\x41"]),
+        encode.composite(frames.END, []),
+        encode.composite(frames.BEGIN, [b"\x40", b"\x43", encode.uint(9), encode.uint(9)]),
+    ]
+    async with peer_of(broker) as bystander:
+        await bystander.open()
+        await bystander.attach("q", receives=False)
+        while worked_on < FUZZ_FRAMES:
+            await _annoy(broker, chance, sane)
+            bystander.write(frames.EMPTY_FRAME)
+        bystander.transfer(0, BODY)
+        assert (await bystander.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
+    await settled(broker)
+    assert not broker.server._marked
+    for queue in broker.namespace.every_queue():
+        assert not getattr(queue.dispatch, "_hungry", ())
+
+
+async def _annoy(broker: Broker, chance: random.Random, sane: list[bytes]) -> None:
+    async with peer_of(broker) as peer:
+        try:
+            await peer.open()
+            await peer.attach("q", receives=chance.random() < 0.5)
+            for number in range(1, 60):
+                body = bytearray(chance.choice(sane))
+                for _ in range(chance.choice((0, 0, 0, 1, 3))):
+                    body[chance.randrange(len(body))] = chance.randrange(256)
+                peer.write(frames.frame(chance.choice((0, 0, 0, 1, 65535)), bytes(body)))
+                if number % 8 == 0:
+                    await peer.writer.drain()
+                    await asyncio.sleep(0)
+                if peer.reader.at_eof():
+                    return
+        except (ConnectionError, EOFError):
+            return
