@@ -61,14 +61,19 @@ class Timer:
         finish: Callable[[IndexedFunction, Any], Any],
         status_dir: Path | None,
         clock: Clock = lambda: datetime.now(UTC),
+        pace: float = 1.0,
     ) -> None:
-        """`finish` sends the outputs. `status_dir` None remembers nothing over restarts."""
+        """`finish` sends the outputs. `status_dir` None remembers nothing over restarts.
+
+        `pace` says how many seconds of `clock` pass in one real second.
+        """
         assert isinstance(function.trigger, TimerTrigger)  # noqa: S101  # for mypy
         self.trigger = function.trigger
         self._function = function
         self._invoker = invoker
         self._finish = finish
         self._clock = clock
+        self._pace = pace
         self._monitored = self._is_monitored()
         self._file: Path | None = None
         if self._monitored and status_dir is not None:
@@ -104,9 +109,8 @@ class Timer:
     async def _sleep_until(self, due: datetime) -> bool:
         while (left := due - self._clock()) > _EARLY:
             try:
-                await asyncio.wait_for(
-                    self._stopping.wait(), min(left.total_seconds(), _LONGEST_SLEEP_S)
-                )
+                left_s = min(left.total_seconds(), _LONGEST_SLEEP_S) / self._pace
+                await asyncio.wait_for(self._stopping.wait(), left_s)
             except TimeoutError:
                 continue
             return False

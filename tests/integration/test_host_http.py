@@ -1,0 +1,128 @@
+"""HTTP triggers over a real socket: routes, keys, answers."""
+
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from devstack.functions import Host
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+APP = """
+import azure.functions as func
+app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+
+@app.route("orders/{id:int}", methods=["GET", "DELETE"])
+def by_number(req: func.HttpRequest) -> func.HttpResponse:
+    return func.HttpResponse(f"{req.method} {req.route_params['id']}", status_code=203)
+
+@app.route("orders/{name}")
+async def by_name(req: func.HttpRequest) -> str:
+    return f"{req.route_params['name']} {sorted(req.params.items())}"
+
+@app.route("echo", methods=["POST"])
+def echo(req: func.HttpRequest) -> func.HttpResponse:
+    response = func.HttpResponse(req.get_body(), mimetype=req.headers["content-type"])
+    response.headers.add("Set-Cookie", "a=1; Path=/")
+    response.headers.add("Set-Cookie", "b=2; HttpOnly")
+    return response
+
+@app.route("broken")
+def broken(req: func.HttpRequest) -> str:
+    raise ValueError("secret detail")
+
+@app.route("nothing")
+def nothing(req: func.HttpRequest) -> func.HttpResponse:
+    return func.HttpResponse(status_code=204)
+
+@app.route("closed", auth_level=func.AuthLevel.FUNCTION)
+def closed(req: func.HttpRequest) -> str:
+    return "in"
+
+@app.route("admin-only", auth_level=func.AuthLevel.ADMIN)
+def admin_only(req: func.HttpRequest) -> str:
+    return "in"
+
+@app.route()
+def unnamed(req: func.HttpRequest) -> str:
+    return "by its name"
+"""
+KEYS = {"devstack.functionKey": "f-key", "devstack.masterKey": "m-key"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def session(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[aiohttp.ClientSession]:
+    app_dir = tmp_path_factory.mktemp("http")
+    (app_dir / "function_app.py").write_text(APP)
+    options = {"http": {"customHeaders": {"X-Custom": "yes"}}}
+    (app_dir / "host.json").write_text(json.dumps({"version": "2.0", "extensions": options}))
+    host = Host(app_dir, settings=KEYS)
+    await host.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{host.http_port}") as opened:
+        yield opened
+    await host.stop()
+
+
+async def answer(
+    session: aiohttp.ClientSession, method: str, path: str, **options: object
+) -> tuple[int, str]:
+    async with session.request(method, path, **options) as response:  # type: ignore[arg-type]
+        return response.status, await response.text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/api/orders/12", (203, "GET 12")),
+        ("DELETE", "/API/Orders/12", (203, "DELETE 12")),
+        ("GET", "/api/orders/ann?b=2&a=1&empty=", (200, "ann [('a', '1'), ('b', '2')]")),
+        ("POST", "/api/orders/12", (200, "12 []")),
+        ("GET", "/api/unnamed", (200, "by its name")),
+        ("GET", "/api/echo", (405, "")),
+        ("GET", "/api/nowhere", (404, "")),
+        ("GET", "/orders/12", (404, "")),
+        ("GET", "/api/nothing", (204, "")),
+        ("GET", "/api/broken", (500, "")),
+        ("GET", "/admin/host/ping", (200, "")),
+    ],
+)
+async def test_a_request_gets_the_answer_of_its_route(
+    session: aiohttp.ClientSession, method: str, path: str, expected: tuple[int, str]
+) -> None:
+    assert await answer(session, method, path) == expected
+
+
+async def test_bodies_headers_and_cookies_arrive_as_they_were_given(
+    session: aiohttp.ClientSession,
+) -> None:
+    body, headers = b"\x00\xffbytes", {"content-type": "application/octet-stream"}
+    async with session.post("/api/echo", data=body, headers=headers) as response:
+        assert await response.read() == body
+        assert response.headers["Content-Type"] == "application/octet-stream"
+        assert response.headers["X-Custom"] == "yes"
+        cookies = response.headers.getall("Set-Cookie")
+    assert [one.split(";")[0] for one in cookies] == ["a=1", "b=2"]
+    assert "HttpOnly" in cookies[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/api/closed", {}, 401),
+        ("/api/closed", {"x-functions-key": "wrong"}, 401),
+        ("/api/closed", {"x-functions-key": "f-key"}, 200),
+        ("/api/closed", {"x-functions-key": "m-key"}, 200),
+        ("/api/closed?code=f-key", {}, 200),
+        ("/api/admin-only?code=f-key", {}, 401),
+        ("/api/admin-only?code=m-key", {}, 200),
+    ],
+)
+async def test_a_key_opens_what_its_level_allows(
+    session: aiohttp.ClientSession, path: str, headers: dict[str, str], status: int
+) -> None:
+    assert (await answer(session, "GET", path, headers=headers))[0] == status

@@ -1,0 +1,235 @@
+"""`python -m devstack.functions` as a command: ready line, signals, several processes."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from devstack.children import Child
+from devstack.servicebus import Broker
+
+APP = """
+import asyncio, os
+import azure.functions as func
+app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+
+@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="in")
+async def work(msg: str) -> None:
+    await asyncio.sleep(float(msg))
+
+@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="other")
+async def other(msg: str) -> None: ...
+
+@app.route("pid")
+def pid(req: func.HttpRequest) -> str:
+    return str(os.getpid())
+"""
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    (tmp_path / "function_app.py").write_text(APP)
+    (tmp_path / "host.json").write_text('{"version": "2.0"}')
+    return tmp_path
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(["in", "other"]) as running:
+        yield running
+
+
+class Command:
+    """The command under test; always stopped."""
+
+    def __init__(self, app_dir: Path, *arguments: str, broker: Broker | None = None) -> None:
+        argv = [sys.executable, "-m", "devstack.functions", str(app_dir), *arguments]
+        if broker is not None:
+            argv += ["--setting", f"SB={broker.connection_string}"]
+        self.child = Child("command", argv, logs=app_dir)
+
+    async def __aenter__(self) -> Self:
+        self.child.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.child.stop_async(timeout_s=8)
+
+    async def ready(self) -> dict[str, Any]:
+        return await self.child.until(self.child.ready_line, timeout_s=20)
+
+    async def ended(self) -> int:
+        await until(lambda: not self.child.alive)
+        code = self.child.exit_code
+        assert code is not None
+        return code
+
+    @property
+    def said(self) -> str:
+        return self.child.log_path.read_text()
+
+    def logged(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  # processes and queues are asked
+            await asyncio.sleep(0.02)
+
+
+async def send(broker: Broker, queue: str, *bodies: str) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_the_ready_line_says_what_runs_and_logs_name_the_invocation(
+    app_dir: Path, broker: Broker
+) -> None:
+    async with Command(app_dir, "--only", "work,pid", broker=broker) as command:
+        ready = await command.ready()
+        assert ready["functions"] == ["work", "pid"]
+        assert ready["pids"] == [ready["pid"]] == [command.child.pid]
+        assert ready["http_port"] > 0
+        await send(broker, "in", "0")
+        await until(lambda: "Succeeded" in command.said)
+        about = [line for line in command.logged() if line.get("function") == "work"]
+        assert len({line["invocation"] for line in about}) == 1
+        assert len(command.child.out_lines()) == 1
+
+
+async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
+    app_dir: Path, broker: Broker
+) -> None:
+    async with Command(app_dir, "--except", "other,pid", broker=broker) as command:
+        await command.ready()
+        await send(broker, "in", "1.5")
+        await until(lambda: "Executing" in command.said)
+        command.child.send_signal(signal.SIGTERM)
+        assert await command.ended() == 0
+        assert "Succeeded" in command.said
+        assert broker.counts("in").active == 0
+
+
+async def test_connections_that_break_are_mended(app_dir: Path, broker: Broker) -> None:
+    async with Command(app_dir, "--only", "work", broker=broker) as command:
+        await command.ready()
+        broker.drop_connections()
+        await send(broker, "in", "0")
+        await until(lambda: broker.counts("in").active == 0, timeout_s=25)
+        assert command.child.alive
+
+
+async def test_a_dead_worker_is_reported_and_stops_all_with_a_code(
+    app_dir: Path, broker: Broker
+) -> None:
+    arguments = ["--only", "work,pid", "--processes", "2", "--drain", "1"]
+    async with Command(app_dir, *arguments, broker=broker) as command:
+        first, second = (await command.ready())["pids"]
+        os.kill(second, signal.SIGKILL)
+        assert await command.ended() == 1
+        assert f"(pid {second}) died with signal SIGKILL" in command.said
+        assert not is_running(first)
+
+
+async def test_with_respawn_a_dead_worker_comes_back_and_messages_go_on(
+    app_dir: Path, broker: Broker
+) -> None:
+    arguments = ["--only", "work", "--processes", "2", "--respawn", "--drain", "1"]
+    async with Command(app_dir, *arguments, broker=broker) as command:
+        for pid in (await command.ready())["pids"]:
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: command.said.count("runs again") == 2, timeout_s=25)
+        await send(broker, "in", "0")
+        await until(lambda: broker.counts("in").active == 0)
+
+
+async def test_workers_die_with_their_parent_even_by_kill_9(app_dir: Path, broker: Broker) -> None:
+    async with Command(app_dir, "--only", "work", "--processes", "2", broker=broker) as command:
+        pids = (await command.ready())["pids"]
+        command.child.kill()
+        await until(lambda: not any(is_running(pid) for pid in pids), timeout_s=5)
+
+
+async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_port: int) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", unused_tcp_port))
+        holder.listen()
+        arguments = ["--only", "pid", "--http-port", str(unused_tcp_port)]
+        async with Command(app_dir, *arguments) as command:
+            assert await command.ended() == 1
+            assert "--http-port 0 for a free one" in command.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--only", "nobody"], 1, "no function 'nobody' in this app; it has other, pid, work"),
+        (["--only", "work"], 1, "uses the connection 'SB'"),
+        (["--processes", "0"], 2, "--processes is at least 1"),
+        (["--setting", "X"], 2, "is no NAME=VALUE"),
+        (["--only", ","], 2, "name at least one function"),
+    ],
+)
+async def test_bad_input_gets_one_sentence(
+    app_dir: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    async with Command(app_dir, *arguments) as command:
+        assert await command.ended() == code
+        assert sentence in command.said
+        assert "Traceback" not in command.said
+
+
+async def test_without_the_core_tools_func_says_what_to_do(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with Command(app_dir, "--func") as command:
+        assert await command.ended() == 1
+        assert "install the Azure Functions Core Tools v4" in command.said
+
+
+async def test_func_starts_the_core_tools_on_the_same_settings(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = app_dir / "bin"
+    tools.mkdir()
+    script = tools / "func"
+    script.write_text(
+        f"#!{sys.executable}\nimport os, sys, http.server\n"
+        "print(sys.argv[1:], os.environ['SB'], file=sys.stderr)\n"
+        "port = int(sys.argv[sys.argv.index('--port') + 1])\n"
+        "http.server.HTTPServer(('127.0.0.1', port), None).serve_forever()\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    async with Command(app_dir, "--func", "--only", "work", "--setting", "SB=x") as command:
+        ready = await command.ready()
+        assert ready["func"] is True
+        assert f"['start', '--port', '{ready['http_port']}', '--functions', 'work'] x" in (
+            command.said
+        )
+        [pid] = ready["pids"]
+        command.child.send_signal(signal.SIGTERM)
+        assert await command.ended() == 0
+        assert not is_running(pid)

@@ -1,0 +1,426 @@
+"""The same app under this host and under Microsoft's own worker core: equal results.
+
+Every case is made once (real messages from the broker, a timer, HTTP requests), converted to
+datums by this host, and then invoked twice: by the host's invoker here, and by
+`azure-functions-runtime` in a process of its own (this module run as a program; one process
+per app is its rule). What the functions saw, what they gave back and how they failed must be
+the same, and both must agree on which apps can be indexed.
+"""
+
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from azure.functions.meta import Datum
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from multidict import CIMultiDict
+
+from devstack.functions import metadata
+from devstack.functions.errors import IndexingError
+from devstack.functions.http import request_datum
+from devstack.functions.indexing import bind, find, imported
+from devstack.functions.invocation import Invoker
+from devstack.functions.settings import Settings
+from devstack.servicebus import Broker
+
+APP = """
+import datetime, json, typing
+import azure.functions as func
+
+app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+bp = func.Blueprint()
+seen = []
+
+def queue(arg_name="msg", **more):
+    return app.service_bus_queue_trigger(
+        arg_name=arg_name, connection="SB", queue_name="q", **more)
+
+def plain(value):
+    if isinstance(value, bytes):
+        return "bytes:" + value.hex()
+    if isinstance(value, (datetime.datetime, datetime.timedelta)):
+        return repr(value)
+    return value
+
+FIELDS = [
+    "application_properties", "content_type", "correlation_id", "dead_letter_source",
+    "dead_letter_reason", "delivery_count", "enqueued_time_utc", "expires_at_utc", "label",
+    "locked_until", "lock_token", "message_id", "partition_key", "reply_to",
+    "reply_to_session_id", "scheduled_enqueue_time_utc", "sequence_number", "session_id",
+    "state", "subject", "time_to_live", "to", "transaction_partition_key", "user_properties",
+]
+
+def described(msg):
+    return {"body": plain(msg.get_body())} | {n: plain(getattr(msg, n)) for n in FIELDS}
+
+@queue()
+def typed(msg: func.ServiceBusMessage) -> None:
+    seen.append(described(msg))
+
+@queue()
+async def untyped(msg) -> None:
+    seen.append(described(msg))
+
+@queue()
+def as_text(msg: str) -> None:
+    seen.append(msg)
+
+@queue(data_type=func.DataType.BINARY)
+def as_bytes(msg: bytes) -> None:
+    seen.append(plain(msg))
+
+@queue(cardinality=func.Cardinality.MANY)
+def batch(msg: typing.List[func.ServiceBusMessage]) -> None:
+    seen.append([described(one) for one in msg])
+
+@queue()
+@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")
+def output(msg: str, out: func.Out[str]) -> None:
+    out.set("out " + msg)
+
+@queue()
+@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")
+def listing(msg: str, out: func.Out[str]) -> None:
+    out.set([msg, {"n": 1}])
+
+@queue()
+@app.service_bus_queue_output(arg_name="$return", connection="SB", queue_name="o")
+async def returning(msg: str) -> str:
+    return "returned " + msg
+
+@queue()
+def failing(msg: str) -> None:
+    raise LookupError("as asked")
+
+@queue()
+def stray_return(msg: str):
+    return 1
+
+@queue()
+@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")
+def wrong_output(msg: str, out: func.Out[str]) -> None:
+    out.set(object())
+
+@queue()
+def with_context(msg: str, context: func.Context) -> None:
+    seen.append([context.function_name, context.retry_context.retry_count,
+                 context.thread_local_storage.invocation_id == context.invocation_id])
+
+@bp.timer_trigger(arg_name="t", schedule="0 */5 * * * *")
+async def timer(t: func.TimerRequest) -> None:
+    seen.append([t.past_due, t.schedule_status, t.schedule])
+
+app.register_functions(bp)
+
+@app.route("web/{id}")
+async def web(req: func.HttpRequest) -> func.HttpResponse:
+    seen.append([req.method, req.url, dict(req.headers), dict(req.params),
+                 dict(req.route_params), plain(req.get_body())])
+    return func.HttpResponse(json.dumps({"id": req.route_params["id"]}), status_code=202,
+                             mimetype="application/json", headers={"x-a": "1"})
+
+@app.route("text")
+def web_text(req: func.HttpRequest) -> str:
+    return "plain"
+"""
+SETTINGS = {"SB": "Endpoint=sb://x;SharedAccessKeyName=R;SharedAccessKey=K"}
+Case = dict[str, Any]
+
+
+# ---------------------------------------------------------------- the cases
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(["q"]) as running:
+        yield running
+
+
+async def service_bus_cases(broker: Broker) -> list[Case]:
+    messages = [
+        ServiceBusMessage(
+            b"full",
+            message_id="m-1",
+            correlation_id="c-1",
+            subject="s",
+            content_type="text/plain",
+            reply_to="r",
+            to="t",
+            reply_to_session_id="rs",
+            partition_key="p",
+            application_properties={"text": "a", "number": 3, "truth": True, "real": 1.5},
+        ),
+        ServiceBusMessage('{"correlationId": "forged", "n": {"deep": [1]}, "deliveryCount": 9}'),
+        ServiceBusMessage('{"ApplicationProperties": "forged"}'),
+        ServiceBusMessage(b"\xff\xfe\x00binary", message_id="m-4"),
+        ServiceBusMessage(b"", message_id="m-5"),
+    ]
+    async with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        async with client.get_queue_sender("q") as sender:
+            await sender.send_messages(messages)
+        async with client.get_queue_receiver("q") as receiver:
+            received = await receiver.receive_messages(len(messages), max_wait_time=5)
+            assert len(received) == len(messages)
+            one = ["typed", "untyped", "as_text"]
+            cases = [
+                case(name, *metadata.single(message, binary=False))
+                for message in received
+                for name in one
+            ]
+            cases += [
+                case("as_bytes", *metadata.single(message, binary=True)) for message in received
+            ]
+            # An empty body is dropped from a batch of text, and then the batch cannot be read.
+            cases += [case("batch", *metadata.batch(received[:-1], binary=False))]
+            cases += [case("batch", *metadata.batch(received, binary=False))]
+            cases += [case("batch", *metadata.batch(received, binary=True))]
+            rest = ["output", "listing", "returning", "failing", "stray_return", "wrong_output"]
+            for name in [*rest, "with_context"]:
+                cases.append(case(name, *metadata.single(received[0], binary=False)))
+    return cases
+
+
+async def other_cases() -> list[Case]:
+    info = {"Schedule": {"AdjustForDST": True}, "ScheduleStatus": None, "IsPastDue": True}
+    status = {"Last": "2026-03-14T12:00:00+00:00", "Next": "x", "LastUpdated": "y"}
+    timers = [info, info | {"ScheduleStatus": status, "IsPastDue": False}]
+    cases = [case("timer", Datum(json.dumps(one), "json"), {}) for one in timers]
+    headers = CIMultiDict({"Host": "h", "X-Both": "Case", "X-Empty": ""})
+    for path in ("/api/web/7?a=1&a=2&b=", "/api/web/7"):
+        request = make_mocked_request("POST", path, headers=headers)
+        request._read_bytes = b'{"body": 1}'
+        cases.append(case("web", await request_datum(request, {"id": "7"}), {}))
+    cases.append(case("web_text", await request_datum(request, {}), {}))
+    return cases
+
+
+def case(name: str, datum: Datum, found: metadata.Metadata) -> Case:
+    return {"function": name, "datum": datum, "metadata": found}
+
+
+def packed(datum: Any) -> Any:
+    """A datum as JSON, for the other process."""
+    value = datum.value
+    if datum.type == "http":
+        value = {name: packed_part(part) for name, part in value.items()}
+    elif datum.type.startswith("collection_"):
+        [[attribute, items]] = vars(value).items()
+        encode = bytes.hex if attribute == "bytes" else lambda item: item
+        value = {attribute: [encode(item) for item in items]}
+    elif datum.type == "bytes":
+        value = value.hex()
+    return {"type": datum.type, "value": value}
+
+
+def packed_part(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: packed(datum) for name, datum in part.items()}
+    return packed(part)
+
+
+# ---------------------------------------------------------------- the two ways to run them
+
+
+async def under_this_host(app_dir: Path, cases: list[Case]) -> list[Any]:
+    invoker = Invoker(Settings({}), timeout_s=None)
+    results: list[Any] = []
+    with imported(app_dir) as module:
+        functions = {one.name: bind(one, app_dir, Settings(SETTINGS)) for one in find(module)}
+        for one in cases:
+            module.seen.clear()
+            try:
+                result = await invoker.invoke(
+                    functions[one["function"]], one["datum"], one["metadata"], reason="test"
+                )
+            except Exception as error:  # noqa: BLE001  # compared by whether, not by which
+                results.append(["failed", list(module.seen), bool(str(error))])
+                continue
+            outputs = {name: sent(datum) for name, datum in result.outputs.items()}
+            results.append(["ok", list(module.seen), outputs, sent(result.returned)])
+    invoker.close()
+    return results
+
+
+def sent(datum: Datum | None) -> Any:
+    if datum is None or datum.type is None:
+        return None
+    if datum.type == "http":
+        value = datum.value
+        headers = {name: one.value for name, one in value["headers"].items()}
+        return [value["status_code"].value, headers, value["body"].value.decode()]
+    if datum.type in {"dict", "list"}:
+        return ["json", json.dumps(datum.value)]
+    return [datum.type, datum.value]
+
+
+def under_worker_core(app_dir: Path, cases: list[Case]) -> list[Any]:
+    work = [
+        {
+            "function": one["function"],
+            "datum": packed(one["datum"]),
+            "metadata": {name: packed(datum) for name, datum in one["metadata"].items()},
+        }
+        for one in cases
+    ]
+    (app_dir / "cases.json").write_text(json.dumps(work))
+    return driven(app_dir)["results"]  # type: ignore[no-any-return]
+
+
+def driven(app_dir: Path) -> dict[str, Any]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.integration.test_host_worker_core", str(app_dir)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+async def test_functions_see_and_give_the_same_under_this_host_and_the_worker_core(
+    tmp_path: Path, broker: Broker
+) -> None:
+    pytest.importorskip("azure_functions_runtime")
+    (tmp_path / "function_app.py").write_text(APP)
+    cases = await service_bus_cases(broker) + await other_cases()
+    ours = await under_this_host(tmp_path, cases)
+    theirs = await asyncio.to_thread(under_worker_core, tmp_path, cases)
+    for one, our, their in zip(cases, ours, theirs, strict=True):
+        assert json.loads(json.dumps(our)) == their, one["function"]
+    outcomes = [our[0] for our in ours]
+    # Forged ApplicationProperties fail two, the empty body its batch, three fail by themselves.
+    assert (len(outcomes), outcomes.count("failed")) == (35, 6)
+
+
+HEAD = "import typing\nimport azure.functions as func\napp = func.FunctionApp()\n"
+QUEUE = '@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="q")\n'
+OUT = '@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")\n'
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        QUEUE + "def f(msg: func.ServiceBusMessage) -> None: ...\n",
+        QUEUE + "def f(msg: typing.Optional[func.ServiceBusMessage]): ...\n",
+        QUEUE + "def f(msg: list[func.ServiceBusMessage]): ...\n",
+        QUEUE + "def f(msg: func.ServiceBusMessage | None): ...\n",
+        QUEUE + "def f(other): ...\n",
+        QUEUE + "def f(msg, context: int): ...\n",
+        QUEUE + OUT + "def f(msg, out: str): ...\n",
+        QUEUE + OUT + "def f(msg, out: func.Out[bytes]): ...\n",
+        QUEUE + "def f(msg): ...\n" + QUEUE + "def f(msg): ...\n",
+        "app2 = func.FunctionApp()\n" + QUEUE + "def f(msg): ...\n",
+    ],
+)
+def test_both_agree_on_which_apps_can_be_indexed(tmp_path: Path, code: str) -> None:
+    pytest.importorskip("azure_functions_runtime")
+    (tmp_path / "function_app.py").write_text(HEAD + code)
+    try:
+        with imported(tmp_path) as module:
+            ours = [one.name for one in find(module)]
+    except IndexingError:
+        ours = []
+    (tmp_path / "cases.json").write_text("[]")
+    assert driven(tmp_path)["indexed"] == ours
+
+
+# ---------------------------------------------------------------- the other process
+
+
+class _Proto(SimpleNamespace):
+    """Stands for any protobuf message: keeps what it was made with."""
+
+    Success, Failure = "Success", "Failure"
+    undefined, out, inout = None, 1, 2
+    data: Any = None
+
+    def WhichOneof(self, which: str) -> str | None:  # noqa: N802  # protobuf's own name
+        return "data" if which == "rpc_data" else next(iter(vars(self)), None)
+
+
+class _Protos:
+    def __getattr__(self, name: str) -> Any:
+        return _Proto
+
+
+def _typed_data(packed_datum: dict[str, Any]) -> Any:
+    kind, value = packed_datum["type"], packed_datum["value"]
+    if kind == "http":
+        parts = {
+            name: {k: v["value"] for k, v in part.items()} if "type" not in part else part["value"]
+            for name, part in value.items()
+        }
+        body = _Proto(bytes=bytes.fromhex(value["body"]["value"]))
+        return _Proto(http=SimpleNamespace(**parts | {"body": body}))
+    if kind == "bytes":
+        return _Proto(bytes=bytes.fromhex(value))
+    if kind == "collection_bytes":
+        value = {"bytes": [bytes.fromhex(one) for one in value["bytes"]]}
+    if kind.startswith("collection_"):
+        return _Proto(**{kind: SimpleNamespace(**value)})
+    return _Proto(**{kind: value})
+
+
+def _given(data: Any) -> Any:
+    if data is None:
+        return None
+    [[kind, value]] = vars(data).items()
+    if kind == "http":
+        return [value.status_code, value.headers, value.body.bytes.decode()]
+    return [kind, value]
+
+
+async def _invoke(core: Any, module: Any, work: Case) -> list[Any]:
+    module.seen.clear()
+    name = work["function"]
+    [trigger] = [p for p in ("msg", "t", "req") if p in module.__dict__["PARAMETERS"][name]]
+    pb = _Proto(name=trigger, data=_typed_data(work["datum"]))
+    request = SimpleNamespace(
+        invocation_id=str(uuid.uuid4()),
+        function_id=str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
+        input_data=[pb],
+        trigger_metadata={k: _typed_data(v) for k, v in work["metadata"].items()},
+        trace_context=SimpleNamespace(trace_parent="", trace_state="", attributes={}),
+        retry_context=SimpleNamespace(retry_count=0, max_retry_count=0, exception=None),
+    )
+    wrapped = SimpleNamespace(request=SimpleNamespace(invocation_request=request), properties={})
+    answer = await core.invocation_request(wrapped)
+    if answer.result.status != "Success":
+        return ["failed", list(module.seen), bool(answer.result.exception.message)]
+    outputs = {one.name: _given(one.data) for one in answer.output_data}
+    return ["ok", list(module.seen), outputs, _given(answer.return_value)]
+
+
+async def _drive(app_dir: Path) -> dict[str, Any]:
+    core = importlib.import_module("azure_functions_runtime.handle_event")
+    sys.path.insert(0, str(app_dir))
+    init = SimpleNamespace(capabilities={}, function_app_directory=str(app_dir))
+    properties = {"host": "127.0.0.1", "protos": _Protos()}
+    request = SimpleNamespace(worker_init_request=init)
+    answer = await core.worker_init_request(SimpleNamespace(request=request, properties=properties))
+    if answer.result.status != "Success":
+        return {"indexed": []}
+    listed = await core.functions_metadata_request(SimpleNamespace())
+    names = [one.name for one in listed.function_metadata_results]
+    module = sys.modules["function_app"]
+    found = {n: core._functions.get_function(str(uuid.uuid5(uuid.NAMESPACE_OID, n))) for n in names}
+    module.__dict__["PARAMETERS"] = {n: list(info.input_types) for n, info in found.items()}
+    cases = json.loads((app_dir / "cases.json").read_text())
+    return {"indexed": names, "results": [await _invoke(core, module, one) for one in cases]}
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(asyncio.run(_drive(Path(sys.argv[1])))) + "\n")
