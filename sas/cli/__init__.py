@@ -1,0 +1,88 @@
+"""The ``sas`` command. Each verb has a file of its own, named in ``VERBS``.
+
+A verb's module gives ``SUMMARY``, ``DESCRIPTION``, ``add_arguments(parser)`` and
+``run(arguments) -> int``, the exit code. What verbs share: ``connection`` (which namespace),
+``feed`` (input in the background), ``output`` (lines, progress).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Protocol, cast
+
+from sas.cli.errors import INTERRUPTED, TROUBLE, USAGE, TroubleError, UsageError
+
+VERBS = ("submit",)
+EPILOG = f"""\
+exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \
+{TROUBLE} Service Bus did not answer or refused; {INTERRUPTED} interrupted"""
+
+
+class Verb(Protocol):
+    """What the module of a verb gives."""
+
+    SUMMARY: str
+    DESCRIPTION: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the verb's own arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; return the exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        verb = cast("Verb", arguments.verb)
+        code = verb.run(arguments)
+        sys.stdout.flush()
+    except (UsageError, TroubleError) as wrong:
+        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        return wrong.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (head, a pager): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="sas",
+        description="Scheduler Agent Supervisor: submit orders and follow them to their end.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"sas {_version()}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for name in VERBS:
+        verb = cast("Verb", import_module(f"sas.cli.{name}"))
+        its_own = verbs.add_parser(
+            name,
+            help=verb.SUMMARY,
+            description=verb.DESCRIPTION,
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(its_own)
+        its_own.set_defaults(verb=verb)
+    return parser
+
+
+def _version() -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("scheduler-agent-supervisor")
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    version = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+    return f"{version} (a working copy)"

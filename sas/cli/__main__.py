@@ -1,0 +1,8 @@
+"""``python -m sas.cli``."""
+
+import sys
+
+from sas.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

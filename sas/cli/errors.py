@@ -1,0 +1,17 @@
+"""How a command ends that does not end well: the exit code and one sentence."""
+
+USAGE = 2
+TROUBLE = 3
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The caller must change something: an argument, a setting, a line of the input."""
+
+    exit_code = USAGE
+
+
+class TroubleError(Exception):
+    """Service Bus did not answer or refused; the same command may work later."""
+
+    exit_code = TROUBLE

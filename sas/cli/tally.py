@@ -1,0 +1,134 @@
+"""What became of the orders of one submission: counted, never kept."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from sas.client import is_end
+from sas.codec.outward import Notification, event_type, notice_of
+from sas.domain.messages import Notice
+from sas.domain.model import OrderState
+
+SEEN_MAX = 10_000
+"""Notifications remembered, so that one delivered twice is counted once."""
+
+_REJECTED = event_type(Notice.REJECTED.value)
+_RECEIVED = event_type(Notice.RECEIVED.value)
+_END_OF_STATE = {
+    OrderState.PROCESSED.value: "completed",
+    OrderState.COMPENSATED.value: "undone",
+    OrderState.ERROR.value: "failed",
+    OrderState.REJECTED.value: "rejected",
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts, and the ids of the orders that have not ended: all that is held in memory.
+
+    An id may be submitted several times (``waiting`` counts); each repeat is answered by a
+    duplicate's notice or, with other content, by a rejection, and the first one goes on.
+    """
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    undone: int = 0
+    rejected: int = 0
+    repeated: int = 0
+    others: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    all_sent: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+    _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+
+    def expect(self, order_id: str) -> None:
+        """An order is about to be sent: its answer may come before the sending returns."""
+        self.waiting[order_id] = self.waiting.get(order_id, 0) + 1
+
+    def forget(self, order_id: str) -> None:
+        """An order was not sent after all, or one of its submissions has been answered."""
+        left = self.waiting.pop(order_id, 0) - 1
+        if left > 0:
+            self.waiting[order_id] = left
+
+    def sending_ended(self) -> None:
+        """Nothing more will be submitted: from here on silence counts."""
+        self.all_sent = True
+        self.heard_at = time.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything was sent and has come to its end."""
+        return self.all_sent and not self.waiting
+
+    @property
+    def ended(self) -> int:
+        """How many orders came to an end."""
+        return self.completed + self.failed + self.undone + self.rejected
+
+    @property
+    def went_well(self) -> bool:
+        """Whether no order failed, was undone, was rejected or is unfinished."""
+        return not (self.failed or self.undone or self.rejected or self.waiting)
+
+    def silent_s(self) -> float:
+        """Return for how many seconds nothing was heard."""
+        return time.monotonic() - self.heard_at
+
+    def note(self, told: Notification) -> bool:
+        """Count a notification; False if it has been counted before."""
+        self.heard_at = time.monotonic()
+        key = (told.source, told.id)
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+        order_id = told.data.order_id
+        if order_id not in self.waiting:
+            self.others += 1
+        elif told.type == _REJECTED:
+            self.rejected += 1
+            self.forget(order_id)
+        elif told.data.duplicate and self.waiting[order_id] > 1:
+            self.repeated += 1
+            self.forget(order_id)
+        elif is_end(told):
+            self._end(_end_of(told))
+            self.repeated += self.waiting.pop(order_id) - 1
+        return True
+
+    def _end(self, how: str) -> None:
+        match how:
+            case "completed":
+                self.completed += 1
+            case "undone":
+                self.undone += 1
+            case "rejected":
+                self.rejected += 1
+            case _:
+                self.failed += 1
+
+    def counts(self) -> dict[str, int]:
+        """Return the summary; the last two only where there are any."""
+        unfinished = sum(self.waiting.values())
+        said = {
+            "submitted": self.submitted,
+            "completed": self.completed,
+            "failed": self.failed,
+            "undone": self.undone,
+            "rejected": self.rejected,
+            "unfinished": unfinished,
+        }
+        extra = {"repeated": self.repeated, "of_other_orders": self.others}
+        return said | {name: count for name, count in extra.items() if count}
+
+
+def _end_of(told: Notification) -> str:
+    """Return how an order ended. That a repeat is told tells its state, not its end."""
+    if told.type == _RECEIVED:
+        return _END_OF_STATE.get(told.data.state, "failed")
+    return notice_of(told.type)

@@ -1,0 +1,226 @@
+"""``sas submit`` as a process, against the broker and a stand-in for the system behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+
+from devstack.servicebus import Broker
+from tests.integration.client_cases import REPLIES, told
+
+ROOT = Path(__file__).parents[2]
+NORTHWIND = ROOT / "samples" / "northwind-orders.jsonl"
+
+
+ANSWERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "F": [("received", {}), ("failed", {"awaits": "operator", "state": "Error"})],
+    "U": [("received", {}), ("failed", {"awaits": "undo"}), ("undone", {})],
+    "R": [("rejected", {})],
+    "S": [("received", {})],
+}
+
+
+@asynccontextmanager
+async def system(broker: Broker) -> AsyncIterator[None]:
+    """Answer every order; its id says how: F fails, U is undone, R is rejected, S is silent."""
+    async with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as sdk,
+        sdk.get_queue_receiver("orders") as receiver,
+        sdk.get_queue_sender(REPLIES) as sender,
+    ):
+
+        async def work() -> None:
+            while True:
+                for message in await receiver.receive_messages(200, max_wait_time=1):
+                    await answer(sender, message)
+                    await receiver.complete_message(message)
+
+        working = asyncio.create_task(work())
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+async def answer(sender: ServiceBusSender, message: ServiceBusReceivedMessage) -> None:
+    order_id = json.loads(b"".join(message.body))["order_id"]
+    answers = ANSWERS.get(order_id[0], [("received", {}), ("completed", {"state": "Processed"})])
+    await sender.send_messages([told(order_id, notice, **data) for notice, data in answers])
+
+
+class Sas:
+    """A ``sas`` process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, broker: Broker, *arguments: str) -> Sas:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
+        env |= {"ServiceBus": broker.connection_string, "SAS_REPLY_QUEUE": REPLIES}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "error", "-m", "sas.cli", *arguments,
+            cwd=ROOT, env=env, limit=2**24,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        return cls(process)
+
+    async def end(self, stdin: bytes = b"") -> tuple[int, list[str], str]:
+        """Give it the rest of its input; return its exit code, lines and complaints."""
+        out, err = await asyncio.wait_for(self.process.communicate(stdin), 60)
+        code = self.process.returncode
+        assert code is not None
+        return code, out.decode().splitlines(), err.decode()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(["orders", REPLIES]) as broker:
+        yield broker
+
+
+async def run(broker: Broker, *arguments: str, stdin: str = "") -> tuple[int, list[str], str]:
+    return await (await Sas.start(broker, "submit", *arguments)).end(stdin.encode())
+
+
+def lines(*order_ids: str) -> str:
+    return "".join(json.dumps({"order_id": order_id}) + "\n" for order_id in order_ids)
+
+
+async def test_the_orders_of_the_sample_are_submitted_and_followed_to_their_end(
+    broker: Broker,
+) -> None:
+    async with system(broker):
+        code, out, err = await run(broker, str(NORTHWIND), "--follow")
+    assert code == 0
+    assert all(line.startswith("submitted ") for line in err.splitlines())  # progress
+    assert len(out) == 2 * 830 + 1
+    assert sum(line.split()[1] == "completed" for line in out[:-1]) == 830
+    assert out[-1] == ("submitted 830, completed 830, failed 0, undone 0, rejected 0, unfinished 0")
+    assert broker.counts("orders").total == broker.counts(REPLIES).total == 0
+
+
+async def test_without_follow_the_orders_are_sent_and_nothing_is_read(broker: Broker) -> None:
+    code, out, err = await run(broker, str(NORTHWIND), "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line) for line in out] == [{"summary": {"submitted": 830}}]
+    assert broker.counts("orders").active == 830
+
+
+async def test_an_order_that_did_not_go_well_makes_the_exit_code_1(broker: Broker) -> None:
+    async with system(broker):
+        stdin = lines("A", "F-1", "U-1", "R-1", "B")
+        code, out, err = await run(broker, "-", "--follow", "--json", stdin=stdin)
+        assert (code, err) == (1, "")
+        last = json.loads(out[-1])
+        assert last == {
+            "summary": {
+                "submitted": 5, "completed": 2, "failed": 1, "undone": 1, "rejected": 1,
+                "unfinished": 0,
+            }
+        }  # fmt: skip
+        types = {json.loads(line)["type"] for line in out[:-1]}
+        assert {"sas.order.undone.v1", "sas.order.rejected.v1"} < types
+
+
+async def test_patience_ends_the_waiting_and_says_what_to_do(broker: Broker) -> None:
+    async with system(broker):
+        started = time.monotonic()
+        arguments = ("-", "--follow", "--patience", "2")
+        code, out, err = await run(broker, *arguments, stdin=lines("A", "S-1"))
+    assert code == 1
+    assert out[-1].endswith("completed 1, failed 0, undone 0, rejected 0, unfinished 1")
+    assert "nothing came for 2 s" in err
+    assert "S-1" in err
+    assert "--patience" in err
+    assert 2 < time.monotonic() - started < 20
+
+
+async def test_a_bad_line_ends_with_2_and_says_what_was_sent(broker: Broker) -> None:
+    stdin = lines("A", "B") + "\n" + lines("a/b", "C")
+    code, out, err = await run(broker, "-", stdin=stdin)
+    assert code == 2
+    assert out == ["submitted 2"]
+    assert err.startswith("sas: line 4: order 'a/b': order_id contains '/'")
+    assert "2 orders were sent before it; sending one again is safe." in err
+    assert broker.counts("orders").active == 2
+
+
+async def test_orders_flow_while_the_input_is_still_open(broker: Broker) -> None:
+    async with system(broker):
+        sas = await Sas.start(broker, "submit", "-", "--follow")
+        stdin, stdout = sas.process.stdin, sas.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(lines("A-1").encode())
+        first = [await asyncio.wait_for(stdout.readline(), 20) for _ in range(2)]
+        assert [line.split()[1] for line in first] == [b"received", b"completed"]
+        code, out, err = await sas.end(lines("A-2").encode())
+    assert (code, err) == (0, "")
+    assert out[-1].startswith("submitted 2, completed 2")
+
+
+@pytest.mark.parametrize("stdin", ["", lines("S-1")], ids=["waiting for input", "following"])
+async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) -> None:
+    async with system(broker):
+        sas = await Sas.start(broker, "submit", "-", "--follow")
+        pipe, stdout = sas.process.stdin, sas.process.stdout
+        assert pipe is not None
+        assert stdout is not None
+        pipe.write(stdin.encode())
+        if stdin:
+            assert b"received" in await asyncio.wait_for(stdout.readline(), 20)
+        else:
+            await asyncio.sleep(2)
+        started = time.monotonic()
+        sas.process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(sas.process.wait(), 15)  # its stdin is open all the while
+        code, out, err = await sas.end()
+    assert code == 130
+    assert time.monotonic() - started < 10
+    assert out[-1].startswith(f"submitted {len(stdin.splitlines())}, ")
+    assert err == "interrupted: orders that were sent go on without us\n"
+    assert broker.counts(REPLIES).locked == 0
+
+
+async def test_a_reader_that_goes_away_ends_the_command_quietly(broker: Broker) -> None:
+    async with system(broker):
+        sas = await Sas.start(broker, "submit", str(NORTHWIND), "--follow")
+        stdout = sas.process.stdout
+        assert stdout is not None
+        await asyncio.wait_for(stdout.readline(), 20)
+        stdout._transport.close()  # type: ignore[attr-defined]  # what `head -1` does
+        code, _, err = await sas.end()
+    assert code == 1
+    assert "Traceback" not in err
+
+
+async def test_a_response_queue_that_does_not_exist_ends_with_3(broker: Broker) -> None:
+    arguments = ("-", "--follow", "--reply-queue", "responses-nobody")
+    code, _, err = await run(broker, *arguments, stdin=lines("A"))
+    assert code == 3
+    assert "sas: queue 'responses-nobody' cannot be read: there is no such queue" in err
+
+
+async def test_an_orders_queue_that_does_not_exist_ends_with_3() -> None:
+    async with Broker([REPLIES]) as bare:
+        code, out, err = await run(bare, "-", "--follow", stdin=lines("A"))
+    assert code == 3
+    assert "sas: queue 'orders' did not take orders: there is no such queue" in err
+    assert "Nothing was sent." in err
+    assert out[-1].startswith("submitted 0, ")

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sas.cli import VERBS, main
+from sas.cli.connection import Connection, read
+from sas.cli.errors import USAGE, UsageError
+from sas.domain.queues import Queues
+
+ROOT = Path(__file__).parents[2]
+CONNECTION = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("ServiceBus", "SAS_", "AzureWebJobs")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ServiceBus", CONNECTION)
+    monkeypatch.setenv("SAS_REPLY_QUEUE", "responses-web-shop")
+
+
+def orders(tmp_path: Path) -> str:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"order_id": "A-1"}\n')
+    return str(file)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_command_tells_what_it_is(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([option])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert ("submit" in said and "130 interrupted" in said) or said.startswith("sas 0.")
+
+
+def test_the_help_of_submit_shows_both_forms_and_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["submit", "--help"])
+    said = capsys.readouterr().out
+    for part in ("order message", "bare order", "sas submit samples/northwind-orders.jsonl"):
+        assert part in said
+
+
+def test_every_verb_has_a_file_of_its_own_that_says_what_it_does() -> None:
+    for name in VERBS:
+        verb = import_module(f"sas.cli.{name}")
+        assert len(verb.SUMMARY) < 80
+        assert verb.DESCRIPTION.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["greet"],
+        ["submit"],
+        ["submit", "x", "--colour"],
+        ["submit", "x", "--patience", "0"],
+        ["submit", "x", "--patience", "soon"],
+        ["submit", "x", "--patience", "nan"],
+    ],
+)
+def test_bad_usage_ends_with_2_and_a_usage_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == USAGE
+    assert "usage: sas" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "said"),
+    [
+        ({"ServiceBus": ""}, [], "give --connection or set ServiceBus"),
+        ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
+        ({"ServiceBus": "Endpoint=sb://x"}, [], "connection string cannot be read"),
+        ({}, ["--connection", "a=b"], "connection string cannot be read"),
+        ({"SAS_REPLY_QUEUE": ""}, [], "give --reply-queue responses-NAME"),
+        ({}, ["--reply-queue", "orders"], "must begin with 'responses-'"),
+        ({"SAS_QUEUE_RESPONSE_PREFIX": "to-"}, [], "must begin with 'to-'"),
+    ],
+)
+def test_a_setting_that_is_missing_or_wrong_is_named(
+    change: dict[str, str],
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in change.items():
+        monkeypatch.setenv(name, value)
+    assert main(["submit", orders(tmp_path), *arguments]) == USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("sas: ")
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (tmp_path / "missing.json", tmp_path):
+        assert main(["submit", str(name)]) == USAGE
+        assert str(name) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_bad_input_ends_with_2_its_line_and_what_was_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], follow: list[str]
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text("\nnothing\n")
+    assert main(["submit", str(file), *follow]) == USAGE
+    printed = capsys.readouterr()
+    assert printed.err.startswith("sas: line 2: the body is not JSON")
+    assert "Nothing was sent." in printed.err
+    assert printed.out.startswith("submitted 0")
+
+
+def test_the_connection_comes_from_the_argument_then_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(connection: str | None, **env: str) -> Connection:
+        return read(Namespace(connection=connection, reply_queue="responses-a"), env)
+
+    assert found("a=1", ServiceBus="b=2") == Connection("a=1", None, "responses-a", Queues())
+    assert found(None, ServiceBus="b=2").connection_string == "b=2"
+    assert found(None, AzureWebJobsServiceBus="c=3").connection_string == "c=3"
+    by_identity = found(None, ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")
+    assert by_identity.namespace == "n.servicebus.windows.net"
+    assert by_identity.connection_string is None
+    assert found("n.servicebus.windows.net").namespace == "n.servicebus.windows.net"
+    assert found("a=1", SAS_QUEUE_ORDERS="in").queues.orders == "in"
+    with pytest.raises(UsageError):
+        found("https://n.servicebus.windows.net/")
+
+
+@pytest.mark.parametrize("start", [["-m", "sas.cli"], ["-c", "import sas.cli; sas.cli.main()"]])
+def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *start, "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sas ")
+
+
+def test_help_does_not_wait_for_the_azure_sdk() -> None:
+    code = (
+        "import sys, sas.cli; sas.cli.build_parser().format_help(); "
+        "print([name for name in sys.modules if name.startswith('azure')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

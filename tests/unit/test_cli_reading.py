@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sas.cli.reading import ITEM_BYTES_MAX, Defaults, InputError, Item, read_items
+from sas.client import NewOrder
+
+DEFAULTS = Defaults("responses-web-shop")
+NORTHWIND = Path(__file__).parents[2] / "samples" / "northwind-orders.jsonl"
+
+
+def read(text: str | bytes, defaults: Defaults = DEFAULTS) -> list[Item]:
+    source = io.BytesIO(text.encode() if isinstance(text, str) else text)
+    return list(read_items(source, defaults))
+
+
+def content(item: Item) -> Any:
+    assert isinstance(item.order.order, msgspec.Raw)
+    return json.loads(bytes(item.order.order))
+
+
+def fails(text: str | bytes) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    return caught.value
+
+
+BARE = [{"order_id": f"A-{n}", "lines": [{"n": n}], "city": "Münster"} for n in range(3)]
+FORMS = {
+    "lines": "\n".join(json.dumps(order) for order in BARE),
+    "lines with an end": "".join(json.dumps(order) + "\n" for order in BARE),
+    "Windows lines": "".join(json.dumps(order) + "\r\n" for order in BARE),
+    "blank lines": "\n\n" + "\n \n\n".join(json.dumps(order) for order in BARE) + "\n\n",
+    "lines, not escaped": "\n".join(json.dumps(order, ensure_ascii=False) for order in BARE),
+    "byte order mark": "\ufeff" + "\n".join(json.dumps(order) for order in BARE),
+    "array": json.dumps(BARE),
+    "indented array": json.dumps(BARE, indent=4),
+    "array over lines": "\n [\n" + ",\n".join(json.dumps(order) for order in BARE) + "\n]\n\n",
+    "array after a mark": "\ufeff" + json.dumps(BARE, ensure_ascii=False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_file_gives_the_same_orders(form: str) -> None:
+    items = read(FORMS[form])
+    assert [item.order.order_id for item in items] == ["A-0", "A-1", "A-2"]
+    assert [content(item) for item in items] == [
+        {"lines": [{"n": n}], "city": "Münster"} for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_file_may_hold_one_object(indent: int | None) -> None:
+    [item] = read(json.dumps(BARE[0], indent=indent))
+    assert item.order.order_id == "A-0"
+    assert item.line == 1
+
+
+def test_an_item_knows_its_line() -> None:
+    assert [item.line for item in read(FORMS["blank lines"])] == [3, 6, 9]
+    assert [item.line for item in read(FORMS["array over lines"])] == [3, 4, 5]
+    assert [item.line for item in read(FORMS["indented array"])] == [2, 11, 20]
+
+
+def test_a_bare_order_is_its_id_and_its_content_to_the_byte() -> None:
+    [item] = read('{"price": 1.10, "order_id": "A-1", "more": {"order_id": 2, "x": 1e2}}')
+    assert item.order == NewOrder(
+        "A-1", msgspec.Raw(b'{"price":1.10,"more":{"order_id": 2, "x": 1e2}}'), "order"
+    )
+
+
+def test_a_full_order_message_keeps_all_that_it_says() -> None:
+    message = {
+        "order_id": "A-1",
+        "workflow": "order-with-care",
+        "reply_queue": "responses-web-shop",
+        "correlation_id": "basket-7",
+        "submission_id": "s-1",
+        "workflow_version": 2,
+        "order": {"n": 1},
+    }
+    [item] = read(json.dumps(message), Defaults("responses-web-shop", "order", "prefix-"))
+    assert item.order == NewOrder(
+        "A-1",
+        msgspec.Raw(b'{"n": 1}'),
+        "order-with-care",
+        correlation_id="basket-7",
+        submission_id="s-1",
+        workflow_version=2,
+    )
+
+
+def test_what_an_item_leaves_open_comes_from_the_command() -> None:
+    defaults = Defaults("responses-mobile", "order-with-care", "today/")
+    bare, full = read(
+        '{"order_id": "A-1"}\n{"order_id": "A-2", "workflow": "order", "order": {}}', defaults
+    )
+    assert (bare.order.workflow, full.order.workflow) == ("order-with-care", "order")
+    assert (bare.order.correlation_id, full.order.correlation_id) == ("today/A-1", "today/A-2")
+    assert read('{"order_id": "A-1"}')[0].order.correlation_id is None
+
+
+def test_an_order_message_for_another_reply_queue_is_refused_with_both_names() -> None:
+    other = {"order_id": "A", "workflow": "w", "order": {}, "reply_queue": "responses-other"}
+    wrong = fails(json.dumps(other))
+    assert "'responses-other'" in str(wrong)
+    assert "'responses-web-shop'" in str(wrong)
+
+
+GOOD = '{"order_id": "A-1"}'
+BAD = {
+    "nothing": ("", 1, "holds no orders"),
+    "only spaces": ("\n \n", 1, "holds no orders"),
+    "only a mark": ("\ufeff", 1, "holds no orders"),
+    "not JSON": ("order A-1 please", 1, "not JSON"),
+    "broken second line": (GOOD + '\n{"order_id": \n' + GOOD, 2, "not JSON"),
+    "broken first line": ('{"order_id": \n' + GOOD + "\n" + GOOD, 1, "one whole object a line"),
+    "two on a line": (GOOD + "\n" + GOOD + GOOD, 2, "not JSON"),
+    "two indented objects": ('{\n"order_id": "A"\n}\n{\n"order_id": "B"\n}', 1, "JSON Lines"),
+    "no id": (GOOD + '\n{"id": 1}', 2, "no order_id"),
+    "id a number": ('{"order_id": 7}', 1, "Expected `str`"),
+    "a number": (GOOD + "\n\n7", 3, "no JSON object"),
+    "a nested array": (GOOD + "\n[" + GOOD + "]", 2, "no JSON object"),
+    "NaN": ('{"order_id": "A", "n": NaN}', 1, "send a finite one"),
+    "a member twice": ('{"order_id": "A", "n": 1, "n": 2}', 1, "stands twice"),
+    "unknown member": ('{"order_id": "A", "workflow": "w", "order": {}, "x": 1}', 1, "`x`"),
+    "no id in a message": ('{"workflow": "w", "order": {}}', 1, "`order_id`"),
+    "too deep": ("[" * 100_000, 1, "no JSON object"),
+    "too deep a line": (GOOD + '\n{"order_id": "A", "x": ' + "[" * 100_000, 2, "flatten"),
+    "too deep an element": ('[{"x": ' + '{"x": ' * 100_000, 1, "flatten"),
+    "array cut short": ("[" + GOOD + ",\n", 2, "end of the input|no JSON object"),
+    "element cut short": ("[\n" + GOOD + ',\n{"order_id": "B"', 3, "not JSON"),
+    "array of numbers": ("[1, 2]", 1, "no JSON object"),
+    "no comma": ("[" + GOOD + "\n" + GOOD + "]", 2, "expected ','"),
+    "comma at the end": ("[" + GOOD + ",\n]", 2, "no JSON object"),
+    "something after": ("[" + GOOD + "]\n\n" + GOOD, 3, "something follows"),
+    "bad element": ("[" + GOOD + ',\n{"id": 2}]', 2, "no order_id"),
+    "not an order": ("true", 1, "no JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_with_its_line_and_what_to_do(name: str) -> None:
+    text, line, said = BAD[name]
+    wrong = fails(text)
+    assert wrong.line == line
+    assert str(wrong).startswith(f"line {line}: ")
+    assert any(part in str(wrong) for part in said.split("|")), str(wrong)
+
+
+def test_an_empty_array_holds_no_orders() -> None:
+    assert "holds no orders" in str(fails("[ ]"))
+
+
+@pytest.mark.parametrize("form", [b'{"city": "%s", "order_id": "A"}', b'[\n{"city": "%s"}]'])
+def test_text_that_is_not_utf_8_is_said_to_be_so(form: bytes) -> None:
+    assert "not UTF-8" in str(fails(form % b"M\xfcnster"))
+
+
+@pytest.mark.parametrize("start", ["", "[", GOOD + "\n"])
+def test_one_endless_item_is_given_up(start: str) -> None:
+    wrong = fails(start + '{"order_id": "' + "x" * (3 * ITEM_BYTES_MAX))
+    assert "longer than" in str(wrong) or "not JSON" in str(wrong)
+
+
+def test_what_comes_before_a_bad_line_is_yielded_first() -> None:
+    items = read_items(io.BytesIO(f"{GOOD}\n{GOOD}\nnothing".encode()), DEFAULTS)
+    assert next(items).line == 1
+    assert next(items).line == 2
+    with pytest.raises(InputError, match="line 3"):
+        next(items)
+
+
+def test_the_orders_of_the_sample_are_read_whole() -> None:
+    with NORTHWIND.open("rb") as source:
+        items = list(read_items(source, DEFAULTS))
+    assert len(items) == 830
+    for item, line in zip(items, NORTHWIND.read_text("utf-8").splitlines(), strict=True):
+        assert content(item) | {"order_id": item.order.order_id} == json.loads(line)
+
+
+class Endless(io.RawIOBase):
+    """A source that never ends, and counts what was read of it."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.read_bytes = 0
+        self._pieces = pieces
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while len(self._left) < len(buffer):
+            self._left += next(self._pieces)
+        buffer[:] = self._left[: len(buffer)]
+        self._left = self._left[len(buffer) :]
+        self.read_bytes += len(buffer)
+        return len(buffer)
+
+
+def endless(separator: bytes, start: bytes = b"") -> Iterator[bytes]:
+    yield start
+    number = 0
+    while True:
+        number += 1
+        yield b'{"order_id": "A-%d", "x": "%s"}%s' % (number, b"y" * 200, separator)
+
+
+@pytest.mark.parametrize(("start", "separator"), [(b"", b"\n"), (b"[", b",\n"), (b"[\n", b",")])
+def test_a_file_without_end_is_read_as_it_is_used(start: bytes, separator: bytes) -> None:
+    raw = Endless(endless(separator, start))
+    items = read_items(io.BufferedReader(raw), DEFAULTS)
+    for number in range(1, 5001):
+        assert next(items).order.order_id == f"A-{number}"
+    assert raw.read_bytes < 5001 * 240 + 4 * ITEM_BYTES_MAX
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text(), st.none() | st.text() | st.integers(-(2**53), 2**53)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([None, 0, 3]),
+    st.booleans(),
+)
+def test_any_array_and_any_lines_read_as_the_same_orders(
+    contents: list[dict[str, Any]], indent: int | None, escaped: bool
+) -> None:
+    orders = [c | {"order_id": f"A-{n}"} for n, c in enumerate(contents)]
+    orders = [o for o in orders if not {"workflow", "order"} <= o.keys()]
+    array = read(json.dumps(orders, indent=indent, ensure_ascii=escaped)) if orders else []
+    lines = read("\n".join(json.dumps(o) for o in orders)) if orders else []
+    assert [content(item) for item in array] == [content(item) for item in lines]
+    assert [i.order.order_id for i in array] == [o["order_id"] for o in orders]
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='[]{},:"\\ \n1ae', max_size=60).map(str.encode))
+def test_any_bytes_are_orders_or_refused(text: bytes) -> None:
+    try:
+        items = read(text)
+    except InputError as wrong:
+        said = str(wrong)
+    else:
+        said = f"{len(items)} orders"
+    assert said.endswith("orders") or said.startswith("line ")

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sas.cli.tally import SEEN_MAX, Tally
+from sas.codec.outward import Notification, NotificationData, event_type
+
+_NUMBER = iter(range(10**9))
+
+
+def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) -> Notification:
+    return Notification(
+        id=own_id or f"{order_id}/{next(_NUMBER)}",
+        source="/sas",
+        type=event_type(notice),
+        subject=order_id,
+        time="2026-03-01T12:00:00.000000Z",
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
+    )
+
+
+def expecting(*order_ids: str) -> Tally:
+    tally = Tally(submitted=len(order_ids))
+    for order_id in order_ids:
+        tally.expect(order_id)
+    tally.sending_ended()
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("notice", "data", "counted"),
+    [
+        ("completed", {}, "completed"),
+        ("undone", {}, "undone"),
+        ("rejected", {}, "rejected"),
+        ("failed", {"awaits": "operator"}, "failed"),
+        ("received", {"duplicate": True, "state": "Processed"}, "completed"),
+        ("received", {"duplicate": True, "state": "Compensated"}, "undone"),
+        ("received", {"duplicate": True, "state": "Error"}, "failed"),
+        ("received", {"duplicate": True, "state": "Rejected"}, "rejected"),
+    ],
+)
+def test_each_end_of_an_order_is_counted_as_what_it_is(
+    notice: str, data: dict[str, Any], counted: str
+) -> None:
+    tally = expecting("A", "B")
+    assert tally.note(told("A", notice, **data))
+    assert (getattr(tally, counted), tally.ended, tally.finished) == (1, 1, False)
+    tally.note(told("B", "completed"))
+    assert tally.finished
+    assert tally.went_well is (counted == "completed")
+
+
+@pytest.mark.parametrize(
+    ("notice", "data"),
+    [
+        ("received", {}),
+        ("step-completed", {"step": "ship"}),
+        ("failed", {"awaits": "undo"}),
+        ("received", {"duplicate": True, "state": "Processing"}),
+        ("greeting", {}),
+    ],
+)
+def test_what_is_no_end_leaves_the_order_waiting(notice: str, data: dict[str, Any]) -> None:
+    tally = expecting("A")
+    assert tally.note(told("A", notice, **data))
+    assert (tally.ended, tally.finished, tally.went_well) == (0, False, False)
+    assert tally.counts()["unfinished"] == 1
+
+
+def test_a_notification_delivered_twice_is_counted_once() -> None:
+    tally = expecting("A", "B")
+    assert tally.note(told("A", "completed", own_id="x"))
+    assert not tally.note(told("A", "completed", own_id="x"))
+    assert tally.counts() == {
+        "submitted": 2, "completed": 1, "failed": 0, "undone": 0, "rejected": 0, "unfinished": 1,
+    }  # fmt: skip
+
+
+def test_orders_of_others_are_counted_apart() -> None:
+    tally = expecting("A")
+    tally.note(told("Z", "failed", awaits="operator"))
+    tally.note(told("A", "completed"))
+    assert tally.went_well
+    assert tally.counts()["of_other_orders"] == 1
+
+
+def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
+    tally = expecting("A", "A")
+    tally.note(told("A", "received"))
+    tally.note(told("A", "received", duplicate=True, state="Processing"))
+    assert tally.waiting == {"A": 1}
+    tally.note(told("A", "completed"))
+    assert tally.finished
+    assert tally.went_well
+    assert tally.counts()["repeated"] == 1
+
+
+def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> None:
+    tally = expecting("A", "A")
+    tally.note(told("A", "rejected"))
+    assert tally.waiting == {"A": 1}
+    tally.note(told("A", "completed"))
+    assert (tally.completed, tally.rejected, tally.finished) == (1, 1, True)
+
+
+def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:
+    tally = Tally()
+    finished = [tally.finished]
+    tally.expect("A")
+    tally.note(told("A", "completed"))
+    finished.append(tally.finished)
+    tally.sending_ended()
+    finished.append(tally.finished)
+    assert finished == [False, False, True]
+
+
+def test_an_order_that_was_not_sent_is_not_waited_for() -> None:
+    tally = expecting("A")
+    tally.forget("A")
+    assert tally.finished
+    assert tally.waiting == {}
+
+
+def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
+    tally = Tally()
+    for number in range(SEEN_MAX + 500):
+        tally.expect(f"A-{number}")
+        tally.note(told(f"A-{number}", "completed"))
+    assert tally.waiting == {}
+    assert len(tally._seen) == SEEN_MAX
