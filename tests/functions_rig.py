@@ -26,6 +26,7 @@ from devstack.functions import Host
 from devstack.servicebus import Broker, read_config
 from samples.remote_services import RemoteServices
 from sas.adapters.tables import TableStore
+from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.domain.model import Order
@@ -53,19 +54,25 @@ class Rig:
     settings: dict[str, str]
     seen: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
     links: dict[tuple[str, str], Any] = field(default_factory=dict)
+    applications: dict[frozenset[tuple[str, str]], Application] = field(default_factory=dict)
 
     @asynccontextmanager
     async def host(self, *only: str, **settings: str) -> AsyncIterator[Host]:
-        """Run the functions named, or all; their connections are closed at the end."""
+        """Run the functions named, or all. Hosts with equal settings share an application."""
         host = Host(ROOT, settings=self.settings | settings, only=only or None, drain_s=5.0)
         await host.start()
-        module = sys.modules["function_app"]
         try:
+            module = sys.modules["function_app"]
+            key = frozenset(settings.items())
+            application = self.applications.setdefault(key, module.application())
+            module.__dict__["application"] = lambda: application
             yield host
         finally:
             await host.stop()
-            if module.application.cache_info().currsize:
-                await module.application().close()
+
+    async def close(self) -> None:
+        """Let go of every application's connections."""
+        await asyncio.gather(*(one.close() for one in self.applications.values()))
 
     async def send(self, queue: str, *messages: ServiceBusMessage) -> None:
         key = ("send", queue)
@@ -147,6 +154,14 @@ class Rig:
 
         await until(empty, "quiet queues")
 
+    async def quiet_queue(self, queue: str) -> None:
+        """Wait until a queue holds no message, locked ones included."""
+
+        async def empty() -> bool:
+            return not self.broker.counts(queue).total
+
+        await until(empty, f"{queue} empty")
+
     def nothing_lost(self) -> None:
         """Assert that nothing lies in a dead-letter sub-queue, which nobody would see."""
         for name in (*WORKED, SHOP, WHOLESALE, "operator-alerts", "orders-rejected"):
@@ -178,7 +193,7 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         table = f"t{uuid.uuid4().hex[:20]}"
         store = TableStore.connect(azurite.connection_string, table)
         stack.push_async_callback(store.close)
-        yield Rig(
+        made = Rig(
             broker,
             azurite,
             remote,
@@ -199,6 +214,8 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
             }
             | settings,
         )
+        stack.push_async_callback(made.close)
+        yield made
 
 
 def body_of(message: ServiceBusReceivedMessage) -> bytes:

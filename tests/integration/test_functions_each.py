@@ -1,0 +1,241 @@
+"""Each function on its own, through the real SDKs: what it takes, writes and sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from azure.data.tables.aio import TableServiceClient
+from azure.servicebus import ServiceBusMessage
+
+from devstack.servicebus import EntityStatus
+from samples.remote_services import Faults
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from tests.functions_rig import EVERY_SECOND, SHOP, WORKED, Rig, body_of, order, rig, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig() as running:
+        yield running
+        running.nothing_lost()
+
+
+async def holds(made: Rig, queue: str, count: int) -> None:
+    async def enough() -> bool:
+        return made.broker.counts(queue).active >= count
+
+    await until(enough, f"{count} messages on {queue}")
+
+
+async def test_an_order_walks_from_function_to_function(made: Rig) -> None:
+    async with made.host("submission"):
+        await made.submit("W-1")
+        await holds(made, "scheduler", 1)
+        await holds(made, SHOP, 1)
+    assert await made.words("W-1") == ["submitted"]
+    assert await made.kinds("W-1") == ["received"]
+
+    async with made.host("scheduler"):
+        await holds(made, "agent-inventory", 1)
+        await made.quiet_queue("scheduler")
+    walked = await made.order("W-1")
+    assert [step.process_state.value for step in walked.steps] == [
+        "Processing",
+        "Pending",
+        "Pending",
+    ]
+    assert str(walked.locked_by).startswith("rig:")
+
+    async with made.host("agent_inventory"):
+        await holds(made, "agent-replies", 1)
+    (effect,) = made.remote.ledger("stock")["effects"]
+    assert (effect["order_id"], effect["key"]) == ("W-1", "W-1/reserve-stock")
+
+    async with made.host("replies"):
+        await holds(made, "agent-payment", 1)
+        await made.quiet_queue("agent-replies")
+    assert (await made.order("W-1")).steps[0].process_state.value == "Processed"
+    assert await made.kinds("W-1") == ["received", "step-completed"]
+
+    async with made.host(
+        "agent_payment", "agent_shipping", "replies", "scheduler", "submission", "deadletters"
+    ):
+        assert await made.ends("W-1", "Processed") == "Processed"
+        await made.quiet()
+    assert await made.kinds("W-1") == ["received", *["step-completed"] * 3, "completed"]
+    assert await made.rejected() == []
+    assert await made.alerts() == []
+
+
+async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: Rig) -> None:
+    account = made.azurite.connection_string
+    async with TableServiceClient.from_connection_string(account) as service:
+        table = service.get_table_client(made.settings["SAS_TABLE"])
+        rows = [row async for row in table.list_entities()]
+    fields = {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "FailureCount"}
+    of_order = [row for row in rows if row["RowKey"].startswith("order|W-1|")]
+    carrying = [row for row in of_order if "ProcessState" in row]
+    assert len(carrying) == 4  # the order and its three steps
+    for row in carrying:
+        assert row["OrderID"] == "W-1"
+        assert row["ProcessState"] == "Processed"
+        assert row["FailureCount"] == 0
+        assert fields - {"LockedBy", "CompleteBy"} <= set(row)
+
+
+async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) -> None:
+    async with made.host("submission", "scheduler", ORDERS_TIME_ALLOWED_SECONDS="0.5"):
+        await made.submit("S-1")
+        await holds(made, "agent-inventory", 1)
+    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await holds(made, "scheduler", 1)
+    expired = await made.order("S-1")
+    assert await made.words("S-1") == ["submitted", "claimed", "step reset"]
+    assert expired.steps[0].failure_count == 1
+    assert expired.steps[0].locked_by is None
+    assert made.broker.counts("agent-inventory").active == 0, "requests die with their CompleteBy"
+    async with made.host():
+        await made.ends("S-1", "Processed")
+        await made.quiet()
+    assert made.remote.ledger("stock")["doubled"] == []
+
+
+async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_told(made: Rig) -> None:
+    body = order("D-1")
+    await made.send("orders", ServiceBusMessage(body, message_id="d-1"))
+    await made.give_up("orders", reason="TooHard", error_description="five times")
+    async with made.host("deadletters"):
+        await made.quiet_queue("dead-letters")
+    assert await made.state("D-1") == "Rejected"
+    (kept,) = [one for one in await made.rejected() if one.order_id == "D-1"]
+    assert kept.reason == "dead-lettered"
+    assert kept.source_queue == "orders"
+    assert "TooHard: five times" in kept.description
+    assert kept.body.encode() == body
+    assert await made.kinds("D-1") == ["rejected"]
+    assert [alert.kind for alert in await made.alerts("D-1")] == ["rejected"]
+
+
+async def test_a_slow_handler_of_an_order_given_up_does_not_write_it(made: Rig) -> None:
+    await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
+    async with made.host("submission"):
+        await made.quiet_queue("orders")
+    assert await made.state("D-1") == "Rejected"
+    assert await made.kinds("D-1") == ["rejected"]
+
+
+async def test_an_order_submitted_anew_after_its_rejection_is_processed(made: Rig) -> None:
+    async with made.host():
+        await made.submit("D-1")
+        await made.ends("D-1", "Processed")
+        await made.quiet()
+    assert (await made.kinds("D-1"))[:2] == ["rejected", "received"]
+
+
+async def test_an_order_dead_lettered_after_its_commit_is_finished(made: Rig) -> None:
+    made.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
+    async with made.host("submission"):
+        await made.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
+        await until(lambda: _exists(made, "D-2"), "the order is written")
+    assert made.broker.counts("scheduler").active == 0
+    made.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
+    made.broker.expire_locks("orders")
+    await made.give_up("orders", reason="MaxDeliveryCountExceeded")
+    async with made.host("deadletters"):
+        await holds(made, "scheduler", 1)
+        await made.quiet_queue("dead-letters")
+    assert await made.kinds("D-2") == ["received"]
+    assert [one for one in await made.rejected() if one.order_id == "D-2"] == []
+    async with made.host():
+        await made.ends("D-2", "Processed")
+        await made.quiet()
+
+
+async def test_a_wake_given_up_is_fenced_and_its_order_not_lost(made: Rig) -> None:
+    async with made.host("submission"):
+        await made.submit("D-3")
+        await holds(made, "scheduler", 1)
+    await made.give_up("scheduler", reason="MaxDeliveryCountExceeded")
+    async with made.host("deadletters"):
+        await made.quiet_queue("dead-letters")
+    assert await made.words("D-3") == ["submitted", "fenced"]
+    assert [alert.kind for alert in await made.alerts("D-3")] == ["dead-lettered"]
+    command = CommandMessage(id="w-d3", order_id="D-3", verb="undo", seq=2, by="ann")
+    await made.send("scheduler", ServiceBusMessage(internal.encode(command), message_id="w-d3"))
+    async with made.host():
+        await made.ends("D-3", "Compensated")
+        await made.quiet()
+    assert await made.kinds("D-3") == ["received", "undone"]
+
+
+async def test_a_notification_nobody_reads_ends_on_the_rejected_queue(made: Rig) -> None:
+    async with made.host("submission"):
+        await made.submit("D-4", reply_queue="responses-wholesale")
+        await holds(made, "responses-wholesale", 1)
+    told = await made.give_up("responses-wholesale", reason="TTLExpiredException")
+    async with made.host("deadletters"):
+        await made.quiet_queue("dead-letters")
+    kept = [one for one in await made.rejected() if one.source_queue == "responses-wholesale"]
+    assert [one.body.encode() for one in kept] == [body_of(told)]
+    async with made.host():
+        await made.ends("D-4", "Processed")
+        await made.quiet()
+
+
+async def test_a_rejected_message_nobody_reads_stays_as_it_was(made: Rig) -> None:
+    async with made.host("submission", "deadletters"):
+        await made.send("orders", ServiceBusMessage(b"{", message_id="d-5"))
+        await holds(made, "orders-rejected", 1)
+        first = body_of(await made.give_up("orders-rejected", reason="TTLExpiredException"))
+        await holds(made, "orders-rejected", 1)
+        second = body_of(await made.give_up("orders-rejected", reason="TTLExpiredException"))
+        await holds(made, "orders-rejected", 1)
+        await made.quiet()
+    third = body_of((await made.receive("orders-rejected"))[-1])
+    assert first == second == third
+    assert json.loads(third)["body"] == "{"
+    await made.receive("operator-alerts")
+
+
+async def test_poison_in_an_internal_queue_is_put_aside_with_an_alert(made: Rig) -> None:
+    queues = {queue for queue in WORKED if queue not in {"orders", "dead-letters"}}
+    poison = [b"", b"\xff", b"{}", b'{"kind":"wake","id":"1","order_id":"a/b"}']
+    before = (len(await made.rejected()), len(await made.alerts()))
+    async with made.host():
+        for queue in queues:
+            for number, body in enumerate(poison):
+                await made.send(queue, ServiceBusMessage(body, message_id=f"poison {number}"))
+        await made.quiet()
+    kept = (await made.rejected())[before[0] :]
+    expected = ["", "/w==", "{}", '{"kind":"wake","id":"1","order_id":"a/b"}']
+    found = sorted((one.source_queue, one.body) for one in kept)
+    assert found == sorted((queue, body) for queue in queues for body in expected)
+    alerts = (await made.alerts())[before[1] :]
+    assert len(alerts) == len(kept)
+    assert {alert.kind for alert in alerts} == {"rejected"}
+
+
+async def test_an_agent_answers_with_what_its_service_said(made: Rig) -> None:
+    made.remote.set_faults(Faults(permanent=1.0), "payment")
+    async with made.host(
+        *("submission", "scheduler", "agent_inventory", "agent_payment", "replies")
+    ):
+        await made.submit("R-1", workflow="order-with-care")
+        await made.ends("R-1", "Error")
+        await made.quiet()
+    refused = (await made.order("R-1")).steps[1]
+    assert refused.error is not None
+    assert refused.error.code == "card-declined"
+    (alert,) = await made.alerts("R-1")
+    assert (alert.kind, alert.step) == ("step-failed", "take-payment")
+    made.remote.set_faults(Faults())
+
+
+async def _exists(made: Rig, order_id: str) -> bool:
+    return await made.state(order_id) is not None
