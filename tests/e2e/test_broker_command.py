@@ -1,0 +1,126 @@
+"""``python -m devstack.servicebus`` as a process: its ready line, its end, its sentences."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
+
+from devstack.servicebus import start_broker
+
+PROJECT_CONFIG = Path(__file__).parents[2] / "infra/emulator/Config.json"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "Config.json"
+    queues = [{"Name": "q", "Properties": {"LockDuration": "PT5S"}}]
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": queues}]}}))
+    return path
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "devstack.servicebus", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_the_projects_own_configuration_is_served_within_a_moment() -> None:
+    started = time.monotonic()
+    with start_broker(PROJECT_CONFIG) as broker:
+        assert time.monotonic() - started < 5
+        connection = http.client.HTTPConnection("127.0.0.1", broker.management_port, timeout=5)
+        connection.request("GET", "/health")
+        health = json.loads(connection.getresponse().read())
+        connection.close()
+        assert health == {"status": "healthy", "queues": 11}
+        with (
+            ServiceBusClient.from_connection_string(broker.connection_string) as client,
+            client.get_queue_sender("orders") as sender,
+        ):
+            sender.send_messages(ServiceBusMessage("1"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_promptly_even_with_peers(config: Path, number: signal.Signals) -> None:
+    with (
+        start_broker(config) as broker,
+        socket.create_connection(("127.0.0.1", broker.port)) as peer,
+    ):
+        peer.sendall(b"AMQP\x00\x01\x00\x00")
+        started = time.monotonic()
+        broker.process.send_signal(number)
+        assert broker.process.wait(5) == 0
+        assert time.monotonic() - started < 1
+
+
+def test_what_was_sent_and_locked_survives_a_kill(config: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    broker = start_broker(config, data=data)
+    with (
+        ServiceBusClient.from_connection_string(
+            broker.connection_string, retry_backoff_factor=0.1
+        ) as client,
+        client.get_queue_sender("q") as sender,
+        client.get_queue_receiver("q") as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage("held"), ServiceBusMessage("waiting")])
+        (held,) = receiver.receive_messages(1, max_wait_time=5)
+        broker.kill()
+        with start_broker(config, data=data, port=broker.port):
+            receiver.complete_message(held)
+            sender.send_messages(ServiceBusMessage("after"))
+            found: list[ServiceBusReceivedMessage] = []
+            while len(found) < 2:
+                found += receiver.receive_messages(2 - len(found), max_wait_time=10)
+            assert [str(message) for message in found] == ["waiting", "after"]
+
+
+def test_a_busy_port_is_told_with_what_to_do(config: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for option, other in (("--port", "--management-port"), ("--management-port", "--port")):
+            done = run("--config", str(config), option, port, other, "0")
+            assert done.returncode == 2
+            assert "address already in use" in done.stderr
+            assert "0 picks a free one" in done.stderr
+            assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--config", "missing.json"], "missing.json could not be read"),
+        (["--config", "{config}", "--port", "70000"], "'70000' is no port"),
+        (["--config", "{config}", "--require-key", ""], "the key must not be empty"),
+        (["--config", "{config}", "--data", "{config}"], "give --data a directory"),
+        (["--port", "0"], "--config"),
+        (["--config", "{config}", "--prot", "1"], "unrecognized arguments: --prot"),
+    ],
+)
+def test_a_wrong_argument_gets_one_sentence(config: Path, arguments: list[str], says: str) -> None:
+    done = run(*[argument.replace("{config}", str(config)) for argument in arguments])
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_two_brokers_on_one_directory_are_told(config: Path, tmp_path: Path) -> None:
+    with start_broker(config, data=tmp_path / "data"):
+        ports = ["--port", "0", "--management-port", "0"]
+        done = run("--config", str(config), "--data", str(tmp_path / "data"), *ports)
+        assert done.returncode == 2
+        assert "another broker is using it" in done.stderr
