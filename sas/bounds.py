@@ -30,6 +30,11 @@ one unit, nor more than three bytes sent.
 RESULT_UNITS_MAX = 65_536
 """Longest result of a step, in UTF-16 units. 64 KB of UTF-8 always fit."""
 
+EDITED_UNITS_MAX = 4_000
+"""Longest input that an operator may give a step, in UTF-16 units: the start of an undo rewrites
+all step rows at once, and they must fit one transaction beside their results.
+"""
+
 TEXT_UNITS_MAX = 8_000
 """Longest of any other text (cause, correlation id, reply queue), in UTF-16 units."""
 
@@ -45,6 +50,7 @@ def check_bounds(change: Change) -> None:
     check_payload(details.payload)
     for step in change.after.steps:
         check_units(f"result of step {step.name}", step.result, RESULT_UNITS_MAX)
+        check_units(f"edited input of step {step.name}", step.edited, EDITED_UNITS_MAX)
         check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
     for name, text in (
         ("content hash", details.content_hash),

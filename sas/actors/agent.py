@@ -8,10 +8,11 @@ reply, no error, no recovery; that is the supervisor's.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
 from sas.codec.outward import Rejection
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
+from sas.domain.ids import idempotency_key
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
 from sas.ports import Agent, Call, Clock, Message, RefusedError, TransientError
@@ -85,10 +87,12 @@ class AgentActor:
     async def _work(self, request: RequestMessage) -> Reply | None:
         if self._left(request) <= 0:
             return None
-        attempt = self._agent.do if request.direction == Direction.DO.value else self._agent.undo
         try:
             call = await self._call_of(request)
-            result = await self._attempts(lambda: attempt(call), request)
+            if request.direction == Direction.DO.value:
+                result = await self._attempts(lambda: self._agent.do(call), request)
+            else:
+                result = await self._undo(call, request)
         except RefusedError as refused:
             fault = Fault(_whole(refused.code), _whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
@@ -110,6 +114,15 @@ class AgentActor:
             )
             return _reply(request, Outcome.REFUSED, fault=fault)
         return _reply(request, Outcome.DONE, result=text)
+
+    async def _undo(self, call: Call, request: RequestMessage) -> Any:
+        """Undo under the key of every generation: any of them may have had its effect."""
+        result: Any = None
+        for generation in range(request.generation + 1):
+            key = idempotency_key(request.order_id, request.step_name, generation)
+            one = replace(call, key=key)
+            result = await self._attempts(functools.partial(self._agent.undo, one), request)
+        return result
 
     async def _attempts(
         self, attempt: Callable[[], Awaitable[Any]], request: RequestMessage
@@ -158,12 +171,13 @@ class AgentActor:
             for step in order.steps
             if step.result is not None
         }
+        edited = order.steps[request.step].edited if request.step < len(order.steps) else None
         return Call(
             order_id=request.order_id,
             step=request.step_name,
             key=request.idempotency_key,
             complete_by=request.complete_by,
-            order=internal.value_of(internal.raw(order.details.payload)),
+            order=internal.value_of(internal.raw(edited or order.details.payload)),
             results={name: value for name, value in results.items() if name != request.step_name},
             own_result=results.get(request.step_name),
         )

@@ -120,7 +120,8 @@ def _request(
         epoch=item.epoch,
         complete_by=item.complete_by,
         idempotency_key=idempotency_key(order.order_id, step.name, item.generation),
-        order=internal.raw(order.details.payload),
+        generation=item.generation,
+        order=internal.raw(order.steps[item.step].edited or order.details.payload),
         results=_results(order, workflow.rules.predecessors(item.step)),
         own_result=internal.raw(
             order.steps[item.step].result if item.direction is Direction.UNDO else None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from sas.actors.compose import alert
 from sas.actors.context import Context
+from sas.actors.operator import Operator
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import internal
 from sas.codec.internal import CommandMessage, Internal, ReplyMessage, WakeMessage
-from sas.codec.outward import AlertMessage, Rejection
+from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain import transitions
-from sas.domain.ids import cause_of, key_time
-from sas.domain.messages import AlertKind, Command, Verb
+from sas.domain.ids import cause_of
+from sas.domain.messages import AlertKind
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.ports import Business
@@ -30,6 +30,7 @@ class Scheduler:
         self._context = context
         self._business = business
         self._shell = Shell(context, business.workflow_of)
+        self._operator = Operator(context, business, self._shell)
 
     async def handle(self, body: bytes, message_id: str) -> Acted:
         """Take one message of the ``scheduler`` queue.
@@ -40,11 +41,12 @@ class Scheduler:
         queue = self._context.queues.scheduler
         try:
             message = internal.decode(body, _FOR_SCHEDULER)
+            command = internal.to_command(message) if isinstance(message, CommandMessage) else None
         except MalformedError as wrong:
             return await self._put_aside(body, message_id, queue, wrong)
         source = Cause(cause_of(queue, message.id), self._context.instance)
-        if isinstance(message, CommandMessage):
-            return await self._command(internal.to_command(message), source)
+        if command is not None:
+            return await self._operator.carry_out(command, source.cause)
         acted = await self._shell.act(message.order_id, source, self._claim)
         return await self._known(acted, message, body, queue)
 
@@ -75,47 +77,6 @@ class Scheduler:
             return None
         rules = self._business.workflow_of(order).rules
         return transitions.claim(order, rules, now=now, instance=self._context.instance)
-
-    async def _command(self, command: Command, source: Cause) -> Acted:
-        refusal = ""
-
-        def decide(order: Order, now: datetime) -> Decision | None:
-            nonlocal refusal
-            if order.seq != command.seq:
-                refusal = (
-                    f"it was meant for seq {command.seq}, and the order is at {order.seq} "
-                    f"({order.process_state.value}): look at it again"
-                )
-                return None
-            if order.rejected:
-                refusal = "it was rejected, and nothing of it was begun: submit it again"
-                return None
-            rules = self._business.workflow_of(order).rules
-            act = transitions.resubmit if command.verb is Verb.RESUBMIT else transitions.undo
-            decision = act(order, rules, now=now)
-            if decision is None:
-                refusal = f"an order in {order.process_state.value} cannot be put to it"
-            return decision
-
-        by = Cause(source.cause, f"operator {command.by}")
-        acted = await self._shell.act(command.order_id, by, decide)
-        if acted is Acted.UNKNOWN_ORDER:
-            refusal = "there is no such order"
-        if acted in {Acted.NOTHING, Acted.UNKNOWN_ORDER}:
-            await self._refuse(command, refusal)
-        return acted
-
-    async def _refuse(self, command: Command, why: str) -> None:
-        """An operator whose command changed nothing is told so, in one sentence."""
-        text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
-        told = AlertMessage(
-            kind=AlertKind.COMMAND_REFUSED.value,
-            at=key_time(self._context.clock.now()),
-            text=text,
-            id=f"refused/{command.command_id}"[:128],
-            order_id=command.order_id,
-        )
-        await self._context.bus.send([alert(told, self._context.to)])
 
     async def _known(self, acted: Acted, message: Internal, body: bytes, queue: str) -> Acted:
         if acted is Acted.UNKNOWN_ORDER:

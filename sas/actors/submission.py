@@ -9,6 +9,7 @@ from uuid import uuid4
 from sas.actors.compose import notification
 from sas.actors.context import Context
 from sas.actors.shell import Acted, ContentionError, backoff
+from sas.bounds import TooLargeError, check_payload
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
@@ -56,6 +57,7 @@ class Submitter:
         submission = parse_order(body, message_id, self._bytes_max)
         try:
             self._context.queues.check_reply_queue(submission.reply_queue)
+            check_payload(submission.payload)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             check = self._business.checks.get(workflow.name)
             if check is not None:
@@ -64,6 +66,8 @@ class Submitter:
             raise MalformedError("forbidden-reply-queue", str(wrong)) from None
         except UnknownWorkflowError as wrong:
             raise MalformedError("unknown-workflow", str(wrong)) from None
+        except TooLargeError as wrong:
+            raise MalformedError("too-large", str(wrong)) from None
         except ValueError as wrong:
             raise MalformedError("invalid-order", str(wrong)) from None
         return submission, workflow

@@ -17,7 +17,7 @@ from sas.actors.context import Context
 from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.actors.shell import CONFLICTS_MAX, backoff
 from sas.domain import transitions
-from sas.domain.changes import Due, OutDue, StepDue, next_change
+from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue, next_change
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Rules, UnknownWorkflowError
@@ -115,7 +115,7 @@ class Supervisor:
         await self._context.outbox.send(order, entry, None, out=row)
         return "sent again"
 
-    async def _expire(self, row: StepDue) -> str | None:
+    async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
         for attempt in range(CONFLICTS_MAX):
             order = await self._context.store.load(row.order_id)
             if order is None:
@@ -144,9 +144,13 @@ class Supervisor:
             return decision.what
         return None
 
-    def _decide(self, order: Order, row: StepDue, now: datetime) -> Decision | None:
+    def _decide(self, order: Order, row: StepDue | DeadlineDue, now: datetime) -> Decision | None:
         try:
             rules = self._rules_of(order.details.workflow, order.details.version)
         except UnknownWorkflowError as unknown:
+            if isinstance(row, DeadlineDue):
+                return transitions.postpone_deadline(order, str(unknown), now=now)
             return transitions.postpone(order, row.step, str(unknown), now=now)
+        if isinstance(row, DeadlineDue):
+            return transitions.expire_deadline(order, rules, now=now)
         return transitions.expire(order, row.step, row.epoch, rules, now=now)

@@ -7,6 +7,7 @@ as the service demands: 30 steps all changing at once need 97.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from azure.data.tables import UpdateMode
 
 from sas.adapters import keys, rows
 from sas.adapters.journal_rows import cause_row, journal_row
-from sas.domain.changes import Change, Due, OutDue
+from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import key_time
 from sas.domain.model import Order, StepRecord
 
@@ -70,8 +71,8 @@ def operations(change: Change) -> list[Operation]:
     made.append(Operation("create", journal_row(order_id, entry)))
     if entry.cause is not None:
         made.append(Operation("create", cause_row(order_id, entry.cause, entry.seq)))
-    made += [_delete(keys.due(gone)) for gone in sorted(change.due_removed())]
-    made += [Operation("upsert", due_row(added)) for added in sorted(change.due_added())]
+    made += [_delete(keys.due(gone)) for gone in _by_key(change.due_removed())]
+    made += [Operation("upsert", due_row(added)) for added in _by_key(change.due_added())]
     if change.out_at is not None:
         out = OutDue(change.out_at, order_id, entry.seq)
         made.append(Operation("upsert", due_row(out)))
@@ -87,8 +88,20 @@ def operations(change: Change) -> list[Operation]:
 
 def due_row(due: Due) -> rows.Entity:
     """Return a due row as an entity. Its key says everything; the columns are for people."""
-    said = {"Seq": due.seq} if isinstance(due, OutDue) else {"Step": due.step, "Epoch": due.epoch}
+    said: rows.Entity = {}
+    match due:
+        case OutDue():
+            said = {"Seq": due.seq}
+        case StepDue():
+            said = {"Step": due.step, "Epoch": due.epoch}
+        case DeadlineDue():
+            said = {"Deadline": True}
     return {"RowKey": keys.due(due), "OrderID": due.order_id, "At": key_time(due.at), **said}
+
+
+def _by_key(due: Iterable[Due]) -> list[Due]:
+    """Return due rows in the order of their keys."""
+    return sorted(due, key=keys.due)
 
 
 def _state(change: Change) -> Operation:

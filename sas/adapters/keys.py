@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.changes import Due, OutDue, StepDue
+from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import cause_hash, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -81,6 +81,8 @@ def due(row: Due) -> str:
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"
+    if isinstance(row, DeadlineDue):
+        return f"{when}|deadline|0"
     return f"{when}|{row.step:02d}|{row.epoch}"
 
 
@@ -89,6 +91,8 @@ def parse_due(row_key: str) -> Due:
     _, at, order_id, first, second = row_key.split("|")
     if first == "out":
         return OutDue(parse_key_time(at), unescape(order_id), int(second))
+    if first == "deadline":
+        return DeadlineDue(parse_key_time(at), unescape(order_id))
     return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))
 
 

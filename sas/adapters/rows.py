@@ -26,6 +26,7 @@ from sas.domain.model import (
     OrderState,
     StepRecord,
     StepState,
+    UndoRecord,
 )
 
 Entity = dict[str, Any]
@@ -106,6 +107,8 @@ def state_row(order: Order, commit_id: str) -> Entity:
         "Steps": len(order.steps),
         "SettledAt": _time(order.settled_at),
         "Rejected": order.rejected,
+        "Deadline": _time(order.deadline),
+        "AcknowledgedBy": None if order.acknowledged_by is None else clean(order.acknowledged_by),
         "CommitId": commit_id,
     }
 
@@ -131,6 +134,10 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "ErrorCode": clean(step.error.code) if step.error else None,
         "ErrorMessage": clean(step.error.message) if step.error else None,
         "ResultRow": True if large else None,
+        "Waits": step.waits,
+        "CalledUntil": _time(step.called_until),
+        "Undo": step.undo.value if step.undo else None,
+        "Edited": None if step.edited is None else clean(step.edited),
         **inline,
     }
 
@@ -190,6 +197,8 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         seq=state["Seq"],
         settled_at=_moment(state.get("SettledAt")),
         rejected=state["Rejected"],
+        deadline=_moment(state.get("Deadline")),
+        acknowledged_by=state.get("AcknowledgedBy"),
         token=token,
     )
 
@@ -223,6 +232,10 @@ def _step_from(row: Row, result: str | None) -> StepRecord:
         hold=row["Hold"],
         result=result,
         error=None if code is None else Fault(code, row.get("ErrorMessage") or ""),
+        waits=row.get("Waits", 0),
+        called_until=_moment(row.get("CalledUntil")),
+        undo=UndoRecord(row["Undo"]) if row.get("Undo") else None,
+        edited=row.get("Edited"),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec.strict import MalformedError, convert, parse
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Reply, Verb
@@ -46,17 +47,25 @@ class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
     """To the scheduler: look at this order."""
 
 
-class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True):
-    """To the scheduler, from an operator. ``id`` is unique to the wish."""
+class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_defaults=True):
+    """To the scheduler, from an operator. ``id`` is unique to the wish.
 
-    verb: Literal["resubmit", "undo"]
-    seq: int
-    by: str
+    ``seq`` is the journal seq the operator saw; absent only to cancel. ``step`` limits resubmit
+    and skip to one failed step; ``input`` is the JSON that a resubmitted step gets instead of
+    the order, or that stands in for a skipped step's result.
+    """
+
+    verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
+    by: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    seq: int | None = None
+    step: str | None = None
+    input: Part = UNSET
 
 
 class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_defaults=True):
     """To an agent: do or undo one step.
 
+    ``generation`` counts the inputs an operator has edited: an undo covers every one.
     ``order`` absent means that it did not fit: read it from the state store (a claim check).
     """
 
@@ -67,6 +76,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     epoch: int
     complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
     idempotency_key: str
+    generation: int = 0
     order: Part = UNSET
     results: dict[str, msgspec.Raw] = {}
     own_result: Part = UNSET
@@ -153,7 +163,20 @@ def from_reply(reply: Reply) -> ReplyMessage:
 
 def to_command(message: CommandMessage) -> Command:
     """Return an operator's command as the domain knows it."""
-    return Command(message.id, message.order_id, Verb(message.verb), message.seq, message.by)
+    edited = text_of(message.input)
+    if edited is not None and utf16_units(edited) > EDITED_UNITS_MAX:
+        raise MalformedError(
+            "too-large", f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
+        )
+    return Command(
+        message.id,
+        message.order_id,
+        Verb(message.verb),
+        message.seq,
+        message.by,
+        message.step,
+        edited,
+    )
 
 
 def raw(text: str | None) -> Part:

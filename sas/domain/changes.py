@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sas.domain.decisions import Decision
 from sas.domain.messages import JournalEntry
 from sas.domain.model import (
     FINISHED,
     Details,
+    Direction,
     IllegalMoveError,
     Order,
     OrderState,
-    StepRecord,
     check_moves,
 )
-from sas.domain.transitions import Decision
 
 FENCED = "fenced"
 REJECTED = "rejected"
@@ -45,7 +45,15 @@ class OutDue:
     seq: int
 
 
-Due = StepDue | OutDue
+@dataclass(frozen=True, slots=True, order=True)
+class DeadlineDue:
+    """The time the whole order was given ends at ``at``."""
+
+    at: datetime
+    order_id: str
+
+
+Due = StepDue | OutDue | DeadlineDue
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +69,36 @@ class Change:
     entry: JournalEntry
     out_at: datetime | None = None
 
-    def due_added(self) -> frozenset[StepDue]:
+    def due_added(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to write."""
         return due_rows(self.after) - due_rows(self.before)
 
-    def due_removed(self) -> frozenset[StepDue]:
+    def due_removed(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to delete."""
         return due_rows(self.before) - due_rows(self.after)
 
 
-def due_rows(order: Order | None) -> frozenset[StepDue]:
-    """Return one row for every step whose turn it is, none for blocked or finished ones."""
+def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
+    """Return one row for every step whose turn it is, none for blocked or finished ones; and one
+    for the deadline, while there is one.
+    """
     if order is None:
         return frozenset()
-    return frozenset(
+    steps = {
         StepDue(step.complete_by, order.order_id, step.number, step.epoch)
         for step in order.steps
         if step.complete_by is not None
-    )
+    }
+    if order.deadline is None:
+        return frozenset(steps)
+    return frozenset({*steps, DeadlineDue(order.deadline, order.order_id)})
 
 
 def first_change(
     details: Details, decision: Decision, *, by: str, commit_id: str, cause: str, at: datetime
 ) -> Change:
     """Return the change that writes an order for the first time."""
-    order = Order(details, decision.steps, seq=1)
+    order = Order(details, decision.steps, seq=1, deadline=decision.deadline)
     entry = JournalEntry(1, at, decision.what, by, commit_id, cause, decision.messages)
     return Change(None, order, entry)
 
@@ -105,7 +118,7 @@ def next_change(
     Raises:
         IllegalMoveError: when the decision breaks the law of moves.
     """
-    after = _settled(order, decision.steps, at)
+    after = _after(order, decision, at)
     check_moves(order, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
     return Change(order, after, entry, out_at if decision.messages else None)
@@ -141,17 +154,27 @@ def revival(
     """
     if not rejected.rejected:
         raise IllegalMoveError(f"order {rejected.order_id} was not rejected: it keeps its place")
-    after = Order(details, decision.steps, seq=rejected.seq + 1)
+    after = Order(details, decision.steps, seq=rejected.seq + 1, deadline=decision.deadline)
     check_moves(rejected, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
     return Change(rejected, after, entry)
 
 
-def _settled(order: Order, steps: tuple[StepRecord, ...], at: datetime) -> Order:
-    """Number the change and note since when the order has been finished or in Error."""
-    before = order.process_state
-    after = replace(order, steps=steps, seq=order.seq + 1)
+def _after(order: Order, decision: Decision, at: datetime) -> Order:
+    """Return the order as it will be: numbered, settled or not, with what still matters of it.
+
+    A deadline matters until the order is processed or being undone; that somebody has seen an
+    Error, as long as the order stays in it.
+    """
+    after = replace(order, steps=decision.steps, seq=order.seq + 1)
     state = after.process_state
-    if state not in FINISHED and state is not OrderState.ERROR:
-        return replace(after, settled_at=None)
-    return replace(after, settled_at=order.settled_at if state is before else at)
+    same = state is order.process_state
+    settled = state in FINISHED or state is OrderState.ERROR
+    over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
+    seen = decision.acknowledged_by or (order.acknowledged_by if same else None)
+    return replace(
+        after,
+        settled_at=(order.settled_at if same else at) if settled else None,
+        deadline=None if over else order.deadline,
+        acknowledged_by=seen,
+    )

@@ -36,6 +36,8 @@ class AlertKind(Enum):
     UNDELIVERABLE = "undeliverable"
     COMMAND_REFUSED = "command-refused"
     NOT_RUNNABLE = "not-runnable"
+    WAITING = "waiting"
+    OVERDUE = "overdue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +105,29 @@ class Verb(Enum):
     """What an operator may ask for."""
 
     RESUBMIT = "resubmit"
+    SKIP = "skip"
     UNDO = "undo"
+    CANCEL = "cancel"
+    ACKNOWLEDGE = "acknowledge"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An operator's wish. ``command_id`` is unique to it; ``seq`` is the journal seq the operator
-    saw: a stale one is refused; ``by`` says who, for the journal.
+    """An operator's wish.
+
+    ``command_id`` is unique to it; ``seq`` is the journal seq the operator saw: a stale one is
+    refused (None, whatever it is now, only to cancel); ``by`` says who, for the journal. ``step``
+    (by name) limits resubmit and skip to one failed step; ``input`` is JSON text: what a
+    resubmitted step gets instead of the order, or what stands in for a skipped step's result.
     """
 
     command_id: str
     order_id: str
     verb: Verb
-    seq: int
+    seq: int | None
     by: str
+    step: str | None = None
+    input: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,16 @@ class Direction(Enum):
     UNDO = "undo"
 
 
+class UndoRecord(Enum):
+    """How the undo of one step stands: the ledger of a compensation."""
+
+    NOT_NEEDED = "not needed"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+    FAILED = "undo failed"
+    BY_HAND = "undone by hand"
+
+
 FINISHED = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
 
 
@@ -80,8 +90,11 @@ class StepRecord:
 
     ``since`` is when process_state last changed, or since when it is the step's turn.
     ``epoch`` counts dispatches: a reply counts only for the current one. ``hold`` keeps a
-    Pending step from being claimed until complete_by (the pattern's extended wait).
-    ``result`` is JSON text.
+    Pending step from being claimed until complete_by (the pattern's extended wait), and a
+    Compensating one until no call of its do can still land. ``waits`` counts extended waits;
+    ``called_until`` is the CompleteBy of its last do; ``undo`` is its line in the ledger of a
+    compensation. ``result`` and ``edited`` (an operator's input instead of the order's) are
+    JSON text. Direction UNDO while Processing: cancelled, to be undone once it is back.
     """
 
     number: int
@@ -97,6 +110,10 @@ class StepRecord:
     hold: bool = False
     result: str | None = None
     error: Fault | None = None
+    waits: int = 0
+    called_until: datetime | None = None
+    undo: UndoRecord | None = None
+    edited: str | None = None
 
     @property
     def dispatched(self) -> bool:
@@ -123,7 +140,9 @@ class Order:
     """Everything about one order but its journal: what is loaded, decided upon and committed.
 
     ``token`` is the store's own (an ETag); None for an order not yet stored. ``settled_at``
-    is when the order entered Error or finished, None while it is under way.
+    is when the order entered Error or finished, None while it is under way. ``deadline`` is
+    when the whole must be done, None once it no longer matters; ``acknowledged_by`` is who
+    has seen that the order is in Error.
     """
 
     details: Details
@@ -131,6 +150,8 @@ class Order:
     seq: int = 0
     settled_at: datetime | None = None
     rejected: bool = False
+    deadline: datetime | None = None
+    acknowledged_by: str | None = None
     token: str | None = field(default=None, compare=False)
 
     @property
@@ -197,6 +218,7 @@ STEP_MOVES: tuple[Move, ...] = (
     Move(_S.PROCESSING, _S.ERROR, "refused for good, or past the threshold"),
     Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: reset, FailureCount + 1"),
     Move(_S.ERROR, _S.PENDING, "resubmitted, only while the direction is do"),
+    Move(_S.ERROR, _S.PROCESSED, "skipped by the operator"),
     Move(_S.PENDING, _S.COMPENSATING, "undo decided, dispatched before"),
     Move(_S.PROCESSING, _S.COMPENSATING, "undo decided"),
     Move(_S.PROCESSED, _S.COMPENSATING, "undo decided"),
@@ -206,7 +228,7 @@ STEP_MOVES: tuple[Move, ...] = (
     Move(_S.PENDING, _S.COMPENSATED, "undo decided, never dispatched or nothing to undo"),
     Move(_S.PROCESSING, _S.COMPENSATED, "undo decided, the step names no undo"),
     Move(_S.PROCESSED, _S.COMPENSATED, "undo decided, the step names no undo"),
-    Move(_S.ERROR, _S.COMPENSATED, "undo decided, the step names no undo"),
+    Move(_S.ERROR, _S.COMPENSATED, "undo decided, no undo named; or undone by hand"),
 )
 
 _O = OrderState
@@ -224,8 +246,9 @@ ORDER_MOVES: tuple[Move, ...] = (
     Move(_O.PROCESSED, _O.COMPENSATED, "undo decided by the operator, no step names an undo"),
     Move(_O.ERROR, _O.PENDING, "resubmitted, nothing done yet"),
     Move(_O.ERROR, _O.PROCESSING, "resubmitted"),
-    Move(_O.ERROR, _O.COMPENSATING, "undo decided, or a failed undo retried"),
-    Move(_O.ERROR, _O.COMPENSATED, "undo decided, no step names an undo"),
+    Move(_O.ERROR, _O.PROCESSED, "its last step was skipped by the operator"),
+    Move(_O.ERROR, _O.COMPENSATING, "undo decided, or a failed undo retried or done by hand"),
+    Move(_O.ERROR, _O.COMPENSATED, "undo decided, no undo named; or the last done by hand"),
     Move(_O.COMPENSATING, _O.COMPENSATED, "the last undo was confirmed"),
     Move(_O.COMPENSATING, _O.ERROR, "an undo failed for good"),
 )
@@ -253,5 +276,7 @@ def _check_steps(order_id: str, before: Sequence[StepRecord], after: Sequence[St
             raise IllegalMoveError(where)
         if new.epoch < old.epoch:
             raise IllegalMoveError(f"{where}: epoch {old.epoch} became {new.epoch}")
+        if new.epoch > old.epoch and old.dispatched and states[0] is states[1]:
+            raise IllegalMoveError(f"{where}: it is out already and would be claimed twice")
         if old.direction is Direction.UNDO and new.direction is Direction.DO:
             raise IllegalMoveError(f"{where}: there is no way back from undo")

@@ -12,7 +12,7 @@ from sas.domain.workflow import Rules
 
 
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
-    """Return whether it is this step's turn: nobody holds it and nothing stands before it.
+    """Return whether it is this step's turn: nobody has it and nothing stands before it.
 
     No new step starts while another is in Error.
     """
@@ -73,6 +73,7 @@ def dispatch(
             locked_by=instance,
             complete_by=now + allowed,
             epoch=step.epoch + 1,
+            called_until=step.called_until if undoing else now + allowed,
         )
         steps[step.number] = claimed
         requests.append(

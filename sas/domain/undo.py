@@ -1,4 +1,4 @@
-"""Compensation: which steps are undone, and in which order.
+"""Compensation: which steps are undone, in which order, and how each one's undo stands.
 
 Undo every step except those never dispatched: "a compensating transaction" must assume
 that a reset, timed out or failed step may have had its effect all the same.
@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sas.domain.model import Direction, StepRecord, StepState
+from sas.domain.decisions import Decision
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Reply, Wake
+from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.turns import dispatch, open_steps, with_step
 from sas.domain.workflow import Rules
+
+SKEW = timedelta(seconds=5)
+"""How far clocks may be apart: an undo that waits out a call waits so much longer."""
 
 
 def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> list[StepRecord]:
     """Turn every step round. There is no way back from here."""
-    return [_turn(step, rules, now) for step in steps]
+    return [turn(step, rules, now) for step in steps]
 
 
-def _turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    needed = step.epoch > 0 and rules.steps[step.number].undo_time_allowed is not None
-    return replace(
+def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+    """Return a step as it is once it is to be undone: Compensating, or Compensated at once."""
+    own = rules.steps[step.number]
+    needed = step.epoch > 0 and own.undo_time_allowed is not None
+    turned = replace(
         step,
         process_state=StepState.COMPENSATING if needed else StepState.COMPENSATED,
         since=now,
@@ -30,4 +38,73 @@ def _turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
         failure_count=0,
         direction=Direction.UNDO,
         hold=False,
+        undo=UndoRecord.UNDOING if needed else UndoRecord.NOT_NEEDED,
+    )
+    if needed and own.call_limit is not None and step.called_until is not None:
+        landed = step.called_until + SKEW + own.call_limit
+        if landed > now:
+            return replace(turned, hold=True, complete_by=landed)
+    return turned
+
+
+def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:
+    """Decide upon a confirmed undo: the next ones, or the end."""
+    done = _compensated(order.steps[reply.step], now, UndoRecord.UNDONE)
+    steps, requests = dispatch(list(with_step(order.steps, done)), rules, now, instance)
+    after = open_steps(steps, rules, now)
+    return Decision("step undone", after, (*requests, *undone_notice(after)))
+
+
+def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
+    """Decide that an operator has undone these steps outside of the system."""
+    steps: tuple[StepRecord, ...] = order.steps
+    for number in numbers:
+        steps = with_step(steps, _compensated(steps[number], now, UndoRecord.BY_HAND))
+    after = open_steps(steps, rules, now)
+    return Decision("undone by hand", after, (Wake(), *undone_notice(after)))
+
+
+def undo_failed(order: Order, number: int, fault: Fault, rules: Rules, now: datetime) -> Decision:
+    """Decide upon an undo that failed for good: Error, saying what is and is not undone."""
+    step = replace(
+        order.steps[number],
+        process_state=StepState.ERROR,
+        since=now,
+        locked_by=None,
+        complete_by=None,
+        error=fault,
+        undo=UndoRecord.FAILED,
+    )
+    steps = with_step(order.steps, step)
+    text = (
+        f"the undo of step {step.name} failed: {fault.message}. {ledger(steps)}. "
+        "Resubmit to try the undo again, or skip it once it is undone by hand."
+    )
+    told = (Notify(Notice.FAILED, number, fault), Alert(AlertKind.UNDO_FAILED, number, text))
+    return Decision("undo failed", open_steps(steps, rules, now), told)
+
+
+def ledger(steps: Sequence[StepRecord]) -> str:
+    """Return how each step's undo stands, in one line."""
+    lines = (f"{s.name}: {s.undo.value if s.undo else s.process_state.value}" for s in steps)
+    return ", ".join(lines)
+
+
+def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
+    """Return the notification that an order is undone, if all of it is."""
+    if all(step.process_state is StepState.COMPENSATED for step in steps):
+        return (Notify(Notice.UNDONE),)
+    return ()
+
+
+def _compensated(step: StepRecord, now: datetime, how: UndoRecord) -> StepRecord:
+    return replace(
+        step,
+        process_state=StepState.COMPENSATED,
+        since=now,
+        locked_by=None,
+        complete_by=None,
+        failure_count=0,
+        error=None,
+        undo=how,
     )

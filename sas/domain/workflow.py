@@ -40,9 +40,40 @@ class OnFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How a step is undone: by the same agent, within a time of its own."""
+    """How a step is undone: by the same agent, within a time of its own.
+
+    ``call_limit`` is for a remote service that cannot refuse a do after its undo (it leaves no
+    tombstone): how long after CompleteBy a call may still land. The undo waits that out.
+    """
 
     time_allowed: timedelta = timedelta(seconds=60)
+    call_limit: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a step that timed out rests before it is tried again: growing, up to ``most``."""
+
+    first: timedelta = timedelta(0)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=15)
+
+    def delay(self, failures: int) -> timedelta:
+        """Return the rest after so many failures (from 1)."""
+        if not self.first:
+            return self.first
+        grown = self.first.total_seconds() * self.factor ** min(failures - 1, 64)
+        return timedelta(seconds=min(grown, self.most.total_seconds()))
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedWait:
+    """Past the threshold, wait so long "in the expectation that the fault is resolved", then try
+    again, at most ``times`` times; only then is the step failed.
+    """
+
+    time: timedelta
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +82,8 @@ class Step:
 
     ``after`` names the steps that must be Processed first; None means the step written
     before it, () means none: such steps run beside each other. ``failures_max`` is how many
-    times it may fail and still be retried. A step without ``undo`` has nothing to undo.
+    times it may fail and still be retried; ``backoff`` and ``extended_wait`` say how patiently.
+    A step without ``undo`` has nothing to undo.
     """
 
     name: str
@@ -60,6 +92,8 @@ class Step:
     after: tuple[str, ...] | None = None
     undo: Undo | None = None
     failures_max: int = 3
+    backoff: Backoff = Backoff()
+    extended_wait: ExtendedWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +105,9 @@ class StepRules:
     time_allowed: timedelta
     undo_time_allowed: timedelta | None
     failures_max: int
+    call_limit: timedelta | None = None
+    backoff: Backoff = Backoff()
+    extended_wait: ExtendedWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +121,7 @@ class Rules:
     notify_steps: bool
     pickup: timedelta
     alert_after: timedelta
+    deadline: timedelta | None = None
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""
@@ -106,6 +144,9 @@ class Rules:
 class Workflow:
     """A named, versioned set of steps that succeed or fail as one.
 
+    ``deadline`` is the time the whole may take: an order past it is undone where ``on_failure``
+    says so, and otherwise goes on with an alert.
+
     Raises:
         WorkflowError: when it could not run as written; checked here, once, not per order.
     """
@@ -117,6 +158,7 @@ class Workflow:
     notify_steps: bool = True
     pickup: timedelta = timedelta(seconds=30)
     alert_after: timedelta = timedelta(minutes=10)
+    deadline: timedelta | None = None
     rules: Rules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,8 +210,16 @@ class Workflow:
                     f"{where} comes after {unknown[0]!r}, which is not a step written before it"
                 )
             after = tuple(sorted({numbers[name] for name in step.after}))
-        undo_time = step.undo.time_allowed if step.undo else None
-        return StepRules(step.name, after, step.time_allowed, undo_time, step.failures_max)
+        return StepRules(
+            step.name,
+            after,
+            step.time_allowed,
+            step.undo.time_allowed if step.undo else None,
+            step.failures_max,
+            step.undo.call_limit if step.undo else None,
+            step.backoff,
+            step.extended_wait,
+        )
 
 
 class Workflows:

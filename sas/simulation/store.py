@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import check_bounds
-from sas.domain.changes import Change, Due, OutDue
+from sas.domain.changes import Change, DeadlineDue, Due, OutDue
 from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
@@ -214,4 +214,6 @@ def _due_key(due: Due) -> str:
     """The row key that the table would have: it sorts by time, then by order."""
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
+    if isinstance(due, DeadlineDue):
+        return f"{key_time(due.at)}|{due.order_id}|deadline|0"
     return f"{key_time(due.at)}|{due.order_id}|{due.step:02d}|{due.epoch}"

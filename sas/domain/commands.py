@@ -1,0 +1,157 @@
+"""The operator's hand: decisions that follow from a command, once the seq it saw is checked.
+
+Each returns None where the order is in no state to be put to it; ``WHEN`` says when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sas.domain.decisions import Decision
+from sas.domain.messages import Command, Notice, Notify, Verb, Wake
+from sas.domain.model import (
+    Direction,
+    Order,
+    OrderState,
+    StepRecord,
+    StepState,
+    UndoRecord,
+)
+from sas.domain.turns import open_steps
+from sas.domain.undo import begin_undo, turn, undone_by_hand, undone_notice
+from sas.domain.workflow import Rules
+
+WHEN = {
+    Verb.RESUBMIT: "only an order in Error can be resubmitted",
+    Verb.SKIP: "only a step in Error can be skipped",
+    Verb.UNDO: "it is being undone, or was, already",
+    Verb.CANCEL: "only an order under way can be cancelled",
+    Verb.ACKNOWLEDGE: "only an order in Error needs to be acknowledged",
+}
+"""Why a command changed nothing, by verb."""
+
+
+def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide upon a command; None where ``WHEN`` says that it cannot be."""
+    match command.verb:
+        case Verb.RESUBMIT:
+            return resubmit(order, rules, now=now, step=command.step, edited=command.input)
+        case Verb.SKIP:
+            return skip(order, rules, now=now, step=command.step, result=command.input)
+        case Verb.UNDO:
+            return undo(order, rules, now=now)
+        case Verb.CANCEL:
+            return cancel(order, rules, now=now)
+        case Verb.ACKNOWLEDGE:
+            return acknowledge(order, command.by)
+
+
+def resubmit(
+    order: Order,
+    rules: Rules,
+    *,
+    now: datetime,
+    step: str | None = None,
+    edited: str | None = None,
+) -> Decision | None:
+    """Decide to run again what failed: failed steps to Pending, failed undos to Compensating.
+
+    The count of failures starts again; the idempotency key stays. With ``edited`` input the
+    key gets a new generation where the step was definitely refused: a step that timed out may
+    have had its effect, and must meet it again under the old key.
+    """
+    failed = _failed(order, step)
+    if not failed:
+        return None
+    steps = list(order.steps)
+    for one in failed:
+        doing = one.direction is Direction.DO
+        again = replace(
+            one,
+            process_state=StepState.PENDING if doing else StepState.COMPENSATING,
+            since=now,
+            failure_count=0,
+            error=None,
+            hold=False,
+            waits=0,
+            undo=one.undo if doing else UndoRecord.UNDOING,
+        )
+        if edited is not None and doing:
+            refused = one.error is not None and one.error.code != "timed-out"
+            again = replace(again, edited=edited, generation=one.generation + refused)
+        steps[one.number] = again
+    return Decision("resubmitted", open_steps(steps, rules, now), (Wake(),))
+
+
+def skip(
+    order: Order,
+    rules: Rules,
+    *,
+    now: datetime,
+    step: str | None = None,
+    result: str | None = None,
+) -> Decision | None:
+    """Decide to go on as if a failed step (or its undo) were done, by the operator's word."""
+    failed = _failed(order, step)
+    if not failed:
+        return None
+    undoing = [one.number for one in failed if one.direction is Direction.UNDO]
+    if undoing:
+        return undone_by_hand(order, undoing, rules, now)
+    steps = list(order.steps)
+    for one in failed:
+        steps[one.number] = replace(
+            one,
+            process_state=StepState.PROCESSED,
+            since=now,
+            failure_count=0,
+            error=None,
+            result=result or "null",
+        )
+    after = open_steps(steps, rules, now)
+    whole = all(one.process_state is StepState.PROCESSED for one in after)
+    return Decision("skipped", after, (Notify(Notice.COMPLETED),) if whole else (Wake(),))
+
+
+def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide to undo the order, at once; None where that was decided before."""
+    if order.rejected or order.direction is Direction.UNDO:
+        return None
+    after = open_steps(begin_undo(order.steps, rules, now=now), rules, now)
+    return Decision("undo decided", after, (Wake(), *undone_notice(after)))
+
+
+def cancel(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide to cancel an order under way: no new step starts, what is out is waited for (or
+    expires), then all is undone.
+    """
+    under_way = {OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR}
+    if order.process_state not in under_way or order.direction is Direction.UNDO:
+        return None
+    steps = [_cancelled(step, rules, now) for step in order.steps]
+    after = open_steps(steps, rules, now)
+    return Decision("cancelled", after, (Wake(), *undone_notice(after)))
+
+
+def acknowledge(order: Order, by: str) -> Decision | None:
+    """Decide that somebody has seen that the order is in Error."""
+    if order.process_state is not OrderState.ERROR:
+        return None
+    return Decision("acknowledged", order.steps, (), acknowledged_by=by)
+
+
+def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+    """What is out goes on until it is back, but will be undone then."""
+    if step.process_state is StepState.PROCESSING:
+        return replace(step, direction=Direction.UNDO)
+    return turn(step, rules, now)
+
+
+def _failed(order: Order, name: str | None) -> Sequence[StepRecord]:
+    return [
+        step
+        for step in order.steps
+        if step.process_state is StepState.ERROR and name in {None, step.name}
+    ]

@@ -1,0 +1,200 @@
+"""Recovery: what follows from time having passed, and from a step that failed for good.
+
+Timed out and failed look the same from here, as the pattern intends: the only evidence
+is a step still out after its CompleteBy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sas.domain.decisions import Decision
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
+from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord, StepState
+from sas.domain.turns import dispatch, is_ready, open_steps, with_step
+from sas.domain.undo import begin_undo, turn, undo_failed, undone_notice
+from sas.domain.workflow import OnFailure, Rules
+
+REWAKE_MAX = timedelta(minutes=15)
+
+
+def expire(
+    order: Order, number: int, epoch: int, rules: Rules, *, now: datetime
+) -> Decision | None:
+    """Decide what follows once a step's CompleteBy has passed; None leaves it alone."""
+    if order.rejected or not 0 <= number < len(order.steps):
+        return None
+    step = order.steps[number]
+    if step.epoch != epoch or step.complete_by is None or step.complete_by > now:
+        return None
+    return _expired(order, step, rules, now)
+
+
+def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
+    match step.process_state:
+        case StepState.PROCESSING if step.direction is Direction.UNDO:
+            return cancelled(order, step, rules, now, None)
+        case StepState.PROCESSING:
+            return _expire_processing(order, step, rules, now)
+        case _ if step.hold:
+            freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
+            return Decision("released", open_steps(freed, rules, now), (Wake(),))
+        case StepState.COMPENSATING if step.dispatched:
+            return _expire_undo(order, step, rules, now)
+        case _:
+            return _wake_again(order, step, rules, now)
+
+
+def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide what follows once the whole order's deadline has passed.
+
+    By the workflow's policy it is undone, or goes on with an alert. An order in Error, being
+    undone or finished has no deadline any more.
+    """
+    if order.rejected or order.deadline is None or order.deadline > now:
+        return None
+    if order.direction is Direction.UNDO or order.process_state is OrderState.PROCESSED:
+        return None
+    text = f"the order is past its deadline ({order.deadline.isoformat()})"
+    if rules.on_failure is OnFailure.HOLD:
+        alert = Alert(AlertKind.OVERDUE, None, f"{text} and goes on. Undo or cancel it if need be.")
+        return Decision("overdue", order.steps, (alert,), overdue=True)
+    after = open_steps(begin_undo(order.steps, rules, now=now), rules, now)
+    failed = Notify(Notice.FAILED, None, Fault("overdue", text), undoing=True)
+    messages: tuple[Outgoing, ...] = (Wake(), failed, *undone_notice(after))
+    return Decision("overdue, undo decided", after, messages, overdue=True)
+
+
+def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
+    """Decide to look at a due step again later, where its workflow is not known here.
+
+    Without its rules nothing can be decided; without this its due row would stand before
+    all others for ever.
+    """
+    step = order.steps[number] if 0 <= number < len(order.steps) else None
+    if step is None or step.complete_by is None or step.complete_by > now:
+        return None
+    later = replace(step, complete_by=now + REWAKE_MAX)
+    alert = Alert(AlertKind.NOT_RUNNABLE, number, f"{why}. Deploy that version again.")
+    return Decision("postponed", with_step(order.steps, later), (alert,))
+
+
+def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | None:
+    """Decide that a deadline has been seen, where the order's workflow is not known here."""
+    if order.deadline is None or order.deadline > now:
+        return None
+    text = f"the order is past its deadline, and {why}. Deploy that version again."
+    return Decision("postponed", order.steps, (Alert(AlertKind.OVERDUE, None, text),), overdue=True)
+
+
+def fail(
+    order: Order, number: int, fault: Fault, rules: Rules, *, now: datetime, instance: str | None
+) -> Decision:
+    """Decide what a step's failure for good means: Error and an alert, or the undo of all.
+
+    With an ``instance`` (a scheduler decides) undo requests go out at once; without one
+    (the supervisor decides) a scheduler is woken to send them.
+    """
+    step = replace(
+        order.steps[number],
+        process_state=StepState.ERROR,
+        since=now,
+        locked_by=None,
+        complete_by=None,
+        error=fault,
+    )
+    undo_all = rules.on_failure is OnFailure.UNDO
+    failed = Notify(Notice.FAILED, number, fault, undoing=undo_all)
+    if not undo_all:
+        text = f"step {step.name} failed: {fault.message}. Resubmit it, skip it or undo the order."
+        steps = open_steps(with_step(order.steps, step), rules, now)
+        return Decision("step failed", steps, (failed, Alert(AlertKind.STEP_FAILED, number, text)))
+    undoing = begin_undo(with_step(order.steps, step), rules, now=now)
+    after, requests = _going_on(undoing, rules, now, instance)
+    messages = (*requests, failed, *undone_notice(after))
+    return Decision("step failed, undo decided", after, messages)
+
+
+def cancelled(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str | None
+) -> Decision:
+    """Decide upon a step of a cancelled order that is back, or late: it is undone like the rest."""
+    turned = turn(step, rules, now)
+    after, requests = _going_on(list(with_step(order.steps, turned)), rules, now, instance)
+    return Decision("cancelled step turned", after, (*requests, *undone_notice(after)))
+
+
+def _going_on(
+    steps: list[StepRecord], rules: Rules, now: datetime, instance: str | None
+) -> tuple[tuple[StepRecord, ...], Sequence[Outgoing]]:
+    """Dispatch what is ready, or have a scheduler woken to do so."""
+    requests: Sequence[Outgoing] = (Wake(),)
+    if instance is not None:
+        steps, requests = dispatch(steps, rules, now, instance)
+    return open_steps(steps, rules, now), requests
+
+
+def _expire_processing(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    own = rules.steps[step.number]
+    failures = step.failure_count + 1
+    pending = replace(
+        step, process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
+    )
+    if failures <= own.failures_max:
+        rest = own.backoff.delay(failures)
+        reset = replace(pending, failure_count=failures)
+        if rest:
+            reset = replace(reset, hold=True, complete_by=now + rest)
+        after = open_steps(with_step(order.steps, reset), rules, now)
+        return Decision("step reset", after, () if rest else (Wake(),))
+    wait = own.extended_wait
+    if wait is not None and step.waits < wait.times:
+        until = now + wait.time
+        held = replace(
+            pending, failure_count=failures, waits=step.waits + 1, hold=True, complete_by=until
+        )
+        text = (
+            f"step {step.name} timed out {failures} times; it is tried again at "
+            f"{until.isoformat()}, in the expectation that the fault is resolved by then."
+        )
+        after = open_steps(with_step(order.steps, held), rules, now)
+        return Decision("extended wait", after, (Alert(AlertKind.WAITING, step.number, text),))
+    counted = replace(order, steps=with_step(order.steps, replace(step, failure_count=failures)))
+    fault = Fault(
+        "timed-out", f"no answer within CompleteBy, {failures} times; its outcome is unknown"
+    )
+    return fail(counted, step.number, fault, rules, now=now, instance=None)
+
+
+def _expire_undo(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    failures = step.failure_count + 1
+    counted = replace(step, failure_count=failures)
+    own = rules.steps[step.number]
+    if failures <= own.failures_max:
+        rest = own.backoff.delay(failures)
+        reset = replace(counted, locked_by=None, complete_by=None)
+        if rest:
+            reset = replace(reset, hold=True, complete_by=now + rest)
+        again = with_step(order.steps, reset)
+        return Decision("undo reset", open_steps(again, rules, now), () if rest else (Wake(),))
+    fault = Fault("timed-out", f"no answer to the undo within CompleteBy, {failures} times")
+    failed = replace(order, steps=with_step(order.steps, counted))
+    return undo_failed(failed, step.number, fault, rules, now)
+
+
+def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
+    """A ready step that nobody picked up is woken, at growing intervals; never failed for it."""
+    if not is_ready(step, order.steps, rules):
+        return None
+    age = now - step.since
+    again = replace(step, complete_by=now + max(rules.pickup, min(age, REWAKE_MAX)))
+    messages: tuple[Outgoing, ...] = (Wake(),)
+    if age >= rules.alert_after:
+        text = (
+            f"step {step.name} has been ready for {int(age.total_seconds())} s and no scheduler "
+            "has picked it up. Look whether the scheduler function runs."
+        )
+        messages = (Wake(), Alert(AlertKind.NOT_PICKED_UP, step.number, text))
+    return Decision("woken again", with_step(order.steps, again), messages)
