@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from sas.actors.deadletters import DeadLetter
 from sas.ports import Message, MessageBus
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -217,14 +216,3 @@ class PausingBus:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-def dead_letter(message: Message) -> DeadLetter:
-    """Return a message of the dead-letters queue as its handler gets it."""
-    return DeadLetter(
-        body=message.body,
-        message_id=message.message_id,
-        source_queue=message.properties.get("source"),
-        reason="MaxDeliveryCountExceeded",
-        description=None,
-    )

@@ -13,7 +13,7 @@ from orders.workflows import workflows
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
-from sas.actors.deadletters import DeadLetters
+from sas.actors.deadletters import DeadLetter, DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
@@ -27,7 +27,7 @@ from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from sas.simulation.world import Faults, Handler, World, dead_letter
+from sas.simulation.world import Faults, Handler, World
 
 QUEUES = Queues()
 AGENTS = ("inventory", "payment", "shipping")
@@ -151,6 +151,17 @@ def _wire(world: World, context: Context, business: Business) -> None:
 
 def _handler(actor: AgentActor) -> Handler:
     return lambda message: actor.handle(message.body, message.message_id)
+
+
+def dead_letter(message: Message) -> DeadLetter:
+    """Return a message of the dead-letters queue as its handler gets it."""
+    return DeadLetter(
+        body=message.body,
+        message_id=message.message_id,
+        source_queue=message.properties.get("source"),
+        reason="MaxDeliveryCountExceeded",
+        description=None,
+    )
 
 
 def check_end(system: System) -> None:
