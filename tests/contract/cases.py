@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sas.domain import transitions
 from sas.domain.changes import Change, fence, first_change, next_change, rejection, revival
 from sas.domain.messages import Outcome, Reply
-from sas.domain.model import Details, Direction, Fault, Order, StepState
+from sas.domain.model import Details, Direction, Fault, Order, StepState, UndoRecord
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
@@ -115,6 +115,16 @@ def compensated(order: Order) -> Change:
     return upon(order, Decision("undo decided", steps, ()))
 
 
+def with_deadline(change: Change, deadline: datetime | None) -> Change:
+    return replace(change, after=replace(change.after, deadline=deadline))
+
+
+def edited(order: Order, text: str) -> Change:
+    """Every step with an operator's input instead of the order."""
+    steps = tuple(replace(step, edited=text) for step in order.steps)
+    return upon(order, Decision("edited", steps, ()))
+
+
 def with_result(order: Order, number: int, result: str | None) -> Change:
     steps = list(order.steps)
     steps[number] = replace(steps[number], result=result)
@@ -139,7 +149,7 @@ def revived(order: Order, rules: Rules = ROW) -> Change:
 
 
 def every_field_set(order: Order) -> Order:
-    """The same order with no field of its first step at its default."""
+    """The same order with no field of it and of its first step at its default."""
     step = replace(
         order.steps[0],
         process_state=StepState.ERROR,
@@ -153,5 +163,15 @@ def every_field_set(order: Order) -> Order:
         hold=True,
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
+        waits=3,
+        called_until=NOW + 91 * SECOND,
+        undo=UndoRecord.FAILED,
+        edited='{"article":"é"}',
     )
-    return replace(order, steps=(step, *order.steps[1:]), settled_at=NOW + SECOND)
+    return replace(
+        order,
+        steps=(step, *order.steps[1:]),
+        settled_at=NOW + SECOND,
+        deadline=NOW + 3600 * SECOND,
+        acknowledged_by="an operator",
+    )

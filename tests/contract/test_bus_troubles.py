@@ -8,6 +8,7 @@ import itertools
 import socket
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
@@ -28,7 +29,7 @@ from azure.servicebus.exceptions import (
 )
 
 from devstack.servicebus import Broker, EntityStatus
-from sas.adapters.servicebus import ServiceBus
+from sas.adapters.servicebus import ServiceBus, to_sdk
 from sas.ports import BusUnavailableError, Message, UndeliverableError
 
 _numbers = itertools.count(1)
@@ -100,6 +101,25 @@ async def test_a_sender_that_was_told_not_now_keeps_its_link(
     assert len(before) == 1
 
 
+async def test_a_sender_that_never_recovers_is_replaced(
+    broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.send([message(queue, 1)])
+    broken: list[ServiceBusSender] = []
+    send = ServiceBusSender.send_messages
+
+    async def fail(self: ServiceBusSender, sent: ServiceBusMessage) -> None:
+        broken[:] = broken or [self]
+        if self is broken[0]:
+            raise ServiceBusConnectionError(message="the link is dead")
+        await send(self, sent)
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", fail)
+    await bus.send([message(queue, 2)])
+    await bus.send([message(queue, 3)])
+    assert broker.counts(queue).active == 3
+
+
 async def test_a_disabled_queue_is_unavailable_until_it_is_enabled(
     broker: Broker, bus: ServiceBus, queue: str
 ) -> None:
@@ -137,23 +157,24 @@ async def test_a_queue_deleted_under_an_open_sender_is_undeliverable_until_it_is
 async def test_many_first_sends_open_one_link_and_one_batch_is_one_transfer(
     broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfers: list[int] = []
+    transfers: list[str | int] = []
     send = ServiceBusSender.send_messages
 
     async def counted(
         self: ServiceBusSender, sent: ServiceBusMessage | ServiceBusMessageBatch
     ) -> None:
-        transfers.append(len(sent) if isinstance(sent, ServiceBusMessageBatch) else 1)
+        transfers.append(len(sent) if isinstance(sent, ServiceBusMessageBatch) else "single")
         await send(self, sent)
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", counted)
     await asyncio.gather(*(bus.send([message(queue, n)]) for n in range(20)))
     assert len(links_to(broker, queue)) == 1
-    assert transfers == [1] * 20
+    assert transfers == ["single"] * 20
     transfers.clear()
     await bus.send([message(queue, n) for n in range(100, 130)])
-    assert transfers == [30]
-    assert broker.counts(queue).active == 50
+    await bus.send([message(queue, n, b"x" * 200_000) for n in range(200, 203)])
+    assert transfers == [30, "single", "single", "single"]
+    assert broker.counts(queue).active == 53
 
 
 async def test_a_send_takes_no_longer_than_it_may_and_the_next_one_works(
@@ -264,6 +285,25 @@ async def test_a_broker_that_is_not_there_is_unavailable_and_found_when_it_comes
         await bus.send([message("agent-a")])
         assert broker.counts("agent-a").active == 1
         await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "header"),
+    [
+        (timedelta(milliseconds=1500), 1500),
+        (timedelta(microseconds=1), 1),
+        (timedelta(0), 1),  # none at all would mean: for as long as the queue allows
+        (timedelta(seconds=-1), 1),
+        (timedelta(days=365), 2**32 - 1),
+        (None, None),
+    ],
+)
+async def test_a_time_to_live_is_milliseconds_and_never_none_by_accident(
+    asked: timedelta | None, header: int | None
+) -> None:
+    made = to_sdk(Message("agent-a", "1", b"{}", time_to_live=asked))
+    assert made.raw_amqp_message.header is not None
+    assert made.raw_amqp_message.header.time_to_live == header
 
 
 async def test_an_endpoint_says_how_to_reach_the_bus() -> None:

@@ -151,6 +151,7 @@ async def test_our_own_write_overtaken_by_a_rival_is_a_success_nobody_can_build_
     rival = await store.commit(cases.answered(await store.commit(change), 0))
     again = await store.commit(change)
     assert again == change.after
+    assert again.token != rival.token  # it would guard what we have not seen
     with pytest.raises(ConflictError):
         await store.commit(cases.undone(again))
     assert await store.load("order-1") == rival

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from sas.domain.changes import Due, OutDue, StepDue, due_rows
+from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.model import Order, OrderState
 from sas.ports import StateStore, Summary
@@ -110,6 +110,20 @@ async def test_an_out_row_can_be_added_later_and_twice(store: StateStore) -> Non
     assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
     await store.commit(cases.claimed(await loaded(store, "order-1")))
     assert out in await due_of(store, "order-1")
+
+
+async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: StateStore) -> None:
+    deadline = NOW + 3600 * SECOND
+    first = cases.submitted("order-1")
+    order = await store.commit(cases.with_deadline(first, deadline))
+    assert DeadlineDue(deadline, "order-1") in await due_of(store, "order-1")
+    order = await store.commit(cases.claimed(order))
+    assert await due_of(store, "order-1") == due_rows(order)
+    assert await loaded(store, "order-1") == order
+    assert order.deadline == deadline
+    order = await store.commit(cases.with_deadline(cases.answered(order, 0), None))
+    assert DeadlineDue(deadline, "order-1") not in await due_of(store, "order-1")
+    assert (await loaded(store, "order-1")).deadline is None
 
 
 async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.bounds import PAYLOAD_UNITS_MAX, RESULT_UNITS_MAX, TooLargeError
+from sas.bounds import EDITED_UNITS_MAX, PAYLOAD_UNITS_MAX, RESULT_UNITS_MAX, TooLargeError
 from sas.domain.ids import check_order_id, shard_of
 from sas.domain.model import OrderState
 from sas.ports import StateStore
@@ -186,5 +186,6 @@ async def test_thirty_steps_with_large_results_are_undone_in_one_transaction(
     order = await store.commit(cases.claimed(order, rules))
     for step in range(30):
         order = await store.commit(cases.answered(order, step, rules, result=result))
+    order = await store.commit(cases.edited(order, "注" * EDITED_UNITS_MAX))
     order = await store.commit(cases.undone(order, rules, out_at=NOW))
     assert await store.load("order-1") == order

@@ -20,7 +20,7 @@ from sas.adapters.journal_rows import (
     messages_to_json,
 )
 from sas.bounds import utf16_units
-from sas.domain.changes import OutDue, StepDue
+from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import check_order_id
 from sas.domain.messages import (
     Alert,
@@ -32,7 +32,7 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
+from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -110,7 +110,13 @@ def test_an_orders_aggregate_is_one_range_without_journal_and_causes(
 def test_a_due_row_says_everything_in_its_key(
     at: datetime, order_id: str, step: int, number: int
 ) -> None:
-    for row in (StepDue(at, order_id, step, number), OutDue(at, order_id, number)):
+    due: tuple[Due, ...] = (
+        StepDue(at, order_id, step, number),
+        OutDue(at, order_id, number),
+        DeadlineDue(at, order_id),
+    )
+    assert {type(row) for row in due} == set(get_args(Due))
+    for row in due:
         assert keys.parse_due(keys.due(row)) == row
 
 
@@ -119,7 +125,7 @@ def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
     at: datetime, until: datetime, order_id: str
 ) -> None:
     low, high = keys.due_until(until)
-    for row in (StepDue(at, order_id, 0, 1), OutDue(at, order_id, 1)):
+    for row in (StepDue(at, order_id, 0, 1), OutDue(at, order_id, 1), DeadlineDue(at, order_id)):
         assert (low <= keys.due(row) < high) == (at <= until)
         assert keys.due_until(None)[0] <= keys.due(row) < keys.due_until(None)[1]
 
@@ -148,21 +154,44 @@ STEP = StepRecord(
     hold=True,
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
+    waits=6,
+    called_until=NOW + timedelta(seconds=2),
+    undo=UndoRecord.BY_HAND,
+    edited='{"amount":1}',
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW)
 
 
-@pytest.mark.parametrize("record", [STEP, DETAILS], ids=["step", "details"])
+ORDER = Order(
+    DETAILS,
+    (replace(STEP, number=0, name="reserve"), STEP),
+    seq=9,
+    settled_at=NOW,
+    rejected=True,
+    deadline=NOW + timedelta(days=1),
+    acknowledged_by="operator 'ü'",
+    token="etag",
+)
+
+
+@pytest.mark.parametrize("record", [STEP, DETAILS, ORDER], ids=["step", "details", "order"])
 def test_the_records_of_these_tests_leave_no_field_at_its_default(
-    record: StepRecord | Details,
+    record: StepRecord | Details | Order,
 ) -> None:
     empty = (None, False, 0, Direction.DO)
     assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
 
 
-def test_no_field_of_an_order_is_lost_in_its_rows() -> None:
-    first = replace(STEP, number=0, name="reserve", result=None, error=None, locked_by=None)
-    order = Order(DETAILS, (first, STEP), seq=9, settled_at=NOW, rejected=False)
+def bare(step: StepRecord) -> StepRecord:
+    return StepRecord(step.number, step.name, StepState.PENDING, NOW)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [ORDER, Order(DETAILS, (bare(ORDER.steps[0]), bare(ORDER.steps[1])), seq=1)],
+    ids=["every field set", "every field at its default"],
+)
+def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     made = [rows.details_row(order), rows.state_row(order, "commit")]
     made += [rows.step_row("o'1", step) for step in order.steps]
     by_key = {row["RowKey"]: row for row in made}

@@ -10,7 +10,7 @@ import pytest
 from sas.adapters import keys
 from sas.adapters.commit import Operation, TransactionTooLargeError, operations
 from sas.domain import transitions
-from sas.domain.changes import Change, first_change, next_change
+from sas.domain.changes import Change, DeadlineDue, first_change, next_change
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Details, Order, StepRecord, StepState
 from sas.domain.workflow import Rules, Step, Undo, Workflow
@@ -74,14 +74,39 @@ def test_a_change_that_leaves_a_step_due_as_it_was_touches_no_due_row() -> None:
     ]
 
 
+LARGE, SMALL = "x" * 20_000, "x"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "written"),
+    [
+        (None, LARGE, [("upsert", "a|step|00"), ("upsert", "a|step|00|result")]),
+        (LARGE, LARGE + "x", [("upsert", "a|step|00"), ("upsert", "a|step|00|result")]),
+        (LARGE, SMALL, [("upsert", "a|step|00"), ("delete", "a|step|00|result")]),
+        (LARGE, None, [("upsert", "a|step|00"), ("delete", "a|step|00|result")]),
+        (SMALL, None, [("upsert", "a|step|00")]),
+        (LARGE, LARGE, []),
+    ],
+    ids=["comes", "changes", "shrinks", "goes", "small goes", "stays"],
+)
+def test_a_large_result_has_a_row_of_its_own_only_as_long_as_it_is_large(
+    before: str | None, after: str | None, written: list[tuple[str, str]]
+) -> None:
+    order = submitted(rules_of(1)).after
+    old = replace(order, steps=(replace(order.steps[0], result=before),))
+    new = replace(order, steps=(replace(order.steps[0], result=after),))
+    named = verbs(operations(changed(old, new)))
+    assert [entry for entry in named if entry[1].startswith("a|step")] == written
+
+
 def test_without_a_cause_there_is_no_cause_row() -> None:
     order = submitted(rules_of(1)).after
     assert not [key for _, key in verbs(operations(changed(order, order, None))) if "cause" in key]
 
 
 def worst_change(steps: int) -> Change:
-    """Every step changes, its due row moves, a large result comes, the order leaves one list
-    for the other, an out row is wanted.
+    """Every step changes, its due row moves and the deadline's too, a large result comes, the
+    order leaves one list for the other, an out row is wanted.
     """
     old = tuple(
         StepRecord(n, f"s-{n}", StepState.ERROR, NOW, complete_by=NOW) for n in range(steps)
@@ -91,21 +116,30 @@ def worst_change(steps: int) -> Change:
         for n in range(steps)
     )
     new = (replace(new[0], result="x" * 20_000), *new[1:])
-    before = Order(DETAILS, old, seq=1, settled_at=NOW)
-    after = Order(DETAILS, new, settled_at=NOW + timedelta(seconds=1))
+    before = Order(DETAILS, old, seq=1, settled_at=NOW, deadline=NOW)
+    after = Order(DETAILS, new, settled_at=NOW + timedelta(1), deadline=NOW + timedelta(1))
     return replace(changed(before, after), out_at=NOW)
 
 
-def test_thirty_steps_that_all_change_need_ninety_seven_operations_on_as_many_rows() -> None:
+def test_thirty_steps_that_all_change_need_ninety_nine_operations_on_as_many_rows() -> None:
     made = operations(worst_change(30))
-    assert len(made) == 97
-    assert len({operation.row_key for operation in made}) == 97
+    assert len(made) == 99
+    assert len({operation.row_key for operation in made}) == 99
 
 
 def test_more_than_a_hundred_operations_are_refused_before_anything_is_sent() -> None:
-    assert len(operations(worst_change(31))) == 100
-    with pytest.raises(TransactionTooLargeError, match=r"103 operations .* at most 100"):
-        operations(worst_change(32))
+    with pytest.raises(TransactionTooLargeError, match=r"102 operations .* at most 100"):
+        operations(worst_change(31))
+
+
+def test_a_deadline_has_a_due_row_of_its_own_until_it_no_longer_matters() -> None:
+    order = submitted(rules_of(1)).after
+    with_deadline = replace(order, deadline=NOW + timedelta(days=1))
+    row = keys.due(DeadlineDue(NOW + timedelta(days=1), "order-1"))
+    assert ("upsert", row) in verbs(operations(changed(order, with_deadline)))
+    assert ("delete", row) in verbs(operations(changed(with_deadline, order)))
+    kept = verbs(operations(changed(with_deadline, with_deadline)))
+    assert row not in [key for _, key in kept]
 
 
 def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
