@@ -169,9 +169,15 @@ class Child:
                 self._process.send_signal(number)
 
     def kill(self) -> None:
-        """`kill -9` and reap: what a crash looks like."""
+        """`kill -9` and reap: what a crash looks like.
+
+        The process is the leader of a group of its own; the group goes with it, which is
+        needed where a watcher stands between (see `devstack.tether`).
+        """
         self.stopping = True
-        self.send_signal(signal.SIGKILL)
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 

@@ -13,12 +13,10 @@ the kernel kills them (see `devstack.tether`).
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +25,9 @@ from devstack.azurite import FIXED_PORTS, Azurite
 from devstack.children import Child, describe_exit
 from devstack.emulators import SERVICEBUS, STORAGE, local_values
 from devstack.errors import ChildFailedError, DevstackError
+from devstack.groups import HostProcess, environment, file_name, named
+
+__all__ = ["HostProcess", "Stack"]
 
 _READY_S = 60.0
 _WATCH_EVERY_S = 0.1
@@ -36,28 +37,17 @@ _BROKER_PORTS = (5672, 5300)
 _HTTP_PORT = 7071
 
 
-@dataclass(eq=False)
-class HostProcess:
-    """One host process of a stack: which group, which functions, where."""
-
-    group: str
-    child: Child
-    functions: list[str] = field(default_factory=list)
-    http_port: int | None = None
-
-    @property
-    def pid(self) -> int:
-        """Its process id; `Stack.kill` takes it."""
-        return self.child.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs now."""
-        return self.child.alive
-
-
 class Stack:
-    """Azure on one machine for one function app, as an async context manager."""
+    """Azure on one machine for one function app, as an async context manager.
+
+    `config` is the emulator's Config.json (a path, or its content); by default the app's
+    `Config.json` or `infra/emulator/Config.json`. `settings` are app settings of every
+    host process; connections to an emulator in local.settings.json are pointed at this
+    stack by themselves. `groups` says which functions run in which process (all in one
+    by default), `processes` how many of each. `data` keeps messages, tables and timers
+    in a directory; `logs` keeps the output files (else they go with the stack). `ports`
+    is "free" or "fixed" (5672, 5300, 10002, 7071). `drain_s`: see the host.
+    """
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
         self,
@@ -74,15 +64,7 @@ class Stack:
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
     ) -> None:
-        """Describe a stack.
-
-        `config` is the emulator's Config.json (a path, or its content); by default the app's
-        `Config.json` or `infra/emulator/Config.json`. `settings` are app settings of every
-        host process; connections to an emulator in local.settings.json are pointed at this
-        stack by themselves. `groups` says which functions run in which process (all in one
-        by default), `processes` how many of each. `data` keeps messages, tables and timers
-        in a directory; `logs` keeps the output files (else they go with the stack). `ports`
-        is "free" or "fixed" (5672, 5300, 10002, 7071). `drain_s`: see the host.
+        """Describe a stack; see the class for the arguments.
 
         Raises:
             DevstackError: a value that makes no sense.
@@ -96,7 +78,7 @@ class Stack:
         self.management_port: int | None = None
         self.logs = Path(logs).resolve() if logs else Path()
         self.settings: dict[str, str] = dict(settings or {})
-        self._groups = _named(groups)
+        self._groups = named(groups)
         self._count = processes
         self._without = list(without)
         self._config = config
@@ -160,7 +142,7 @@ class Stack:
         argv += ["--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
-        self.broker = Child("servicebus", argv, logs=self.logs, env=_environment())
+        self.broker = Child("servicebus", argv, logs=self.logs, env=environment())
         self.broker.start()
         ready = await self.broker.until(self.broker.ready_line, timeout_s=_READY_S)
         self.servicebus_connection = str(ready["connection_string"])
@@ -266,7 +248,7 @@ class Stack:
 
     def _spawn(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
         taken = sum(one.group == group for one in self.processes) + number
-        name = "host-" + _file_name(group) + (f"-{taken}" if taken else "")
+        name = "host-" + file_name(group) + (f"-{taken}" if taken else "")
         argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
         argv += ["--drain", str(self._drain_s)]
         if functions:
@@ -279,8 +261,8 @@ class Stack:
             argv.append("--secondary")
         elif self._fixed:
             argv += ["--http-port", str(_HTTP_PORT)]
-        environment = _environment() | self.host_settings()
-        return HostProcess(group, Child(name, argv, logs=self.logs, env=environment))
+        settings = environment() | self.host_settings()
+        return HostProcess(group, Child(name, argv, logs=self.logs, env=settings))
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: connections of this stack, then `settings`."""
@@ -299,24 +281,3 @@ class Stack:
     ) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await self.stop()
-
-
-def _named(
-    groups: Sequence[Sequence[str]] | Mapping[str, Sequence[str]] | None,
-) -> list[tuple[str | None, Sequence[str]]]:
-    if groups is None:
-        return [("all", [])]
-    if isinstance(groups, Mapping):
-        return list(groups.items())
-    return [(None, functions) for functions in groups]
-
-
-def _file_name(group: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
-
-
-def _environment() -> dict[str, str]:
-    """This process's, with this checkout importable from any directory."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusError
 
-from devstack.functions.hostjson import ServiceBusOptions
+from devstack.functions.options import ServiceBusOptions
 
 _log = logging.getLogger("devstack.functions")
 _RECEIVE_S = 60.0

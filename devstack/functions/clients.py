@@ -15,9 +15,9 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.functions.bindings import ServiceBusOutput
 from devstack.functions.errors import InvocationError
-from devstack.functions.hostjson import ServiceBusOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Result
+from devstack.functions.options import ServiceBusOptions
 from devstack.functions.settings import ServiceBusConnection
 
 _log = logging.getLogger("devstack.functions")

@@ -19,11 +19,12 @@ from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTri
 from devstack.functions.clients import Clients
 from devstack.functions.environment import app_environment
 from devstack.functions.errors import HostError
-from devstack.functions.hostjson import HostConfig, load_host_json
+from devstack.functions.hostjson import load_host_json
 from devstack.functions.http import HttpServer
 from devstack.functions.indexing import IndexedFunction, bind, find, imported, select
 from devstack.functions.invocation import Counts, Invoker
 from devstack.functions.listeners import Listener, Pump
+from devstack.functions.options import HostConfig
 from devstack.functions.settings import Settings
 from devstack.functions.timers import Timer
 

@@ -5,9 +5,7 @@ a misspelt `maxConcurrentCalls` would otherwise be ignored in silence. Each valu
 overridden by a setting `AzureFunctionsJobHost__extensions__serviceBus__...`, as in Azure.
 """
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from devstack.errors import DevstackError
 from devstack.functions.errors import HostJsonError
+from devstack.functions.options import HostConfig, HttpOptions, RetryOptions, ServiceBusOptions
 from devstack.functions.settings import Settings
 from devstack.functions.timespan import parse_timespan
 from devstack.jsonc import load_object
@@ -32,58 +31,6 @@ _EXTENSIONS = {
     "blobs", "cosmosDB", "durableTask", "eventGrid", "eventHubs", "http", "kafka", "mcp",
     "queues", "sendGrid", "serviceBus", "signalR", "sql", "tables", "warmup",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RetryOptions:
-    """`clientRetryOptions`: how the Service Bus client retries; times in seconds."""
-
-    mode: str = "exponential"
-    try_timeout_s: float = 60.0
-    delay_s: float = 0.8
-    max_delay_s: float = 60.0
-    max_retries: int = 3
-
-
-@dataclass(frozen=True)
-class ServiceBusOptions:
-    """`extensions.serviceBus` of the 5.x extension, with its defaults; times in seconds."""
-
-    prefetch_count: int = 0
-    transport_type: str = "amqpTcp"
-    auto_complete_messages: bool = True
-    max_auto_lock_renewal_s: float = 300.0
-    max_concurrent_calls: int = field(default_factory=lambda: 16 * (os.cpu_count() or 1))
-    max_concurrent_sessions: int = 8
-    max_message_batch_size: int = 1000
-    min_message_batch_size: int = 1
-    max_batch_wait_s: float = 30.0
-    session_idle_s: float = 60.0
-    enable_cross_entity_transactions: bool = False
-    retry: RetryOptions = field(default_factory=RetryOptions)
-
-
-@dataclass(frozen=True)
-class HttpOptions:
-    """`extensions.http`: the prefix of every route, and limits of this process."""
-
-    route_prefix: str = "api"
-    max_concurrent_requests: int = 100
-    max_outstanding_requests: int = 200
-    dynamic_throttles_enabled: bool = False
-    custom_headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class HostConfig:
-    """What this host obeys of host.json."""
-
-    service_bus: ServiceBusOptions = field(default_factory=ServiceBusOptions)
-    http: HttpOptions = field(default_factory=HttpOptions)
-    function_timeout_s: float | None = 1800.0
-    functions: tuple[str, ...] | None = None
-    log_level: str = "Information"
-    not_obeyed: tuple[str, ...] = ()
 
 
 def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:

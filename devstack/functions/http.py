@@ -17,9 +17,9 @@ from multidict import CIMultiDict
 
 from devstack.functions.bindings import HttpTrigger
 from devstack.functions.clients import Clients
-from devstack.functions.hostjson import HttpOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker, Result
+from devstack.functions.options import HttpOptions
 from devstack.functions.routes import Route, compile_route
 from devstack.functions.settings import Settings
 

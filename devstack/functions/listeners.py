@@ -12,9 +12,9 @@ from devstack.functions.batches import BatchPump
 from devstack.functions.bindings import ServiceBusTrigger
 from devstack.functions.clients import Clients
 from devstack.functions.errors import IndexingError
-from devstack.functions.hostjson import ServiceBusOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker
+from devstack.functions.options import ServiceBusOptions
 from devstack.functions.pump import PumpOptions, QueuePump
 from devstack.functions.sessions import SessionPump
 

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from devstack.functions.hostjson import ServiceBusOptions
+from devstack.functions.options import ServiceBusOptions
 from devstack.functions.pump import Handler
 
 _log = logging.getLogger("devstack.functions")

@@ -186,8 +186,12 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a watcher does it, a little later")
-async def test_kill_9_of_the_parent_takes_every_child_along(app_dir: Path) -> None:
+@pytest.mark.parametrize("tether", ["of this system", "watcher"])
+async def test_kill_9_of_the_parent_takes_every_child_along(
+    app_dir: Path, tether: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tether == "watcher":  # what systems other than Linux use
+        monkeypatch.setenv("DEVSTACK_TETHER_WATCH", "1")
     argv = [sys.executable, "-c", PARENT, str(app_dir), json.dumps(CONFIG)]
     parent = Child("parent", argv, logs=app_dir)
     parent.start()

@@ -157,9 +157,8 @@ async def test_with_respawn_a_dead_worker_comes_back_and_messages_go_on(
 ) -> None:
     arguments = ["--only", "work", "--processes", "2", "--respawn", "--drain", "1"]
     async with Command(app_dir, *arguments, broker=broker) as command:
-        for pid in (await command.ready())["pids"]:
-            os.kill(pid, signal.SIGKILL)
-        await until(lambda: command.said.count("runs again") == 2, timeout_s=25)
+        os.kill((await command.ready())["pids"][0], signal.SIGKILL)
+        await until(lambda: "runs again" in command.said, timeout_s=25)
         await send(broker, "in", "0")
         await until(lambda: broker.counts("in").active == 0)
 

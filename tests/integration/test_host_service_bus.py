@@ -86,6 +86,11 @@ async def sessions(msg: Msg) -> None:
 @queue("quick")
 async def quick(msg: str) -> None: ...
 
+@queue("tally")
+async def tally(msg: Msg) -> None:
+    seen.append((msg.get_body(), msg.delivery_count))
+    await asyncio.sleep(0.01)
+
 @queue("off")
 async def off(msg: str) -> None: ...
 
@@ -100,7 +105,18 @@ OPTIONS = {
     "minMessageBatchSize": 3,
     "sessionIdleTimeout": "00:00:01",
 }
-QUEUES = ["out", "echo", "listing", "returning", "many", "threads", "batch", "quick", "off"]
+QUEUES = [
+    "out",
+    "echo",
+    "listing",
+    "returning",
+    "many",
+    "threads",
+    "batch",
+    "quick",
+    "off",
+    "tally",
+]
 
 
 class Bench:
@@ -287,6 +303,18 @@ async def test_a_settlement_does_not_wait_for_the_idle_receive(bench: Bench, hos
         await until(lambda: bench.active("quick") == 0)
         took.append(loop.time() - began)
     assert sorted(took)[10] < 0.15
+
+
+async def test_a_cancelled_receive_neither_loses_nor_counts_a_message(
+    bench: Bench, host: Host
+) -> None:
+    """The pump cancels idle receives to settle; messages that come just then go back uncounted."""
+    sent = [b"%d" % number for number in range(150)]
+    for number in range(0, 150, 3):
+        await bench.send("tally", *sent[number : number + 3])
+        await asyncio.sleep(0.003 * (number % 5))
+    await until(lambda: bench.active("tally") == 0)
+    assert sorted(seen()) == sorted((body, 1) for body in sent)
 
 
 async def test_a_disabled_function_is_not_listened_for(bench: Bench, host: Host) -> None:

@@ -2,20 +2,17 @@
 
 Every case is made once (real messages from the broker, a timer, HTTP requests), converted to
 datums by this host, and then invoked twice: by the host's invoker here, and by
-`azure-functions-runtime` in a process of its own (this module run as a program; one process
-per app is its rule). What the functions saw, what they gave back and how they failed must be
+`azure-functions-runtime` in a process of its own (`host_worker_driver`; one process per app
+is its rule). What the functions saw, what they gave back and how they failed must be
 the same, and both must agree on which apps can be indexed.
 """
 
 import asyncio
-import importlib
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -278,7 +275,7 @@ def under_worker_core(app_dir: Path, cases: list[Case]) -> list[Any]:
 
 def driven(app_dir: Path) -> dict[str, Any]:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.integration.test_host_worker_core", str(app_dir)],
+        [sys.executable, "-m", "tests.integration.host_worker_driver", str(app_dir)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -310,117 +307,33 @@ QUEUE = '@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_n
 OUT = '@app.service_bus_queue_output(arg_name="out", connection="SB", queue_name="o")\n'
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        QUEUE + "def f(msg: func.ServiceBusMessage) -> None: ...\n",
-        QUEUE + "def f(msg: typing.Optional[func.ServiceBusMessage]): ...\n",
-        QUEUE + "def f(msg: list[func.ServiceBusMessage]): ...\n",
-        QUEUE + "def f(msg: func.ServiceBusMessage | None): ...\n",
-        QUEUE + "def f(other): ...\n",
-        QUEUE + "def f(msg, context: int): ...\n",
-        QUEUE + OUT + "def f(msg, out: str): ...\n",
-        QUEUE + OUT + "def f(msg, out: func.Out[bytes]): ...\n",
-        QUEUE + "def f(msg): ...\n" + QUEUE + "def f(msg): ...\n",
-        "app2 = func.FunctionApp()\n" + QUEUE + "def f(msg): ...\n",
-    ],
-)
-def test_both_agree_on_which_apps_can_be_indexed(tmp_path: Path, code: str) -> None:
+APPS = [
+    QUEUE + "def f(msg: func.ServiceBusMessage) -> None: ...\n",
+    QUEUE + "def f(msg: typing.Optional[func.ServiceBusMessage]): ...\n",
+    QUEUE + "def f(msg: list[func.ServiceBusMessage]): ...\n",
+    QUEUE + "def f(other): ...\n",
+    QUEUE + "def f(msg, context: int): ...\n",
+    QUEUE + OUT + "def f(msg, out: str): ...\n",
+    QUEUE + OUT + "def f(msg, out: func.Out[bytes]): ...\n",
+    QUEUE + "def f(msg): ...\n" + QUEUE + "def f(msg): ...\n",
+    "app2 = func.FunctionApp()\n" + QUEUE + "def f(msg): ...\n",
+]
+
+
+async def test_both_agree_on_which_apps_can_be_indexed(tmp_path: Path) -> None:
     pytest.importorskip("azure_functions_runtime")
-    (tmp_path / "function_app.py").write_text(HEAD + code)
-    try:
-        with imported(tmp_path) as module:
-            ours = [one.name for one in find(module)]
-    except IndexingError:
-        ours = []
-    (tmp_path / "cases.json").write_text("[]")
-    assert driven(tmp_path)["indexed"] == ours
-
-
-# ---------------------------------------------------------------- the other process
-
-
-class _Proto(SimpleNamespace):
-    """Stands for any protobuf message: keeps what it was made with."""
-
-    Success, Failure = "Success", "Failure"
-    undefined, out, inout = None, 1, 2
-    data: Any = None
-
-    def WhichOneof(self, which: str) -> str | None:  # noqa: N802  # protobuf's own name
-        return "data" if which == "rpc_data" else next(iter(vars(self)), None)
-
-
-class _Protos:
-    def __getattr__(self, name: str) -> Any:
-        return _Proto
-
-
-def _typed_data(packed_datum: dict[str, Any]) -> Any:
-    kind, value = packed_datum["type"], packed_datum["value"]
-    if kind == "http":
-        parts = {
-            name: {k: v["value"] for k, v in part.items()} if "type" not in part else part["value"]
-            for name, part in value.items()
-        }
-        body = _Proto(bytes=bytes.fromhex(value["body"]["value"]))
-        return _Proto(http=SimpleNamespace(**parts | {"body": body}))
-    if kind == "bytes":
-        return _Proto(bytes=bytes.fromhex(value))
-    if kind == "collection_bytes":
-        value = {"bytes": [bytes.fromhex(one) for one in value["bytes"]]}
-    if kind.startswith("collection_"):
-        return _Proto(**{kind: SimpleNamespace(**value)})
-    return _Proto(**{kind: value})
-
-
-def _given(data: Any) -> Any:
-    if data is None:
-        return None
-    [[kind, value]] = vars(data).items()
-    if kind == "http":
-        return [value.status_code, value.headers, value.body.bytes.decode()]
-    return [kind, value]
-
-
-async def _invoke(core: Any, module: Any, work: Case) -> list[Any]:
-    module.seen.clear()
-    name = work["function"]
-    [trigger] = [p for p in ("msg", "t", "req") if p in module.__dict__["PARAMETERS"][name]]
-    pb = _Proto(name=trigger, data=_typed_data(work["datum"]))
-    request = SimpleNamespace(
-        invocation_id=str(uuid.uuid4()),
-        function_id=str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
-        input_data=[pb],
-        trigger_metadata={k: _typed_data(v) for k, v in work["metadata"].items()},
-        trace_context=SimpleNamespace(trace_parent="", trace_state="", attributes={}),
-        retry_context=SimpleNamespace(retry_count=0, max_retry_count=0, exception=None),
-    )
-    wrapped = SimpleNamespace(request=SimpleNamespace(invocation_request=request), properties={})
-    answer = await core.invocation_request(wrapped)
-    if answer.result.status != "Success":
-        return ["failed", list(module.seen), bool(answer.result.exception.message)]
-    outputs = {one.name: _given(one.data) for one in answer.output_data}
-    return ["ok", list(module.seen), outputs, _given(answer.return_value)]
-
-
-async def _drive(app_dir: Path) -> dict[str, Any]:
-    core = importlib.import_module("azure_functions_runtime.handle_event")
-    sys.path.insert(0, str(app_dir))
-    init = SimpleNamespace(capabilities={}, function_app_directory=str(app_dir))
-    properties = {"host": "127.0.0.1", "protos": _Protos()}
-    request = SimpleNamespace(worker_init_request=init)
-    answer = await core.worker_init_request(SimpleNamespace(request=request, properties=properties))
-    if answer.result.status != "Success":
-        return {"indexed": []}
-    listed = await core.functions_metadata_request(SimpleNamespace())
-    names = [one.name for one in listed.function_metadata_results]
-    module = sys.modules["function_app"]
-    found = {n: core._functions.get_function(str(uuid.uuid5(uuid.NAMESPACE_OID, n))) for n in names}
-    module.__dict__["PARAMETERS"] = {n: list(info.input_types) for n, info in found.items()}
-    cases = json.loads((app_dir / "cases.json").read_text())
-    return {"indexed": names, "results": [await _invoke(core, module, one) for one in cases]}
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(asyncio.run(_drive(Path(sys.argv[1])))) + "\n")
+    ours: list[list[str]] = []
+    for number, code in enumerate(APPS):
+        app_dir = tmp_path / str(number)
+        app_dir.mkdir()
+        (app_dir / "function_app.py").write_text(HEAD + code)
+        (app_dir / "cases.json").write_text("[]")
+        try:
+            with imported(app_dir) as module:
+                ours.append([one.name for one in find(module)])
+        except IndexingError:
+            ours.append([])
+    drives = [asyncio.to_thread(driven, tmp_path / str(number)) for number in range(len(APPS))]
+    theirs = [found["indexed"] for found in await asyncio.gather(*drives)]
+    assert ours == theirs
+    assert ours.count(["f"]) == 2
