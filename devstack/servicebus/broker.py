@@ -80,7 +80,7 @@ class Broker:
         self.server = AmqpServer(
             self.namespace,
             clock=clock,
-            commit=self.commit,
+            commit=self.commit if data is not None else None,
             gate=self.gate,
             limits=limits or Limits(),
         )

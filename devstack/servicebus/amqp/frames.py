@@ -36,6 +36,37 @@ def frame(
     return _HEAD.pack(size, 2, frame_type, channel) + performative + payload
 
 
+_DISPOSITION = struct.Struct(">IBBH4sBB1sBI2s").pack
+_TRANSFER = struct.Struct(">IBBH4sBBBIBI2s16s2s").pack
+
+
+def disposition_frame(channel: int, role: bytes, delivery_id: int, state: bytes) -> bytes:
+    """Build the frame of a settled disposition for one delivery: half of what a broker sends.
+
+    ``role`` is the encoded boolean, ``state`` the encoded delivery state.
+    """
+    size = len(state)
+    if size > 200:
+        fields = [role, encode.uint(delivery_id), encode.NULL, encode.TRUE, state]
+        return frame(channel, encode.composite(DISPOSITION, fields))
+    head = _DISPOSITION(
+        22 + size, 2, 0, channel, b"\x00\x53\x15\xc0", 9 + size, 5, role, 0x70, delivery_id,
+        b"\x40\x41",
+    )  # fmt: skip
+    return head + state
+
+
+def transfer_frame(
+    channel: int, handle: int, delivery_id: int, tag: bytes, settled: bytes, payload: bytes
+) -> bytes:
+    """Build the frame of a message that fits into one; ``tag`` has 16 bytes."""
+    head = _TRANSFER(
+        44 + len(payload), 2, 0, channel, b"\x00\x53\x14\xc0", 31, 5, 0x70, handle, 0x70,
+        delivery_id, b"\xa0\x10", tag, b"\x43" + settled,
+    )  # fmt: skip
+    return head + payload
+
+
 def error(condition: str, description: str) -> bytes:
     """Encode an error with its three fields.
 

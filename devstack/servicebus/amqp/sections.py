@@ -30,19 +30,28 @@ def sections(payload: bytes) -> Iterator[Section]:
     """Cut a message into its sections. Raises DecodeError where it is no AMQP message."""
     position, last = 0, HEADER
     while position < len(payload):
-        if payload[position] != 0:
-            raise DecodeError(f"a message section is expected at byte {position}")
-        if payload[position + 1 : position + 2] == b"\x53" and position + 2 < len(payload):
-            code, value_at = payload[position + 2], position + 3
-        else:
-            code, value_at = decode.decode(payload, position + 1)
-        if not isinstance(code, int) or not last <= code <= FOOTER:
-            raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
-        end = decode.skip(payload, value_at)
-        if code in _COMPOUND:
-            decode.compound(payload, value_at)
+        code, value_at, end = section_at(payload, position, last)
         yield Section(code, position, value_at, end)
         last, position = code, end
+
+
+def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]:
+    """Read the section at ``position``, which must not come before section ``last``.
+
+    Returns its code, where its value begins and where it ends. Raises DecodeError.
+    """
+    if payload[position] != 0 or position + 3 >= len(payload):
+        raise DecodeError(f"a message section is expected at byte {position}")
+    if payload[position + 1] == 0x53:
+        code, value_at = payload[position + 2], position + 3
+    else:
+        code, value_at = decode.decode(payload, position + 1)
+    if not isinstance(code, int) or not last <= code <= FOOTER:
+        raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
+    end = decode.skip(payload, value_at)
+    if code in _COMPOUND:
+        decode.compound(payload, value_at)
+    return code, value_at, end
 
 
 def unbatch(payload: bytes) -> list[bytes]:

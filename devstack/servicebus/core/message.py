@@ -20,6 +20,7 @@ from devstack.servicebus.amqp.sections import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     pairs,
+    section_at,
     sections,
     with_application_properties,
 )
@@ -123,19 +124,24 @@ def parse_message(payload: bytes) -> Message:
     """Read an encoded message. Raises DecodeError where it is none."""
     message = Message()
     message.size = len(payload)
-    bare_at = len(payload)
+    size = message.size
+    bare_at = -1
     has_properties = False
-    for section in sections(payload):
-        if section.code == HEADER:
-            _read_header(message, payload, section.value_at)
-        elif section.code == MESSAGE_ANNOTATIONS:
-            _read_annotations(message, payload, section.value_at)
-        elif section.code >= PROPERTIES:
-            bare_at = min(bare_at, section.start)
-            if section.code == PROPERTIES:
+    position, code = 0, HEADER
+    while position < size:
+        code, value_at, end = section_at(payload, position, code)
+        if code >= PROPERTIES:
+            if bare_at < 0:
+                bare_at = position
+            if code == PROPERTIES:
                 has_properties = True
-                _read_properties(message, payload, section.value_at)
-    message.bare = payload[bare_at:]
+                _read_properties(message, payload, value_at)
+        elif code == HEADER:
+            _read_header(message, payload, value_at)
+        elif code == MESSAGE_ANNOTATIONS:
+            _read_annotations(message, payload, value_at)
+        position = end
+    message.bare = payload[bare_at:] if bare_at >= 0 else b""
     if message.message_id is None:
         _assign_message_id(message, has_properties)
     return message

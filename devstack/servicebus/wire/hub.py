@@ -24,12 +24,17 @@ class Hub(Protocol):
     gate: Gate
     limits: Limits
     clock: Callable[[], float]
+    read_buffer: memoryview
+    in_read: bool
 
     def mark(self, connection: Outgoing) -> None:
         """Write this connection's bytes after the next commit, in this turn of the loop."""
 
     def touch(self) -> None:
         """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
+
+    def end_of_read(self) -> None:
+        """A connection has worked on what it read: write now, or commit first and write soon."""
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` after some seconds."""
@@ -46,6 +51,9 @@ class Wire(Protocol):
 
     def send(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
         """Send one frame."""
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send one frame that is built already."""
 
     def cut(self) -> None:
         """Drop the connection without another byte, after the next commit."""

@@ -92,14 +92,8 @@ class Inlet(Link):
     def acknowledge(self, delivery_id: int | None, state: bytes) -> None:
         """Tell the peer what became of its message."""
         if delivery_id is not None and not self.ended:
-            fields = [
-                encode.TRUE,
-                encode.uint(delivery_id),
-                encode.NULL,
-                encode.TRUE,
-                state,
-            ]
-            self.session_of_link.send(encode.composite(frames.DISPOSITION, fields))
+            channel = self.session_of_link.channel
+            self.wire.send_frame(frames.disposition_frame(channel, encode.TRUE, delivery_id, state))
 
 
 class QueueInlet(Inlet):

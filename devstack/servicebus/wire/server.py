@@ -20,17 +20,21 @@ from devstack.servicebus.wire.link import Link
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
+_READ_BYTES = 64 * 1024
 
 
 class AmqpServer:
-    """Serves a namespace over AMQP. ``commit`` makes durable what the queues journalled."""
+    """Serves a namespace over AMQP.
+
+    ``commit`` makes durable what the queues journalled; None where nothing is kept.
+    """
 
     def __init__(
         self,
         namespace: Namespace,
         *,
         clock: Callable[[], float],
-        commit: Callable[[], None],
+        commit: Callable[[], None] | None,
         gate: Gate,
         limits: Limits,
     ) -> None:
@@ -39,6 +43,8 @@ class AmqpServer:
         self.gate = gate
         self.limits = limits
         self.faults = Faults()
+        self.in_read = False
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.connections: set[AmqpConnection] = set()
         self._commit = commit
         self._marked: dict[Outgoing, None] = {}
@@ -94,13 +100,26 @@ class AmqpServer:
     def mark(self, connection: Outgoing) -> None:
         """Write this connection's bytes after the next commit, in this turn of the loop."""
         self._marked[connection] = None
-        self.touch()
+        if not self.in_read:
+            self.touch()
 
     def touch(self) -> None:
         """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
         if not self._flush_comes and self._loop is not None:
             self._flush_comes = True
             self._loop.call_soon(self._flush)
+
+    def end_of_read(self) -> None:
+        """A connection has worked on what it read.
+
+        With a store the bytes wait for the end of the turn, so that one commit serves every
+        connection that was read in it; without one they leave at once.
+        """
+        self.in_read = False
+        if self._commit is not None:
+            self.touch()
+        else:
+            self._flush()
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` after some seconds."""
@@ -109,10 +128,12 @@ class AmqpServer:
 
     def _flush(self) -> None:
         self._flush_comes = False
-        self._commit()
-        marked, self._marked = self._marked, {}
-        for connection in marked:
-            connection.write_out()
+        if self._commit is not None:
+            self._commit()
+        if self._marked:
+            marked, self._marked = self._marked, {}
+            for connection in marked:
+                connection.write_out()
         self._settle_timers()
 
     def _settle_timers(self) -> None:

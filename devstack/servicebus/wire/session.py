@@ -150,8 +150,9 @@ class AmqpSession:
             self._echo(delivery_id, echo)
 
     def _echo(self, delivery_id: int, state: bytes) -> None:
-        fields = [encode.FALSE, encode.uint(delivery_id), encode.NULL, encode.TRUE, state]
-        self.send(encode.composite(frames.DISPOSITION, fields))
+        self.wire.send_frame(
+            frames.disposition_frame(self.channel, encode.FALSE, delivery_id, state)
+        )
 
     def _faulty(
         self, delivery_id: int, outlet: QueueOutlet, token: bytes, state: object, now: float
@@ -200,6 +201,26 @@ class AmqpSession:
         self._send_transfer(outlet, payload, tag, settled=True)
 
     def _send_transfer(self, link: Link, payload: bytes, tag: bytes, settled: bool) -> None:
+        room = self.wire.max_frame_bytes - 8 - _TRANSFER_HEAD_ROOM
+        if len(payload) <= room and len(tag) == 16:
+            self.wire.send_frame(
+                frames.transfer_frame(
+                    self.channel,
+                    link.handle,
+                    self.next_outgoing,
+                    tag,
+                    encode.boolean(settled),
+                    payload,
+                )
+            )
+            self.next_outgoing = (self.next_outgoing + 1) & _U32
+            self._window -= 1
+            return
+        self._send_pieces(link, payload, tag, settled, room)
+
+    def _send_pieces(
+        self, link: Link, payload: bytes, tag: bytes, settled: bool, room: int
+    ) -> None:
         head = [
             encode.uint(link.handle),
             encode.uint(self.next_outgoing),
@@ -208,11 +229,6 @@ class AmqpSession:
             encode.boolean(settled),
         ]
         self.next_outgoing = (self.next_outgoing + 1) & _U32
-        room = self.wire.max_frame_bytes - 8 - _TRANSFER_HEAD_ROOM
-        if len(payload) <= room:
-            self._window -= 1
-            self.wire.send(self.channel, encode.composite(frames.TRANSFER, head), payload)
-            return
         for piece, more in frames.split_payload(payload, room):
             self._window -= 1
             performative = encode.composite(frames.TRANSFER, [*head, encode.boolean(more)])
