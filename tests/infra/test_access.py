@@ -1,0 +1,124 @@
+"""Who may do what: known roles only, each on the least scope, each with its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.infra.kit import INFRA, bicep, broken_copy, need_module
+
+need_module("tree_sitter")
+need_module("tree_sitter_bicep")
+
+ALLOWED = {
+    "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Azure Service Bus Data Receiver",
+    "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Azure Service Bus Data Sender",
+    "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
+    "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
+    "76199698-9eea-4c19-bc75-cec21354c6b6": "Storage Table Data Reader",
+    "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
+}
+"""Service Bus Data Owner, Contributor, Owner and the like are missing on purpose."""
+
+GRANTS = {
+    # file, module -> role, and the scope's module
+    ("app-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
+    ("app-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
+    ("app-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
+    ("app-access.bicep", "state"): ("storageTableDataContributor", "storage-role.bicep"),
+    ("app-access.bicep", "telemetry"): ("monitoringMetricsPublisher", "telemetry-role.bicep"),
+    ("operator-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
+    ("operator-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
+    ("operator-access.bicep", "reads"): ("storageTableDataReader", "table-role.bicep"),
+    ("application.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
+    ("application.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
+}
+"""Everything that anybody is granted. Whoever grants more changes this table too."""
+
+
+def granted(root: Path = INFRA) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return every grant: the module calls that hand over a role."""
+    found = {}
+    for file in bicep(root).values():
+        for module in file.modules:
+            role = re.search(r"roleId: roles\.(\w+)\.id", module.body.text)
+            if role:
+                found[file.path.name, module.symbol] = (role[1], Path(module.target).name)
+    return found
+
+
+def test_the_roles_are_on_the_allow_list() -> None:
+    roles = json.loads((INFRA / "roles.json").read_text())
+    assert {role["id"]: role["name"] for role in roles.values()} == ALLOWED
+    assert all(len(role["why"]) > 20 for role in roles.values())
+
+
+def test_nothing_is_granted_beyond_the_table() -> None:
+    assert granted() == GRANTS
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        (
+            "access/app-access.bicep",
+            "roles.serviceBusDataSender.id",
+            "roles.serviceBusDataReceiver.id",
+        ),
+        ("access/operator-access.bicep", "'table-role.bicep'", "'storage-role.bicep'"),
+    ],
+)
+def test_a_grant_that_is_changed_is_noticed(file: str, old: str, new: str, tmp_path: Path) -> None:
+    assert granted(broken_copy(tmp_path, file, old, new)) != GRANTS
+
+
+def test_roles_are_assigned_in_the_access_modules_only_each_with_its_reason() -> None:
+    for file in bicep().values():
+        for resource in file.resources:
+            if resource.target.startswith("Microsoft.Authorization/roleAssignments@"):
+                assert file.path.parent.name == "access", file.path
+                body = resource.body.text
+                assert "description: reason" in body
+                assert re.search(r"scope: (queues\[index\]|account|table|component)\n", body)
+
+
+def test_service_bus_roles_are_given_on_single_queues() -> None:
+    for role, scope in GRANTS.values():
+        if role.startswith("serviceBus"):
+            assert scope == "queue-roles.bicep"
+
+
+def test_an_application_reads_its_own_queue_and_no_other() -> None:
+    module = next(
+        module
+        for file in bicep().values()
+        if file.path.name == "application.bicep"
+        for module in file.modules
+        if module.symbol == "receives"
+    )
+    assert re.search(r"queueNames: \[\s*responses\.name\s*\]", module.body.text)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("modules/service-bus.bicep", "disableLocalAuth: true"),
+        ("modules/service-bus.bicep", "minimumTlsVersion: '1.2'"),
+        ("modules/storage-account.bicep", "allowSharedKeyAccess: false"),
+        ("modules/storage-account.bicep", "minimumTlsVersion: 'TLS1_2'"),
+        ("modules/storage-account.bicep", "allowBlobPublicAccess: false"),
+        ("modules/monitoring.bicep", "DisableLocalAuth: true"),
+        ("modules/function-app.bicep", "httpsOnly: true"),
+        ("modules/function-app.bicep", "ftpsState: 'Disabled'"),
+    ],
+)
+def test_keys_and_old_protocols_are_off(file: str, text: str) -> None:
+    assert text in (INFRA / file).read_text()
+
+
+def test_no_bicep_file_asks_for_a_key() -> None:
+    asked = re.compile(r"\blist[A-Z]\w*\(|AccountKey=|SharedAccessKey")
+    assert [path for path in INFRA.rglob("*.bicep") if asked.search(path.read_text())] == []

@@ -1,0 +1,173 @@
+"""azure.yaml, its parameters and hooks, the workflows and the devcontainer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from tests.infra.kit import INFRA, ROOT, SHARED, bicep, need_module, need_shared
+
+need_module("yaml")
+yaml: Any = importlib.import_module("yaml")
+
+AZURE_YAML = ROOT / "azure.yaml"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PARAMETERS: dict[str, Any] = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+GIVEN = {
+    "ORDERS_STOCK_URL": "https://stock.example",
+    "ORDERS_PAYMENT_URL": "https://payment.example",
+    "ORDERS_SHIPPING_URL": "https://shipping.example",
+}
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def azure_yaml_errors(content: Any) -> list[str]:
+    need_shared(SHARED / "schemas")
+    schema = json.loads((SHARED / "schemas" / "azure.yaml.schema").read_text(encoding="utf-8-sig"))
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    return [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(content)]
+
+
+def test_azure_yaml_is_valid_against_its_published_schema() -> None:
+    assert azure_yaml_errors(read_yaml(AZURE_YAML)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["name"], "Scheduler Agent"),
+        (["services", "orders", "host"], "functions"),
+        (["services", "orders", "remoteBuild"], "yes"),
+        (["hooks", "preprovision", "posix", "shell"], "bash"),
+        (["infra", "provider"], "terraforms"),
+    ],
+)
+def test_an_azure_yaml_that_is_wrong_is_refused(path: list[str], value: str) -> None:
+    content = read_yaml(AZURE_YAML)
+    part = content
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    assert azure_yaml_errors(content)
+
+
+def test_what_azure_yaml_names_is_there() -> None:
+    content = read_yaml(AZURE_YAML)
+    assert (ROOT / content["infra"]["path"] / "main.bicep").is_file()
+    for hook in content["hooks"].values():
+        for variant in hook.values():
+            assert (ROOT / variant["run"]).is_file()
+    tagged = (INFRA / "modules" / "function-app.bicep").read_text()
+    assert all(f"'azd-service-name': '{name}'" in tagged for name in content["services"])
+
+
+def test_parameters_are_those_of_main_bicep() -> None:
+    need_module("tree_sitter_bicep")
+    declared = bicep()[(INFRA / "main.bicep").resolve()].parameters
+    assert set(PARAMETERS) <= set(declared)
+    needed = {name for name, each in declared.items() if not each.has_default}
+    assert needed <= set(PARAMETERS)
+
+
+def hook(settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **settings}
+    return subprocess.run(
+        ["/bin/sh", INFRA / "hooks" / "preprovision.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_first_hook_is_content_with_every_setting_given() -> None:
+    done = hook(GIVEN)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_the_first_hook_names_a_setting_that_is_missing(name: str) -> None:
+    done = hook({key: value for key, value in GIVEN.items() if key != name})
+    assert done.returncode == 1
+    assert f"azd env set {name}" in done.stderr
+
+
+def test_the_first_hook_refuses_what_would_travel_in_clear() -> None:
+    done = hook({**GIVEN, "ORDERS_STOCK_URL": "http://stock.example"})
+    assert done.returncode == 1
+    assert "give an https address" in done.stderr
+
+
+def test_the_workflow_gives_every_setting_that_the_first_hook_asks_for() -> None:
+    deploy = read_yaml(ROOT / ".github" / "workflows" / "deploy.yml")
+    given = set(deploy["jobs"]["deploy"]["env"])
+    asked = set(
+        re.findall(r"\$\{([A-Z][A-Z0-9_]*)\}", (INFRA / "main.parameters.json").read_text())
+    )
+    assert {name for name in asked if not name.startswith("SAS_PRINCIPAL_")} - given == {
+        "AZURE_PRINCIPAL_ID"  # azd finds out itself who is signed in
+    }
+
+
+def test_the_workflow_signs_in_with_federated_identity_and_keeps_no_secret() -> None:
+    deploy = ROOT / ".github" / "workflows" / "deploy.yml"
+    assert read_yaml(deploy)["jobs"]["deploy"]["permissions"]["id-token"] == "write"
+    assert "--federated-credential-provider github" in deploy.read_text()
+    assert [path for path in WORKFLOWS if "secrets." in path.read_text()] == []
+
+
+def test_workflows_have_few_rights_and_keep_no_credentials() -> None:
+    for path in WORKFLOWS:
+        content = read_yaml(path)
+        assert content["permissions"] == {"contents": "read"}
+        text = path.read_text()
+        assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+
+
+def test_the_workflow_lints_tests_builds_and_audits() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    for step in ("make check", "make test", "pytest tests/infra", "az bicep lint", "az bicep build",
+                 "pip-audit", "npm audit", "tools.infra_checkov --install"):  # fmt: skip
+        assert step in text
+
+
+def test_make_targets_of_the_workflow_exist() -> None:
+    text = "".join(path.read_text() for path in WORKFLOWS)
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"make ([a-z-]+)", text)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
+    folder = ROOT / ".devcontainer"
+    container = json.loads((folder / "devcontainer.json").read_text())
+    compose = read_yaml(folder / container["dockerComposeFile"])
+    emulator = read_yaml((folder / compose["include"][0]["path"]).resolve())
+    assert container["service"] in compose["services"]
+    assert "azurite" in compose["services"]
+    assert re.search(r"servicebus-emulator:2\.", emulator["services"]["emulator"]["image"])
+    assert "mssql/server" in emulator["services"]["sqlserver"]["image"]
+    assert "azure-functions-core-tools@4" in (folder / "post-create.sh").read_text()
+
+
+def test_the_devcontainer_makes_its_password_once_and_never_commits_it(tmp_path: Path) -> None:
+    script = tmp_path / "password.sh"
+    script.write_text((ROOT / ".devcontainer" / "password.sh").read_text())
+    made = []
+    for _ in range(2):
+        subprocess.run(["/bin/sh", script], check=True)
+        made.append((tmp_path / ".env").read_text())
+    assert made[0] == made[1]
+    assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", made[0])
+    assert ".env" in (ROOT / ".devcontainer" / ".gitignore").read_text().split()

@@ -1,0 +1,139 @@
+"""infra/queues.json is the one list: code, settings, bindings and emulator say the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+import orders
+from sas.config import QUEUE_SETTINGS
+from sas.domain.queues import Queues
+from tests.indexed_functions import bindings
+from tests.infra.kit import INFRA, ROOT
+from tools.infra_queues import (
+    all_queues,
+    applications,
+    differences,
+    emulator_queues,
+    inconsistent,
+    read_list,
+    seconds,
+)
+
+LIST = read_list(INFRA)
+AZURE = all_queues(LIST, applications(INFRA))
+EMULATED = emulator_queues(INFRA)
+LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+CODE = Queues()
+OF_THE_CODE = {CODE.orders, CODE.scheduler, CODE.replies, CODE.alerts, CODE.rejected}
+AGENTS = {CODE.agent(name) for name in orders.AGENTS}
+
+
+def broken(path: list[Any], value: object) -> dict[str, Any]:
+    made = copy.deepcopy(LIST)
+    part = made
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return made
+
+
+def test_the_list_and_the_emulator_have_the_same_queues() -> None:
+    assert set(AZURE) == set(EMULATED)
+
+
+def test_the_list_and_the_code_have_the_same_queues() -> None:
+    assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE | AGENTS
+    assert LIST["deadLetterQueue"] == CODE.dead_letters
+    assert LIST["responsePrefix"] == CODE.response_prefix
+
+
+def test_the_list_and_local_settings_give_the_same_names() -> None:
+    given = {setting["name"]: setting["value"] for setting in LIST["settings"]}
+    assert given == {name: LOCAL[name] for name in QUEUE_SETTINGS.values()}
+
+
+def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -> None:
+    def expand(text: str) -> str:
+        return re.sub(r"%([^%]+)%", lambda found: LOCAL[found[1]], text)
+
+    bound = {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+    assert set(LIST["access"]["appReceives"]) == bound
+
+
+def test_the_app_may_send_to_every_queue_it_sends_to_and_no_other() -> None:
+    assert set(LIST["access"]["appSends"]) == (OF_THE_CODE | AGENTS) - {CODE.orders}
+
+
+def test_applications_may_send_orders_only() -> None:
+    assert LIST["access"]["applicationSends"] == [CODE.orders]
+
+
+def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
+    assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected}
+    assert set(LIST["access"]["operatorSends"]) == {CODE.scheduler, CODE.orders}
+
+
+@pytest.mark.parametrize("name", sorted(AZURE))
+def test_a_queue_is_the_same_in_azure_and_in_the_emulator(name: str) -> None:
+    assert differences(AZURE[name], EMULATED[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("MaxDeliveryCount", 9),
+        ("LockDuration", "PT30S"),
+        ("DefaultMessageTimeToLive", "PT20M"),
+        ("DuplicateDetectionHistoryTimeWindow", "PT1M"),
+        ("RequiresDuplicateDetection", True),
+        ("RequiresSession", True),
+        ("DeadLetteringOnMessageExpiration", False),
+        ("ForwardDeadLetteredMessagesTo", ""),
+    ],
+)
+def test_a_queue_that_differs_is_noticed(member: str, value: object) -> None:
+    assert differences(AZURE["orders"], {**EMULATED["orders"], member: value})
+
+
+def test_every_queue_but_the_last_forwards_its_dead_letters() -> None:
+    without = [name for name, each in AZURE.items() if "forwardDeadLetteredMessagesTo" not in each]
+    assert without == [CODE.dead_letters]
+
+
+def test_the_list_does_not_contradict_itself() -> None:
+    assert inconsistent(LIST) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["kinds", "orders", "properties", "requiresDuplicateDetection"], True),
+        (["kinds", "internal", "properties", "requiresDuplicateDetection"], False),
+        (["kinds", "request", "properties", "deadLetteringOnMessageExpiration"], True),
+        (["kinds", "kept", "properties", "deadLetteringOnMessageExpiration"], False),
+        (["kinds", "response", "properties", "defaultMessageTimeToLive"], "PT1H"),
+        (["kinds", "deadLetters", "properties", "forwardDeadLetteredMessagesTo"], "dead-letters"),
+        (["queues", 0, "kind"], "special"),
+        (["access", "appSends"], ["responses-web-shop"]),
+    ],
+)
+def test_a_list_that_contradicts_itself_is_noticed(path: list[Any], value: object) -> None:
+    assert inconsistent(broken(path, value))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("PT1M", 60), ("PT10M", 600), ("P14D", 1209600), ("P1DT2H3M4S", 93784)]
+)
+def test_durations_are_read(text: str, value: int) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "10M", "PT1.5M", "P1M"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        seconds(text)

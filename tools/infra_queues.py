@@ -1,0 +1,112 @@
+"""The one list of queues (``infra/queues.json``), and where else the same names must stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+EMULATOR_TTL_MAX_S = 3600
+EMULATOR_WINDOW_MAX_S = 300
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+
+
+def read_list(infra: Path) -> dict[str, Any]:
+    """Return the list."""
+    return dict(json.loads((infra / "queues.json").read_text()))
+
+
+def applications(infra: Path) -> list[str]:
+    """Return the names of the applications that the parameters file sets up."""
+    parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
+    return [str(each["name"]) for each in parameters["applications"]["value"]]
+
+
+def all_queues(listed: Mapping[str, Any], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return every queue's properties by its name, as Bicep makes them."""
+    end = listed["deadLetterQueue"]
+    kinds = {queue["name"]: queue["kind"] for queue in listed["queues"]}
+    kinds |= {listed["responsePrefix"] + name: "response" for name in names}
+    made = {
+        name: {**listed["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
+        for name, kind in kinds.items()
+    }
+    made[end] = dict(listed["kinds"]["deadLetters"]["properties"])
+    return made
+
+
+def emulator_queues(infra: Path) -> dict[str, dict[str, Any]]:
+    """Return the emulator's queues by name."""
+    content = json.loads((infra / "emulator" / "Config.json").read_text())
+    queues = content["UserConfig"]["Namespaces"][0]["Queues"]
+    return {queue["Name"]: queue["Properties"] for queue in queues}
+
+
+def differences(azure: Mapping[str, Any], emulator: Mapping[str, Any]) -> list[str]:
+    """Return how an emulator's queue differs from Azure's, its narrower bounds allowed for."""
+    ttl = min(seconds(azure["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
+    window = min(seconds(azure["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
+    pairs: list[tuple[str, object, object]] = [
+        ("time to live", ttl, seconds(emulator["DefaultMessageTimeToLive"])),
+        ("window", window, seconds(emulator["DuplicateDetectionHistoryTimeWindow"])),
+        ("lock", seconds(azure["lockDuration"]), seconds(emulator["LockDuration"])),
+    ]
+    for theirs, default in {
+        "MaxDeliveryCount": None,
+        "RequiresDuplicateDetection": None,
+        "RequiresSession": None,
+        "DeadLetteringOnMessageExpiration": None,
+        "ForwardDeadLetteredMessagesTo": "",
+    }.items():
+        ours = theirs[0].lower() + theirs[1:]
+        pairs.append((theirs, azure.get(ours, default), emulator[theirs]))
+    return [f"{what}: {a!r} in Azure, {b!r} in the emulator" for what, a, b in pairs if a != b]
+
+
+def seconds(duration: str) -> int:
+    """Return the seconds of an ISO 8601 duration of days, hours, minutes and seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _DURATION.fullmatch(duration)
+    if found is None or duration in {"P", "PT"}:
+        raise ValueError(f"{duration!r} is no duration such as PT1M or P14D")
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def inconsistent(listed: Mapping[str, Any]) -> list[str]:
+    """Return where the list contradicts itself."""
+    names = {queue["name"] for queue in listed["queues"]} | {listed["deadLetterQueue"]}
+    problems = [
+        f"access.{what} names {name}, which is no queue"
+        for what, granted in listed["access"].items()
+        for name in granted
+        if name not in names
+    ]
+    problems += [
+        f"queue {queue['name']} is of no kind: {queue['kind']}"
+        for queue in listed["queues"]
+        if queue["kind"] not in listed["kinds"]
+    ]
+    return problems + _policy(listed)
+
+
+def _policy(listed: Mapping[str, Any]) -> list[str]:
+    """The house rules of design.md, held here so that a slip of the pen is seen."""
+    problems = []
+    for name, kind in listed["kinds"].items():
+        properties = kind["properties"]
+        if properties["requiresDuplicateDetection"] is (name in {"orders", "deadLetters"}):
+            problems.append(f"{name}: duplicate detection is wrong")
+        if properties["deadLetteringOnMessageExpiration"] is (name == "request"):
+            problems.append(f"{name}: dead-lettering on expiration is wrong")
+        weeks = seconds(properties["defaultMessageTimeToLive"]) >= 7 * 86_400
+        if name in {"response", "kept"} and not weeks:
+            problems.append(f"{name}: what people read is to be kept for weeks")
+        if "forwardDeadLetteredMessagesTo" in properties:
+            problems.append(f"{name}: Bicep adds the forwarding, and never to the last queue")
+    return problems
