@@ -13,42 +13,26 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import Any, TypeVar
 
-import aiohttp
 from azure.core import MatchConditions
 from azure.core.exceptions import (
     ClientAuthenticationError,
-    DecodeError,
     HttpResponseError,
     ResourceExistsError,
     ResourceModifiedError,
     ResourceNotFoundError,
-    ServiceRequestError,
-    ServiceResponseError,
 )
 from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
 from sas.adapters.commit import Operation
 from sas.adapters.rows import Entity
+from sas.adapters.table_errors import BUSY, LOST, advice, code_of, first_line
 from sas.ports import StoreUnavailableError
 
 T = TypeVar("T")
 
-LOST = (
-    ServiceRequestError,
-    ServiceResponseError,
-    DecodeError,
-    HTTPException,
-    aiohttp.ClientError,
-    OSError,
-    TimeoutError,
-)
-"""No answer, or half of one: whether the request had its effect is unknown."""
-
-BUSY = frozenset({408, 429, 500, 502, 503, 504})
 PAGE_MAX = 1000
 """Most entities the service returns at once."""
 
@@ -111,7 +95,7 @@ class Table:
             try:
                 await self.client.create_table()
             except ResourceExistsError as error:
-                if _code(error) != "TableAlreadyExists":  # TableBeingDeleted, for one
+                if code_of(error) != "TableAlreadyExists":  # TableBeingDeleted, for one
                     raise self.unavailable(error) from error
 
         await self.patiently(ask)
@@ -214,13 +198,13 @@ class Table:
         try:
             done: Sequence[Mapping[str, Any]] = await self.client.submit_transaction(batch)
         except LOST as error:
-            raise UnknownOutcomeError(_first_line(error)) from error
+            raise UnknownOutcomeError(first_line(error)) from error
         except HttpResponseError as error:
             if error.status_code in BUSY:
-                raise UnknownOutcomeError(_first_line(error)) from error
+                raise UnknownOutcomeError(first_line(error)) from error
             self._raise_misconfigured(error)
             if isinstance(error, TableTransactionError) and error.status_code in {404, 409, 412}:
-                status, said = error.status_code, _first_line(error)
+                status, said = error.status_code, first_line(error)
                 raise RefusedTransactionError(status, error.index, said) from error
             raise
         self.meter.entities_written += len(operations)
@@ -262,16 +246,16 @@ class Table:
         """Return the error to raise for one of the SDK's: where, what, and what to look at."""
         where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
         silent = f"no answer within {self.patience.total_s:g} s"
-        said = silent if type(error) is TimeoutError else _first_line(error)
+        said = silent if type(error) is TimeoutError else first_line(error)
         return StoreUnavailableError(
-            f"the state store at {where} did not answer as it should: {said}. {_advice(error)}"
+            f"the state store at {where} did not answer as it should: {said}. {advice(error)}"
         )
 
     def _raise_misconfigured(self, error: HttpResponseError) -> None:
         if isinstance(error, LOST):
             return
         refused = isinstance(error, ClientAuthenticationError) or error.status_code in {401, 403}
-        if refused or _code(error) in {"TableNotFound", "TableBeingDeleted"}:
+        if refused or code_of(error) in {"TableNotFound", "TableBeingDeleted"}:
             raise self.unavailable(error) from error
 
     async def close(self) -> None:
@@ -288,30 +272,3 @@ async def _next_page(pages: AsyncIterator[AsyncIterator[TableEntity]]) -> list[T
     except StopAsyncIteration:
         return None
     return [entity async for entity in page]
-
-
-def _advice(error: BaseException) -> str:
-    status = getattr(error, "status_code", None)
-    if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
-        return (
-            "Check the key in the connection string, or that the app's identity has the role "
-            "Storage Table Data Contributor on the account."
-        )
-    if _code(error) in {"TableNotFound", "TableBeingDeleted"}:
-        return "The table is gone: restart the app, which creates it, or restore it."
-    if status in BUSY:
-        return "It is busy or failing: look at the account's metrics for throttling."
-    return "Check that the account (or Azurite) runs, its address in the settings and its firewall."
-
-
-def _code(error: BaseException) -> str | None:
-    """The service's own error code; the SDK leaves it in the header alone for some."""
-    code = getattr(error, "error_code", None)
-    if code is None and isinstance(error, HttpResponseError) and error.response is not None:
-        code = getattr(error.response, "headers", {}).get("x-ms-error-code")
-    return None if code is None else str(getattr(code, "value", code))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(getattr(error, "message", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -8,28 +8,17 @@ import itertools
 import socket
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-    ServiceBusCommunicationError,
     ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
 )
 
 from devstack.servicebus import Broker, EntityStatus
-from sas.adapters.servicebus import ServiceBus, to_sdk
+from sas.adapters.servicebus import ServiceBus
 from sas.ports import BusUnavailableError, Message, UndeliverableError
 
 _numbers = itertools.count(1)
@@ -235,44 +224,6 @@ async def test_a_wrong_key_is_said_to_be_one() -> None:
         assert broker.counts("agent-a").active == 0
 
 
-@pytest.mark.parametrize(
-    ("raised", "expected", "attempts"),
-    [
-        (ServiceBusAuthorizationError(), UndeliverableError, 1),
-        (MessagingEntityNotFoundError(), UndeliverableError, 1),
-        (MessageSizeExceededError(), UndeliverableError, 1),
-        (ServiceBusAuthenticationError(), BusUnavailableError, 1),
-        (ServiceBusServerBusyError(), BusUnavailableError, 1),
-        (ServiceBusQuotaExceededError(), BusUnavailableError, 1),
-        (MessagingEntityDisabledError(), BusUnavailableError, 1),
-        (ServiceBusConnectionError(), BusUnavailableError, 2),
-        (ServiceBusCommunicationError(), BusUnavailableError, 2),
-        (OperationTimeoutError(), BusUnavailableError, 2),
-        (ServiceBusError("Handler failed: what the SDK did not expect."), BusUnavailableError, 2),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, ServiceBusError) else "",
-)
-async def test_each_error_of_the_sdk_has_its_meaning(
-    bus: ServiceBus,
-    monkeypatch: pytest.MonkeyPatch,
-    raised: ServiceBusError,
-    expected: type[Exception],
-    attempts: int,
-) -> None:
-    tried: list[object] = []
-
-    async def fail(self: ServiceBusSender, sent: object) -> None:
-        tried.append(sent)
-        raise raised
-
-    monkeypatch.setattr(ServiceBusSender, "send_messages", fail)
-    with pytest.raises(expected, match="queue somewhere: ") as caught:
-        await bus.send([message("somewhere")])
-    assert len(tried) == attempts
-    if isinstance(caught.value, UndeliverableError):
-        assert caught.value.undelivered == message("somewhere")
-
-
 async def test_a_broker_that_is_not_there_is_unavailable_and_found_when_it_comes() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -285,27 +236,3 @@ async def test_a_broker_that_is_not_there_is_unavailable_and_found_when_it_comes
         await bus.send([message("agent-a")])
         assert broker.counts("agent-a").active == 1
         await bus.close()
-
-
-@pytest.mark.parametrize(
-    ("asked", "header"),
-    [
-        (timedelta(milliseconds=1500), 1500),
-        (timedelta(microseconds=1), 1),
-        (timedelta(0), 1),  # none at all would mean: for as long as the queue allows
-        (timedelta(seconds=-1), 1),
-        (timedelta(days=365), 2**32 - 1),
-        (None, None),
-    ],
-)
-async def test_a_time_to_live_is_milliseconds_and_never_none_by_accident(
-    asked: timedelta | None, header: int | None
-) -> None:
-    made = to_sdk(Message("agent-a", "1", b"{}", time_to_live=asked))
-    assert made.raw_amqp_message.header is not None
-    assert made.raw_amqp_message.header.time_to_live == header
-
-
-async def test_an_endpoint_says_how_to_reach_the_bus() -> None:
-    with pytest.raises(ValueError, match="needs a connection string or an address"):
-        ServiceBus.connect("")

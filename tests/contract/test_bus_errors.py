@@ -1,0 +1,92 @@
+"""What the SDK's errors mean, and how a message becomes the SDK's; no broker is needed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
+
+from sas.adapters.servicebus import ServiceBus, to_sdk
+from sas.ports import BusUnavailableError, Message, UndeliverableError
+
+NOWHERE = (
+    "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "attempts"),
+    [
+        (ServiceBusAuthorizationError(), UndeliverableError, 1),
+        (MessagingEntityNotFoundError(), UndeliverableError, 1),
+        (MessageSizeExceededError(), UndeliverableError, 1),
+        (ServiceBusAuthenticationError(), BusUnavailableError, 1),
+        (ServiceBusServerBusyError(), BusUnavailableError, 1),
+        (ServiceBusQuotaExceededError(), BusUnavailableError, 1),
+        (MessagingEntityDisabledError(), BusUnavailableError, 1),
+        (ServiceBusConnectionError(), BusUnavailableError, 2),
+        (ServiceBusCommunicationError(), BusUnavailableError, 2),
+        (OperationTimeoutError(), BusUnavailableError, 2),
+        (ServiceBusError("Handler failed: what the SDK did not expect."), BusUnavailableError, 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ServiceBusError) else "",
+)
+async def test_each_error_of_the_sdk_has_its_meaning(
+    monkeypatch: pytest.MonkeyPatch,
+    raised: ServiceBusError,
+    expected: type[Exception],
+    attempts: int,
+) -> None:
+    tried: list[object] = []
+
+    async def fail(self: ServiceBusSender, sent: object) -> None:
+        tried.append(sent)
+        raise raised
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", fail)
+    bus = ServiceBus.connect(NOWHERE)
+    message = Message("somewhere", "order-1/1/0", b"{}")
+    with pytest.raises(expected, match="queue somewhere: ") as caught:
+        await bus.send([message])
+    await bus.close()
+    assert len(tried) == attempts
+    if isinstance(caught.value, UndeliverableError):
+        assert caught.value.undelivered == message
+
+
+@pytest.mark.parametrize(
+    ("asked", "header"),
+    [
+        (timedelta(milliseconds=1500), 1500),
+        (timedelta(microseconds=1), 1),
+        (timedelta(0), 1),  # none at all would mean: for as long as the queue allows
+        (timedelta(seconds=-1), 1),
+        (timedelta(days=365), 2**32 - 1),
+        (None, None),
+    ],
+)
+async def test_a_time_to_live_is_milliseconds_and_never_none_by_accident(
+    asked: timedelta | None, header: int | None
+) -> None:
+    made = to_sdk(Message("agent-a", "1", b"{}", time_to_live=asked))
+    assert made.raw_amqp_message.header is not None
+    assert made.raw_amqp_message.header.time_to_live == header
+
+
+async def test_an_endpoint_says_how_to_reach_the_bus() -> None:
+    with pytest.raises(ValueError, match="needs a connection string or an address"):
+        ServiceBus.connect("")
