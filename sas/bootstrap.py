@@ -16,6 +16,7 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.tables import TableStore
 from sas.config import Config, read_config
+from sas.domain.breaker import BreakerPolicy
 from sas.domain.workflow import WorkflowError
 from sas.ports import Business
 
@@ -61,13 +62,14 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
     if missing:
         raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
     policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
+    breaker = BreakerPolicy(settings.breaker_failures, settings.breaker_open)
     return Application(
         context=context,
         business=business,
         submitter=Submitter(context, business, settings.order_bytes_max),
         scheduler=Scheduler(context, business),
         agents={
-            name: AgentActor(context, name, agent, policy)
+            name: AgentActor(context, name, agent, policy, breaker)
             for name, agent in business.agents.items()
         },
         supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),

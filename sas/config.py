@@ -59,6 +59,8 @@ class Config:
     supervisor_lease: timedelta
     agent_first_delay: float
     agent_delay_max: float
+    breaker_failures: int
+    breaker_open: timedelta
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -80,6 +82,8 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
+        breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),
+        breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
     )
 
 

@@ -79,6 +79,14 @@ class Summary:
     workflow: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A small named value that all instances share, with the token that guards its change."""
+
+    value: str
+    token: str
+
+
 class StateStore(Protocol):
     """Orders, their journals and the index rows, in one table, one transaction per transition.
 
@@ -141,6 +149,18 @@ class StateStore(Protocol):
 
     async def finished(self, limit: int) -> list[Summary]:
         """Return at most ``limit`` finished orders, oldest first."""
+        ...
+
+    async def read_cell(self, name: str) -> Cell | None:
+        """Return a named value; None where it was never written."""
+        ...
+
+    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+        """Write a named value; ``token`` None where it must not exist yet.
+
+        Raises:
+            ConflictError: a rival wrote it since it was read.
+        """
         ...
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:

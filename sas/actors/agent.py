@@ -13,17 +13,19 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from sas.actors.breakers import BreakerGuard
 from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
 from sas.codec.outward import Rejection
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.ids import idempotency_key
+from sas.domain.breaker import BreakerPolicy
+from sas.domain.ids import idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
 from sas.ports import Agent, Call, Clock, Message, RefusedError, TransientError
@@ -51,12 +53,18 @@ class AgentActor:
     """Handles one agent's request queue."""
 
     def __init__(
-        self, context: Context, name: str, agent: Agent, policy: RetryPolicy | None = None
+        self,
+        context: Context,
+        name: str,
+        agent: Agent,
+        policy: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = None,
     ) -> None:
         self._context = context
         self._name = name
         self._agent = agent
         self._policy = policy or RetryPolicy()
+        self._guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
 
     async def handle(self, body: bytes, message_id: str) -> Reply | None:
         """Take one request; return the reply that was sent, None where there was none to send.
@@ -72,7 +80,11 @@ class AgentActor:
             rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
             await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
             return None
-        reply = await self._work(request)
+        try:
+            reply = await self._work(request)
+        except _OpenError as wait:
+            await self._put_back(request, body, wait.until)
+            return None
         if reply is None or self._left(request) <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
@@ -130,8 +142,11 @@ class AgentActor:
         """Try until done, refused, or out of time."""
         number = 0
         while True:
+            until = await self._guard.wait_of(request.id)
+            if until is not None:
+                raise _OpenError(until)
             try:
-                return await _within(attempt(), self._left(request), self._context.clock)
+                return await self._attempt(attempt, request)
             except TransientError as failed:
                 delay = self._policy.delay(number, failed.retry_after)
                 log.info(
@@ -143,6 +158,41 @@ class AgentActor:
             if delay >= self._left(request):
                 raise _SilentError
             await self._context.clock.sleep(delay)
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[Any]], request: RequestMessage) -> Any:
+        """Make one attempt and tell the breaker how it went: refused is an answer, too."""
+        try:
+            result = await _within(attempt(), self._left(request), self._context.clock)
+        except TransientError as failed:
+            await self._guard.failed(str(failed))
+            raise
+        except _SilentError:
+            await self._guard.failed("no answer until CompleteBy")
+            raise
+        except RefusedError:
+            await self._guard.succeeded()
+            raise
+        await self._guard.succeeded()
+        return result
+
+    async def _put_back(self, request: RequestMessage, body: bytes, until: datetime) -> None:
+        """Let a request come again when the breaker may be probed, within its CompleteBy.
+
+        No attempt is burnt. Past CompleteBy it is the supervisor's.
+        """
+        if until >= request.complete_by:
+            log.info(
+                "breaker of %s: order %s waits for the supervisor", self._name, request.order_id
+            )
+            return
+        again = Message(
+            self._context.queues.agent(self._name),
+            f"{request.id}/{key_time(until)}"[-128:],
+            body,
+            time_to_live=request.complete_by - until,
+            scheduled_at=until,
+        )
+        await self._context.bus.send([again])
 
     def _left(self, request: RequestMessage) -> float:
         """Return the seconds until CompleteBy."""
@@ -185,6 +235,14 @@ class AgentActor:
 
 class _SilentError(Exception):
     """Time is up: say nothing."""
+
+
+class _OpenError(Exception):
+    """The breaker is open: the request must wait."""
+
+    def __init__(self, until: datetime) -> None:
+        super().__init__(until)
+        self.until = until
 
 
 async def _within(work: Awaitable[Any], seconds: float, clock: Clock) -> Any:

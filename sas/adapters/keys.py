@@ -112,6 +112,11 @@ def settled_range(kind: str) -> tuple[str, str]:
     return _range(kind)
 
 
+def cell(name: str) -> str:
+    """Row of a named value."""
+    return f"cell|{name}"
+
+
 def lease(name: str) -> str:
     """Row of a named lease."""
     return f"lease|{name}"

@@ -22,7 +22,13 @@ from sas.domain.changes import Change, Due, OutDue
 from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
-from sas.ports import StoreMismatchError, StoreUnavailableError, Summary
+from sas.ports import (
+    Cell,
+    ConflictError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    Summary,
+)
 
 AZURITE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
@@ -209,6 +215,27 @@ class TableStore:
     async def _settled_in(self, shard: str, kind: str, limit: int) -> list[Summary]:
         pages = self.table.pages(shard, keys.settled_range(kind), limit=limit)
         return [_summary(row) async for page in pages for row in page]
+
+    async def read_cell(self, name: str) -> Cell | None:
+        """See ``StateStore.read_cell``."""
+        await self.open()
+        found = await self.table.get(keys.META_PARTITION, keys.cell(name))
+        return None if found is None else Cell(found["Value"], str(found.metadata["etag"]))
+
+    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+        """See ``StateStore.write_cell``."""
+        await self.open()
+        row = {"RowKey": keys.cell(name), "Value": value}
+        if token is None:
+            written = await self.table.insert(keys.META_PARTITION, row)
+        else:
+            written = await self.table.replace(keys.META_PARTITION, row, token)
+        if not written:
+            raise ConflictError(f"cell {name} changed since it was read")
+        found = await self.read_cell(name)
+        if found is None or found.value != value:
+            raise ConflictError(f"cell {name} changed as soon as it was written")
+        return found
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""

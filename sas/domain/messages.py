@@ -38,6 +38,8 @@ class AlertKind(Enum):
     NOT_RUNNABLE = "not-runnable"
     WAITING = "waiting"
     OVERDUE = "overdue"
+    BREAKER_OPEN = "breaker-open"
+    BREAKER_CLOSED = "breaker-closed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sas.domain.changes import Change, DeadlineDue, Due, OutDue
 from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
-from sas.ports import ConflictError, StoreUnavailableError, Summary
+from sas.ports import Cell, ConflictError, StoreUnavailableError, Summary
 
 OVERTAKEN = "overtaken"
 """The token of an order that was written and changed by a rival since: it matches nothing."""
@@ -52,6 +52,7 @@ class MemoryStore:
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._cells: dict[str, Cell] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: dict[str, deque[StoreFault]] = {}
         self._versions = 0
@@ -131,6 +132,21 @@ class MemoryStore:
         """See ``StateStore.finished``."""
         await self._begin("finished", "")
         return self._settled(limit, in_error=False)
+
+    async def read_cell(self, name: str) -> Cell | None:
+        """See ``StateStore.read_cell``."""
+        await self._begin("read_cell", name)
+        return self._cells.get(name)
+
+    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+        """See ``StateStore.write_cell``."""
+        await self._begin("write_cell", name)
+        found = self._cells.get(name)
+        if (found.token if found else None) != token:
+            raise ConflictError(f"cell {name} changed since it was read")
+        self._versions += 1
+        self._cells[name] = Cell(value, f"v{self._versions}")
+        return self._cells[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""

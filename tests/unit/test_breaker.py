@@ -1,0 +1,235 @@
+"""The circuit breaker: pure decisions, and agents of two instances that share one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.breakers import cell_name, from_cell
+from sas.actors.compose import Addresses
+from sas.actors.context import Context
+from sas.codec.internal import RequestMessage, encode
+from sas.codec.outward import AlertMessage
+from sas.codec.strict import convert
+from sas.domain import breaker
+from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
+from sas.domain.queues import Queues
+from sas.ports import Call, RefusedError, TransientError
+from sas.simulation.bus import MemoryBus
+from sas.simulation.clock import START, VirtualClock
+from sas.simulation.store import MemoryStore
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
+QUEUE = "agent-stock"
+
+
+def test_an_open_breaker_makes_requests_wait_until_its_time_and_then_lets_one_probe() -> None:
+    opened = breaker.opened(Breaker(), POLICY, NOW, "down")
+    assert breaker.wait_of(opened, "r1", NOW) == NOW + timedelta(seconds=15)
+    later = NOW + timedelta(seconds=15)
+    assert breaker.wait_of(opened, "r1", later) is None
+    probing = breaker.probe(opened, "r1", POLICY, later)
+    assert breaker.wait_of(probing, "r1", later) is None
+    assert breaker.wait_of(probing, "r2", later) == later + breaker.RECHECK
+
+
+def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
+    policy = BreakerPolicy(open_for=timedelta(seconds=10), open_for_max=timedelta(seconds=60))
+    waits = []
+    found = Breaker()
+    for _ in range(5):
+        found = breaker.opened(found, policy, NOW, "down")
+        assert found.until is not None
+        waits.append((found.until - NOW).total_seconds())
+    assert waits == [10, 20, 40, 60, 60]
+    assert found.since == NOW
+
+
+def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
+    probing = breaker.probe(breaker.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
+    silent = NOW + POLICY.probe_for
+    assert breaker.wait_of(probing, "r2", silent) is None
+
+
+class Remote:
+    """A remote service that does as it is told, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], Any] = dict
+        self.calls: list[str] = []
+
+    async def do(self, call: Call) -> Any:
+        self.calls.append(call.order_id)
+        return self.answer()
+
+    async def undo(self, call: Call) -> Any:
+        return await self.do(call)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Rig:
+    """Two instances of one agent over the same store and bus."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore()
+        self.bus = MemoryBus(self.clock)
+        queues = Queues()
+        self.bus.declare(QUEUE, queues.replies, queues.alerts, queues.rejected)
+        self.remote = Remote()
+        self.actors = [
+            AgentActor(
+                Context.of(self.store, self.bus, self.clock, Addresses(queues, "/t"), name),
+                "stock",
+                self.remote,
+                RetryPolicy(0.2, 1.0),
+                POLICY,
+            )
+            for name in ("one", "two")
+        ]
+
+    def request(self, order_id: str, seconds: float = 60) -> bytes:
+        return encode(
+            RequestMessage(
+                id=f"{order_id}/2/0", order_id=order_id, workflow="order", step=0,
+                step_name="reserve", direction="do", epoch=1,
+                complete_by=self.clock.now() + timedelta(seconds=seconds),
+                idempotency_key=f"{order_id}/reserve", order=msgspec.Raw(b"{}"),
+            )
+        )  # fmt: skip
+
+    async def handle(self, actor: int, order_id: str, seconds: float = 60) -> object:
+        body = self.request(order_id, seconds)
+        return await self.clock.run(self.actors[actor].handle(body, "m"))
+
+    async def again(self, actor: int) -> object:
+        message = self.bus.take(QUEUE)
+        assert message is not None
+        return await self.clock.run(self.actors[actor].handle(message.body, message.message_id))
+
+    async def state(self) -> Breaker:
+        return from_cell(await self.store.read_cell(cell_name("stock")))
+
+    def alerts(self) -> list[str]:
+        messages = self.bus.messages("operator-alerts")
+        return [convert(message.body, AlertMessage).kind for message in messages]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    made = Rig()
+    made.remote.answer = _down
+    return made
+
+
+def _down() -> Any:
+    raise TransientError("connection refused")
+
+
+def _refused() -> Any:
+    raise RefusedError("out-of-stock", "there is none left")
+
+
+async def test_failures_in_a_row_open_it_and_the_request_is_put_back_within_complete_by(
+    rig: Rig,
+) -> None:
+    assert await rig.handle(0, "O-1") is None
+    assert len(rig.remote.calls) == POLICY.failures_max
+    assert (await rig.state()).state is BreakerState.OPEN
+    assert rig.alerts() == ["breaker-open"]
+    (waiting,) = rig.bus.queues[QUEUE].waiting
+    assert waiting.message.scheduled_at == (await rig.state()).until
+    assert waiting.expires_at == START + timedelta(seconds=60)
+
+
+async def test_while_it_is_open_no_instance_calls(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    calls = len(rig.remote.calls)
+    assert await rig.handle(1, "O-2") is None
+    assert len(rig.remote.calls) == calls
+    assert len(rig.bus.queues[QUEUE].waiting) == 2
+
+
+async def test_a_request_whose_complete_by_comes_first_is_left_to_the_supervisor(rig: Rig) -> None:
+    await rig.handle(0, "O-1", seconds=5)
+    assert rig.bus.queues[QUEUE].waiting == []
+
+
+async def test_one_probe_goes_out_and_its_success_closes_it_for_all(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    await rig.handle(1, "O-2")
+    calls = len(rig.remote.calls)
+    await rig.clock.advance(16)
+    rig.remote.answer = dict
+    assert await rig.again(0) is not None
+    assert len(rig.remote.calls) == calls + 1
+    assert (await rig.state()).state is BreakerState.CLOSED
+    assert rig.alerts() == ["breaker-open", "breaker-closed"]
+    assert await rig.again(1) is not None
+
+
+async def test_a_failed_probe_opens_it_for_longer_and_alerts_no_more(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    await rig.clock.advance(16)
+    calls = len(rig.remote.calls)
+    assert await rig.again(1) is None
+    assert len(rig.remote.calls) == calls + 1
+    found = await rig.state()
+    assert (found.state, found.rounds) == (BreakerState.OPEN, 2)
+    assert rig.alerts() == ["breaker-open"]
+
+
+async def test_of_two_instances_only_one_becomes_the_probe(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    await rig.handle(1, "O-2")
+    await rig.clock.advance(16)
+    calls = len(rig.remote.calls)
+    gate = rig.clock.sleep
+
+    async def slow(call: Call) -> Any:
+        rig.remote.calls.append(call.order_id)
+        await gate(10)
+        return {}
+
+    rig.remote.do = slow  # type: ignore[method-assign]  # the probe takes its time
+    first, second = rig.bus.take(QUEUE), rig.bus.take(QUEUE)
+    assert first is not None
+    assert second is not None
+
+    async def both() -> None:
+        await asyncio.gather(
+            rig.actors[0].handle(first.body, "a"), rig.actors[1].handle(second.body, "b")
+        )
+
+    await rig.clock.run(both())
+    assert len(rig.remote.calls) == calls + 1
+    assert len(rig.bus.queues[QUEUE].waiting) == 1
+
+
+async def test_a_definite_refusal_is_an_answer_and_opens_nothing(rig: Rig) -> None:
+    rig.remote.answer = _refused
+    for number in range(10):
+        await rig.handle(0, f"O-{number}")
+    assert (await rig.state()).state is BreakerState.CLOSED
+    assert rig.alerts() == []
+
+
+async def test_a_success_between_failures_keeps_it_closed(rig: Rig) -> None:
+    answers = iter([_down, _down, dict] * 10)
+
+    def answer() -> Any:
+        return next(answers)()
+
+    rig.remote.answer = answer
+    for number in range(10):
+        assert await rig.handle(0, f"O-{number}") is not None
+    assert (await rig.state()).state is BreakerState.CLOSED
