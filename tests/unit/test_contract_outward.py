@@ -1,0 +1,331 @@
+"""The schemas of what leaves the system, held to what is really sent."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sas.actors.compose import Addresses, notification
+from sas.codec import outward
+from sas.codec.outward import (
+    AlertMessage,
+    Error,
+    Notification,
+    NotificationData,
+    RejectedMessage,
+    Rejection,
+    decode_notification,
+    event_type,
+    rejected_parts,
+)
+from sas.codec.strict import MalformedError
+from sas.config import read_config
+from sas.domain.messages import AlertKind, Notice
+from sas.domain.model import OrderState
+from sas.domain.queues import Queues
+from sas.ports import Message
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
+from tests.simulation.system import QUEUES, REPLIES_TO, System, build
+from tests.unit.codec_cases import BAD
+from tests.unit.contract_files import closed, errors, load, validator
+
+AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+NOTIFICATION = closed("notification.schema.json")
+ALERT = closed("alert.schema.json")
+REJECTED = closed("rejected-message.schema.json")
+
+
+@pytest.mark.parametrize(
+    ("struct", "name", "where"),
+    [
+        (Notification, "notification.schema.json", None),
+        (NotificationData, "notification.schema.json", "data"),
+        (AlertMessage, "alert.schema.json", None),
+        (RejectedMessage, "rejected-message.schema.json", None),
+    ],
+)
+def test_the_schema_names_the_members_that_the_code_writes_and_no_other(
+    struct: type[msgspec.Struct], name: str, where: str | None
+) -> None:
+    code = msgspec.json.schema(struct)["$defs"][struct.__name__]
+    schema = load(name)
+    published = schema["$defs"][where] if where else schema
+    assert published["properties"].keys() == code["properties"].keys()
+    always = {field.encode_name for field in msgspec.structs.fields(struct) if field.required}
+    if struct is Notification:
+        always |= {"specversion", "datacontenttype"}  # constants, written always
+    assert set(published["required"]) == always
+
+
+def test_error_has_a_code_and_a_message() -> None:
+    published = load("notification.schema.json")["$defs"]["data"]["properties"]["error"]
+    fields = {field.encode_name for field in msgspec.structs.fields(Error)}
+    assert set(published["required"]) == published["properties"].keys() == fields
+
+
+def test_every_kind_that_the_code_knows_is_published_and_no_other() -> None:
+    properties = load("notification.schema.json")["properties"]
+    assert properties["type"]["enum"] == [event_type(notice.value) for notice in Notice]
+    data = load("notification.schema.json")["$defs"]["data"]["properties"]
+    assert data["state"]["enum"] == [state.value for state in OrderState]
+    assert load("alert.schema.json")["properties"]["kind"]["enum"] == [k.value for k in AlertKind]
+
+
+def sent_by(system: System) -> dict[str, list[Message]]:
+    return {
+        name: system.bus.messages(name) for name in (REPLIES_TO, QUEUES.alerts, QUEUES.rejected)
+    }
+
+
+def check_all(sent: dict[str, list[Message]]) -> set[str]:
+    """Check every message against the contract; return the kinds there were."""
+    kinds: set[str] = set()
+    schemas = {REPLIES_TO: NOTIFICATION, QUEUES.alerts: ALERT, QUEUES.rejected: REJECTED}
+    for queue, messages in sent.items():
+        for message in messages:
+            value = json.loads(message.body)
+            assert errors(schemas[queue], value) == [], message.body
+            kinds.add(value.get("type") or value.get("kind") or "kept")
+            if queue == REPLIES_TO:
+                assert message.content_type == "application/cloudevents+json"
+                assert message.message_id == value["id"]
+                assert message.correlation_id == value.get("correlationid")
+    return kinds
+
+
+async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> None:
+    kinds: set[str] = set()
+    for seed in range(20):
+        faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
+        remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
+        system = build(seed, faults, remote)
+        for number in range(4):
+            system.submit(f"O-{number} ü", "order" if number % 2 else "order-with-care")
+        try:
+            await system.world.run(system.finished)
+        finally:
+            await system.close()
+        kinds |= check_all(sent_by(system))
+    assert kinds >= {event_type(n.value) for n in Notice if n is not Notice.REJECTED}
+    assert kinds >= {"step-failed", "undo-failed", "dead-lettered", "kept"}
+
+
+async def test_what_is_said_of_bad_orders_keeps_to_the_contract() -> None:
+    system = build(1, Faults(), RemoteFaults())
+    bodies = [body for body, reason in BAD.values() if reason != "too-large"]  # the bus refuses it
+    for number, body in enumerate(bodies):
+        system.bus._enqueue(Message(QUEUES.orders, f"m-{number}", body))
+    try:
+        await system.world.run(lambda: not system.bus.messages(QUEUES.orders))
+    finally:
+        await system.close()
+    sent = sent_by(system)
+    assert check_all(sent) == {"sas.order.rejected.v1", "rejected", "kept"}
+    assert len(sent[QUEUES.alerts]) == len(bodies)
+    kept = [json.loads(message.body) for message in sent[QUEUES.rejected]]
+    assert sum(part.get("part", 1) == 1 for part in kept) == len(bodies)
+
+
+def test_the_source_is_a_uri_reference() -> None:
+    settings = {"ServiceBus": "x", "SAS_TABLES": "x"}
+    source = read_config(settings).source
+    assert NOTIFICATION.evolve(schema={"type": "string", "format": "uri-reference"}).is_valid(
+        source
+    )
+    assert load("notification.schema.json")["examples"][0]["source"] == source
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+NAMES = st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=1, max_size=40)
+IDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60)
+JSON_RESULTS = st.sampled_from(
+    [msgspec.UNSET, *map(msgspec.Raw, (b"null", b"1.10", b'"x"', b"[]", b'{"a":[{}]}'))]
+)
+KNOWN = {"workflow": NAMES, "version": st.integers(0, 99), "seq": st.integers(0, 10**9)}
+ERRORS = st.builds(Error, code=TEXTS, message=TEXTS)
+RESULTS = st.dictionaries(NAMES, JSON_RESULTS.filter(lambda r: r is not msgspec.UNSET), max_size=3)
+BY_NOTICE: dict[Notice, st.SearchStrategy[NotificationData]] = {
+    Notice.RECEIVED: st.builds(NotificationData, order_id=IDS, state=st.just("Pending"), **KNOWN)
+    | st.builds(
+        NotificationData,
+        order_id=IDS,
+        state=st.sampled_from([state.value for state in OrderState]),
+        duplicate=st.just(True),
+        **KNOWN,
+    ),
+    Notice.STEP_COMPLETED: st.builds(
+        NotificationData,
+        order_id=IDS,
+        state=st.just("Processing"),
+        step=NAMES,
+        result=JSON_RESULTS,
+        **KNOWN,
+    ),
+    Notice.COMPLETED: st.builds(
+        NotificationData, order_id=IDS, state=st.just("Processed"), results=RESULTS, **KNOWN
+    )
+    | st.builds(
+        NotificationData,
+        order_id=IDS,
+        state=st.just("Processed"),
+        results_omitted=st.just(True),
+        **KNOWN,
+    ),
+    Notice.FAILED: st.builds(
+        NotificationData,
+        order_id=IDS,
+        state=st.just("Error"),
+        step=st.none() | NAMES,
+        error=ERRORS,
+        awaits=st.sampled_from(["undo", "operator"]),
+        **KNOWN,
+    ),
+    Notice.UNDONE: st.builds(NotificationData, order_id=IDS, state=st.just("Compensated"), **KNOWN),
+    Notice.REJECTED: st.builds(
+        NotificationData, order_id=TEXTS, state=st.just("Rejected"), error=ERRORS
+    ),
+}
+
+
+def composed(notice: Notice, data: NotificationData) -> Any:
+    to = Addresses(Queues(), "/scheduler-agent-supervisor")
+    message = notification(
+        notice, data, own_id="rejected/1/told", reply_queue=REPLIES_TO, at=AT, to=to
+    )
+    decode_notification(message.body)
+    return json.loads(message.body)
+
+
+@pytest.mark.parametrize("notice", Notice)
+@given(st.data())
+def test_any_notification_of_its_kind_keeps_to_the_contract(
+    notice: Notice, data: st.DataObject
+) -> None:
+    correlation_id = data.draw(st.none() | IDS)
+    drawn = data.draw(BY_NOTICE[notice])
+    value = composed(notice, msgspec.structs.replace(drawn, correlation_id=correlation_id))
+    assert errors(NOTIFICATION, value) == []
+    assert value.get("correlationid") == correlation_id
+
+
+EXAMPLES = {example["type"]: example for example in load("notification.schema.json")["examples"]}
+
+
+def test_every_type_of_notification_has_an_example() -> None:
+    assert list(EXAMPLES) == [event_type(notice.value) for notice in Notice]
+    for example in EXAMPLES.values():
+        assert errors(NOTIFICATION, example) == []
+        again = outward.encode(decode_notification(json.dumps(example).encode()))
+        assert json.loads(again) == example
+
+
+BAD_MEMBERS: dict[str, Any] = {
+    "id": [7, None, {}],
+    "source": [7, None],
+    "type": [7, None],
+    "subject": [7, None],
+    "time": [7, None],
+    "specversion": [1, None],
+    "datacontenttype": [0, None],
+    "correlationid": [7, None],
+    "data": [7, None, "x", [], {}, {"order_id": "A"}, {"state": "Pending"}],
+}
+BAD_DATA: dict[str, Any] = {
+    "order_id": [7, None],
+    "state": [7, None],
+    "workflow": [7],
+    "version": ["1", 1.5],
+    "seq": ["1", 1.5],
+    "step": [7],
+    "results": [7, []],
+    "results_omitted": ["yes", 1],
+    "error": [7, {}, {"code": "x"}, {"code": "x", "message": 7}],
+    "awaits": ["coffee", 7],
+    "duplicate": [1, "no"],
+    "correlation_id": [7],
+}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_code_and_schema_both_refuse_a_notification_with_a_wrong_member(kind: str) -> None:
+    wrong = [
+        EXAMPLES[kind] | {name: value} for name, values in BAD_MEMBERS.items() for value in values
+    ] + [
+        EXAMPLES[kind] | {"data": EXAMPLES[kind]["data"] | {name: value}}
+        for name, values in BAD_DATA.items()
+        for value in values
+    ]
+    for value in wrong:
+        assert not NOTIFICATION.is_valid(value), value
+        with pytest.raises(MalformedError):
+            decode_notification(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("name", ["id", "source", "type", "time", "data"])
+def test_code_and_schema_both_refuse_a_notification_that_lacks_a_member(name: str) -> None:
+    for example in EXAMPLES.values():
+        lacking = {key: value for key, value in example.items() if key != name}
+        assert not NOTIFICATION.is_valid(lacking)
+        with pytest.raises(MalformedError):
+            decode_notification(json.dumps(lacking).encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("received", {"state": "Processed"}),
+        ("step-completed", {"step": None}),
+        ("completed", {"results": None}),
+        ("completed", {"results_omitted": True}),
+        ("completed", {"state": "Error"}),
+        ("failed", {"awaits": None}),
+        ("failed", {"error": None}),
+        ("undone", {"state": "Processed"}),
+        ("rejected", {"error": None}),
+        ("undone", {"seq": None}),
+    ],
+)
+def test_the_schema_tells_the_kinds_apart(kind: str, change: dict[str, Any]) -> None:
+    value = copy.deepcopy(EXAMPLES[event_type(kind)])
+    for name, content in change.items():
+        value["data"][name] = content
+        if content is None:
+            del value["data"][name]
+    assert not NOTIFICATION.is_valid(value)
+
+
+def test_applications_need_not_fear_members_that_are_added_later() -> None:
+    for example in EXAMPLES.values():
+        later = example | {"traceparent": "00-1-2-03", "data": example["data"] | {"more": 1}}
+        assert validator("notification.schema.json").is_valid(later)
+        assert decode_notification(json.dumps(later).encode()).id == example["id"]
+
+
+@given(
+    st.binary(max_size=300) | st.just(b"\x00\xff" * 70_000),
+    st.none() | TEXTS,
+    st.none() | IDS,
+)
+def test_any_rejected_message_keeps_to_the_contract(
+    body: bytes, order_id: str | None, correlation_id: str | None
+) -> None:
+    rejection = Rejection(
+        body, "not-json", "say it in JSON", "orders", "m", order_id, correlation_id
+    )
+    for part in rejected_parts(rejection, at=AT, id_base="rejected/1"):
+        value = json.loads(outward.encode(part))
+        assert errors(REJECTED, value) == []
+
+
+@pytest.mark.parametrize("kind", AlertKind)
+def test_every_kind_of_alert_keeps_to_the_contract(kind: AlertKind) -> None:
+    alert = AlertMessage(kind=kind.value, at="2026-03-01T12:00:00.000000Z", text="look", id="x")
+    assert errors(ALERT, json.loads(outward.encode(alert))) == []
