@@ -1,0 +1,41 @@
+"""Named values that all instances share: one writer wins, whoever was late is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sas.ports import Cell, ConflictError, StateStore
+
+
+async def test_a_cell_is_none_until_it_is_written_and_then_what_was_written(
+    store: StateStore,
+) -> None:
+    assert await store.read_cell("breaker|payment") is None
+    written = await store.write_cell("breaker|payment", '{"a": "ä"}', None)
+    assert await store.read_cell("breaker|payment") == written
+    assert written.value == '{"a": "ä"}'
+    assert await store.read_cell("breaker|stock") is None
+
+
+async def test_a_cell_changes_only_under_the_token_that_was_read(store: StateStore) -> None:
+    first = await store.write_cell("c", "1", None)
+    with pytest.raises(ConflictError):
+        await store.write_cell("c", "other", None)
+    second = await store.write_cell("c", "2", first.token)
+    with pytest.raises(ConflictError):
+        await store.write_cell("c", "3", first.token)
+    assert await store.read_cell("c") == second
+
+
+async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
+    async def write(number: int) -> Cell | None:
+        try:
+            return await store.write_cell("race", str(number), None)
+        except ConflictError:
+            return None
+
+    outcomes = await asyncio.gather(*(write(number) for number in range(8)))
+    (winner,) = [cell for cell in outcomes if cell is not None]
+    assert await store.read_cell("race") == winner
