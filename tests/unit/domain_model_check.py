@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TypeVar
 
-from sas.domain import transitions
+from sas.domain import commands, transitions
 from sas.domain.changes import Change, next_change
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Reply, Request, Wake
 from sas.domain.model import Direction, Fault, IllegalMoveError, Order, StepRecord, StepState
@@ -161,7 +161,7 @@ def normal(order: Order) -> Order:
 
 def events(order: Order) -> Iterator[Event]:
     """Yield everything that may happen to an order; much of it leads to no decision."""
-    yield from (Event("claim"), Event("resubmit"), Event("undo"))
+    yield from (Event("claim"), Event("resubmit"), Event("undo"), Event("skip"))
     for step in order.steps:
         for name in ("done", "refused", "undone", "undo refused"):
             yield Event(name, step.number)
@@ -177,6 +177,8 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:
             return transitions.resubmit(order, rules, now=event.at)
         case "undo":
             return transitions.undo(order, rules, now=event.at)
+        case "skip":
+            return commands.skip(order, rules, now=event.at)
         case "expire":
             epoch = order.steps[event.step].epoch
             return transitions.expire(order, event.step, epoch, rules, now=event.at)

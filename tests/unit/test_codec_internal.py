@@ -35,7 +35,15 @@ ANY: Any = Internal
 
 MESSAGES: dict[str, Internal] = {
     "wake": WakeMessage(id="A/1/0", order_id="A"),
-    "command": CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by="anna"),
+    "command": CommandMessage(
+        id="c-1",
+        order_id="A",
+        verb="resubmit",
+        by="anna",
+        seq=4,
+        step="take-payment",
+        input=msgspec.Raw(b'{"n":2}'),
+    ),
     "request": RequestMessage(
         id="A/1/1",
         order_id="A",
@@ -105,6 +113,7 @@ def test_an_unknown_member_another_version_or_kind_is_refused(name: str) -> None
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
     optional = {"v", "order", "results", "own_result", "result", "error"}
+    optional |= {"seq", "step", "input"} if name == "command" else {"generation"}
     for member in good.keys() - optional:
         lacking = {key: value for key, value in good.items() if key != member}
         with pytest.raises(MalformedError):
