@@ -16,6 +16,8 @@ class HostProcess:
     child: Child
     functions: list[str] = field(default_factory=list)
     http_port: int | None = None
+    secondary: bool = False
+    """It leaves timers and HTTP to another process of its group."""
 
     @property
     def pid(self) -> int:

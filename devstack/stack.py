@@ -11,7 +11,6 @@ the kernel kills them (see `devstack.tether`).
 """
 
 import asyncio
-import contextlib
 import json
 import shutil
 import sys
@@ -90,6 +89,7 @@ class Stack:
         self.broker: Child | None = None
         self.azurite: Azurite | None = None
         self._unwatched: set[Child] = set()
+        self._made: dict[str, int] = {}
 
     # ------------------------------------------------------------------ start and stop
 
@@ -238,7 +238,10 @@ class Stack:
         for child in self.children():
             if not child.alive and not child.stopping and child not in self._unwatched:
                 how = describe_exit(child.exit_code or 0)
-                raise ChildFailedError(f"{child.name} died with {how}:\n{child.tail()}")
+                self._own_logs = False  # somebody will want to read them
+                raise ChildFailedError(
+                    f"{child.name} died with {how} (its logs stay in {self.logs}):\n{child.tail()}"
+                )
 
     async def watch(self) -> None:
         """Return never; raise as `check` does as soon as a child dies."""
@@ -247,8 +250,9 @@ class Stack:
             await asyncio.sleep(_WATCH_EVERY_S)
 
     def _spawn(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
-        taken = sum(one.group == group for one in self.processes) + number
-        name = "host-" + file_name(group) + (f"-{taken}" if taken else "")
+        made = self._made[group] = self._made.get(group, 0) + 1
+        name = "host-" + file_name(group) + (f"-{made}" if made > 1 else "")
+        secondary = number > 0 or any(not one.secondary for one in self.group(group))
         argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
         argv += ["--drain", str(self._drain_s)]
         if functions:
@@ -257,12 +261,13 @@ class Stack:
             argv += ["--except", ",".join(self._without)]
         if self._data is not None:
             argv += ["--data", str(self._data / "functions")]
-        if number:
+        if secondary:
             argv.append("--secondary")
         elif self._fixed:
             argv += ["--http-port", str(_HTTP_PORT)]
         settings = environment() | self.host_settings()
-        return HostProcess(group, Child(name, argv, logs=self.logs, env=settings))
+        child = Child(name, argv, logs=self.logs, env=settings)
+        return HostProcess(group, child, secondary=secondary)
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: connections of this stack, then `settings`."""
@@ -279,5 +284,4 @@ class Stack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.stop()
+        await self.stop()

@@ -199,9 +199,15 @@ class Host:
 
 
 async def _opened(opening: Mapping[str, Awaitable[None]]) -> None:
-    results = await asyncio.wait_for(
-        asyncio.gather(*opening.values(), return_exceptions=True), _OPEN_S
-    )
+    try:
+        results = await asyncio.wait_for(
+            asyncio.gather(*opening.values(), return_exceptions=True), _OPEN_S
+        )
+    except TimeoutError as error:
+        raise HostError(
+            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: check that it "
+            "runs where the connection says."
+        ) from error
     problems = [
         f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"
         for where, error in zip(opening, results, strict=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -148,6 +149,21 @@ async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_di
     assert not logs.exists()
 
 
+async def test_only_one_process_of_a_group_serves_http_also_after_kills(app_dir: Path) -> None:
+    async with stack_of(app_dir, groups={"all": []}, processes=2) as stack:
+        first, second = stack.group("all")
+        assert (first.secondary, second.secondary) == (False, True)
+        assert second.functions == ["first", "second"]
+        stack.kill(second.pid)
+        [third] = await stack.start_group([], name="all", processes=1)
+        assert (third.secondary, third.http_port) == (True, None)
+        stack.kill(first.pid)
+        assert stack.http_port is None
+        [fourth] = await stack.start_group([], name="all", processes=1)
+        assert (fourth.secondary, fourth.functions) == (False, ["first", "second", "pid"])
+        assert stack.http_port == fourth.http_port
+
+
 async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir: Path) -> None:
     async with stack_of(app_dir) as stack:
         pids = [child.pid for child in stack.children()]
@@ -156,6 +172,8 @@ async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir:
         with pytest.raises(ChildFailedError, match="servicebus died with signal SIGKILL"):
             await asyncio.wait_for(stack.watch(), 5)
     await until(lambda: not any(is_running(pid) for pid in pids))
+    assert (stack.logs / "servicebus.log").exists()  # kept for whoever looks into it
+    shutil.rmtree(stack.logs)
 
 
 async def test_a_start_that_fails_leaves_nothing_and_says_what_the_child_said(
@@ -206,7 +224,9 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
 def up_of(app_dir: Path, *arguments: str) -> Child:
     (app_dir / "Config.json").write_text(json.dumps(CONFIG))
     argv = [sys.executable, "-m", "devstack", "up", str(app_dir), "--setting", "NEXT=next"]
-    return Child("up", [*argv, *arguments], logs=app_dir)
+    # Logs that are kept after a failure are kept where pytest cleans up.
+    env = {**os.environ, "TMPDIR": str(app_dir)}
+    return Child("up", [*argv, *arguments], logs=app_dir, env=env)
 
 
 def ended(child: Child) -> None:
