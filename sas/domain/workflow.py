@@ -180,6 +180,11 @@ class Workflow:
                 f"workflow {self.name!r}: pickup lies between {TIME_ALLOWED_MIN} and "
                 f"{TIME_ALLOWED_MAX}"
             )
+        if self.deadline is not None and not TIME_ALLOWED_MIN <= self.deadline <= TIME_ALLOWED_MAX:
+            raise WorkflowError(
+                f"workflow {self.name!r}: a deadline lies between {TIME_ALLOWED_MIN} and "
+                f"{TIME_ALLOWED_MAX}"
+            )
         object.__setattr__(self, "rules", self._make_rules())
 
     def _make_rules(self) -> Rules:
@@ -188,19 +193,20 @@ class Workflow:
         for number, step in enumerate(self.steps):
             made.append(self._step_rules(number, step, numbers))
             numbers[step.name] = number
-        return Rules(tuple(made), self.on_failure, self.notify_steps, self.pickup, self.alert_after)
+        return Rules(
+            tuple(made),
+            self.on_failure,
+            self.notify_steps,
+            self.pickup,
+            self.alert_after,
+            self.deadline,
+        )
 
     def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
         where = f"workflow {self.name!r} step {step.name!r}"
         if step.name in numbers:
             raise WorkflowError(f"{where} is defined twice")
-        times = [step.time_allowed] + ([step.undo.time_allowed] if step.undo else [])
-        if any(not TIME_ALLOWED_MIN <= time <= TIME_ALLOWED_MAX for time in times):
-            raise WorkflowError(
-                f"{where}: a time allowed lies between {TIME_ALLOWED_MIN} and {TIME_ALLOWED_MAX}"
-            )
-        if not 0 <= step.failures_max <= 1000:
-            raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+        _check_patience(where, step)
         if step.after is None:
             after: tuple[int, ...] = (number - 1,) if number else ()
         else:
@@ -220,6 +226,34 @@ class Workflow:
             step.backoff,
             step.extended_wait,
         )
+
+
+def _check_patience(where: str, step: Step) -> None:
+    wait, undo = step.extended_wait, step.undo
+    times = [
+        step.time_allowed,
+        *([undo.time_allowed] if undo else []),
+        *([wait.time] if wait else []),
+    ]
+    if any(not TIME_ALLOWED_MIN <= time <= TIME_ALLOWED_MAX for time in times):
+        raise WorkflowError(
+            f"{where}: a time allowed (or waited) lies between {TIME_ALLOWED_MIN} and "
+            f"{TIME_ALLOWED_MAX}"
+        )
+    limit = (undo.call_limit if undo else None) or timedelta(0)
+    if any(
+        not timedelta(0) <= rest <= TIME_ALLOWED_MAX
+        for rest in (limit, step.backoff.first, step.backoff.most)
+    ):
+        raise WorkflowError(
+            f"{where}: a rest or a call limit lies between 0 and {TIME_ALLOWED_MAX}"
+        )
+    if not 1 <= step.backoff.factor <= 100:
+        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
+    if not 0 <= step.failures_max <= 1000:
+        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+    if wait is not None and not 1 <= wait.times <= 1000:
+        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
 
 
 class Workflows:

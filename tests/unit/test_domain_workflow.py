@@ -9,6 +9,8 @@ from sas.domain.workflow import (
     STEPS_MAX,
     TIME_ALLOWED_MAX,
     TIME_ALLOWED_MIN,
+    Backoff,
+    ExtendedWait,
     OnFailure,
     Step,
     Undo,
@@ -77,7 +79,7 @@ def test_wrong_names_and_versions_are_refused_saying_where(
 @pytest.mark.parametrize("undoing", [False, True])
 def test_a_time_allowed_out_of_bounds_is_refused(time: timedelta, undoing: bool) -> None:
     times: dict[str, Any] = {"undo": Undo(time)} if undoing else {"time_allowed": time}
-    with pytest.raises(WorkflowError, match="step 'a': a time allowed lies between"):
+    with pytest.raises(WorkflowError, match=r"step 'a': a time allowed \(or waited\) lies between"):
         workflow(*named("a", **times))
 
 
@@ -191,3 +193,46 @@ def test_all_workflows_and_their_agents_are_listed() -> None:
         ("two", 1),
     ]
     assert several().agents() == {"agent", "other"}
+
+
+DAYS = TIME_ALLOWED_MAX
+PATIENCE: list[tuple[dict[str, Any], str]] = [
+    ({"backoff": Backoff(-MICROSECOND)}, "a rest or a call limit lies between 0 and 30 days"),
+    ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
+    ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
+    ({"backoff": Backoff(factor=0.9)}, "the factor of a backoff lies between 1 and 100"),
+    ({"backoff": Backoff(factor=float("nan"))}, "the factor of a backoff lies between"),
+    ({"backoff": Backoff(factor=100.1)}, "the factor of a backoff lies between"),
+    ({"undo": Undo(call_limit=-MICROSECOND)}, "a rest or a call limit lies between"),
+    ({"undo": Undo(call_limit=DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
+    ({"extended_wait": ExtendedWait(timedelta(0))}, "a time allowed .or waited. lies between"),
+    ({"extended_wait": ExtendedWait(DAYS, times=0)}, "an extended wait is made 1 to 1000 times"),
+    ({"extended_wait": ExtendedWait(DAYS, times=1001)}, "an extended wait is made 1 to 1000"),
+]
+
+
+@pytest.mark.parametrize(("changes", "what"), PATIENCE)
+def test_patience_out_of_bounds_is_refused_saying_where(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(WorkflowError, match=f"workflow 'test' step 'a': {what}"):
+        workflow(*named("a", **changes))
+
+
+def test_the_decisions_see_how_patient_a_step_is() -> None:
+    backoff, wait = Backoff(MICROSECOND, 100, DAYS), ExtendedWait(DAYS, 1000)
+    step = Step("a", "agent", undo=Undo(call_limit=DAYS), backoff=backoff, extended_wait=wait)
+    rules = workflow(step, deadline=DAYS).rules
+    assert (rules.deadline, rules.steps[0].call_limit) == (DAYS, DAYS)
+    assert (rules.steps[0].backoff, rules.steps[0].extended_wait) == (backoff, wait)
+    assert backoff.delay(1001) == DAYS
+
+
+@pytest.mark.parametrize("deadline", [timedelta(0), -DAYS, DAYS + MICROSECOND])
+def test_a_deadline_out_of_bounds_is_refused(deadline: timedelta) -> None:
+    with pytest.raises(WorkflowError, match="workflow 'test': a deadline lies between"):
+        workflow(deadline=deadline)
+
+
+def test_a_rest_grows_by_its_factor_up_to_the_most() -> None:
+    backoff = Backoff(timedelta(seconds=2), factor=3, most=timedelta(seconds=20))
+    assert [backoff.delay(n).total_seconds() for n in (1, 2, 3, 4)] == [2, 6, 18, 20]
+    assert Backoff().delay(5) == timedelta(0)
