@@ -20,6 +20,7 @@ from devstack.servicebus.wire.link import Link
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
+_ALONE = 2  # connections: a client's sender and its receiver seldom speak in the same turn
 _READ_BYTES = 64 * 1024
 
 
@@ -112,11 +113,11 @@ class AmqpServer:
     def end_of_read(self) -> None:
         """A connection has worked on what it read.
 
-        With a store the bytes wait for the end of the turn, so that one commit serves every
-        connection that was read in it; without one they leave at once.
+        With a store and several peers the bytes wait for the end of the turn, so that one commit
+        serves every connection that was read in it. Otherwise they leave at once.
         """
         self.in_read = False
-        if self._commit is not None:
+        if self._commit is not None and len(self.connections) > _ALONE:
             self.touch()
         else:
             self._flush()
