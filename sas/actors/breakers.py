@@ -119,9 +119,10 @@ class BreakerGuard:
         try:
             self._cell = await self._context.store.write_cell(cell_name(self._agent), value, token)
         except ConflictError:
+            # A repeat inside the store may be met by its own first write: then it is ours.
             self._looked_at = None
             await self._look(self._context.clock.now())
-            return False
+            return self._breaker == to
         self._breaker = to
         log.warning("breaker of %s: %s %s", self._agent, to.state.value, to.why)
         return True

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
