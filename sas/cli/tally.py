@@ -28,8 +28,9 @@ _END_OF_STATE = {
 class Tally:
     """Counts, and the ids of the orders that have not ended: all that is held in memory.
 
-    An id may be submitted several times (``waiting`` counts); each repeat is answered by a
-    duplicate's notice or, with other content, by a rejection, and the first one goes on.
+    An id may be submitted several times (``waiting`` counts). Each repeat has an answer of its
+    own, before or after the order's end: a duplicate's notice, with other content a rejection,
+    with the same submission_id the very same *received* again.
     """
 
     submitted: int = 0
@@ -42,6 +43,7 @@ class Tally:
     waiting: dict[str, int] = field(default_factory=dict)
     all_sent: bool = False
     heard_at: float = field(default_factory=time.monotonic)
+    _over: set[str] = field(default_factory=set)
     _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
     def expect(self, order_id: str) -> None:
@@ -53,6 +55,8 @@ class Tally:
         left = self.waiting.pop(order_id, 0) - 1
         if left > 0:
             self.waiting[order_id] = left
+        else:
+            self._over.discard(order_id)
 
     def sending_ended(self) -> None:
         """Nothing more will be submitted: from here on silence counts."""
@@ -81,25 +85,32 @@ class Tally:
     def note(self, told: Notification) -> bool:
         """Count a notification; False if it has been counted before."""
         self.heard_at = time.monotonic()
-        key = (told.source, told.id)
-        if key in self._seen:
-            return False
-        self._seen[key] = None
-        if len(self._seen) > SEEN_MAX:
-            self._seen.popitem(last=False)
         order_id = told.data.order_id
+        repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
+        known = self._known(told)
         if order_id not in self.waiting:
-            self.others += 1
-        elif told.type == _REJECTED:
-            self.rejected += 1
-            self.forget(order_id)
-        elif told.data.duplicate and self.waiting[order_id] > 1:
+            self.others += not known
+        elif repeats and told.type == _RECEIVED and (known or told.data.duplicate):
             self.repeated += 1
             self.forget(order_id)
-        elif is_end(told):
+        elif known:
+            return False
+        elif told.type == _REJECTED or (is_end(told) and order_id not in self._over):
             self._end(_end_of(told))
-            self.repeated += self.waiting.pop(order_id) - 1
-        return True
+            if told.type != _REJECTED:
+                self._over.add(order_id)
+            self.forget(order_id)
+        return not known
+
+    def _known(self, told: Notification) -> bool:
+        """Return whether a notification has come before, and remember it."""
+        key = (told.source, told.id)
+        known = key in self._seen
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+        return known
 
     def _end(self, how: str) -> None:
         match how:

@@ -98,6 +98,25 @@ def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
     assert tally.counts()["repeated"] == 1
 
 
+@pytest.mark.parametrize("state", ["Processing", "Processed"])
+def test_a_repeat_may_be_answered_after_the_end_and_is_waited_for(state: str) -> None:
+    tally = expecting("A", "A", "B")
+    tally.note(told("A", "completed"))
+    assert tally.waiting == {"A": 1, "B": 1}
+    tally.note(told("A", "received", duplicate=True, state=state))
+    assert (tally.completed, tally.repeated, tally.waiting) == (1, 1, {"B": 1})
+    tally.note(told("B", "received", duplicate=True, state="Processed"))
+    assert (tally.completed, tally.repeated, tally.finished) == (2, 1, True)
+
+
+def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None:
+    tally = expecting("A", "A")
+    assert tally.note(told("A", "received", own_id="A/1"))
+    assert not tally.note(told("A", "received", own_id="A/1"))
+    tally.note(told("A", "completed"))
+    assert (tally.completed, tally.repeated, tally.finished) == (1, 1, True)
+
+
 def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> None:
     tally = expecting("A", "A")
     tally.note(told("A", "rejected"))
