@@ -143,12 +143,23 @@ class StateStore(Protocol):
         """Return when the oldest due row of a shard is due."""
         ...
 
-    async def attention(self, limit: int) -> list[Summary]:
-        """Return at most ``limit`` orders in Error, those longest there first."""
+    async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
+        """Return at most ``limit`` orders in Error, at or after ``since``, longest there first."""
         ...
 
-    async def finished(self, limit: int) -> list[Summary]:
-        """Return at most ``limit`` finished orders, oldest first."""
+    async def finished(
+        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Summary]:
+        """Return at most ``limit`` finished orders, oldest first, within these moments."""
+        ...
+
+    async def purge(self, order: Order) -> bool:
+        """Remove a finished order whole; False where it changed (or went) since it was loaded.
+
+        It stays listed as finished until nothing of it is left, so that after a crash at
+        any point it is found and removed again. What is removed before an operator's
+        transaction wins are the oldest journal rows alone.
+        """
         ...
 
     async def read_cell(self, name: str) -> Cell | None:

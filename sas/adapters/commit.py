@@ -56,6 +56,9 @@ class Operation:
                 return "update", entity, {"mode": UpdateMode.REPLACE, **guard}
             case "upsert":
                 return "upsert", entity, {"mode": UpdateMode.REPLACE}
+            case "delete" if self.etag is not None:
+                guard = {"etag": self.etag, "match_condition": MatchConditions.IfNotModified}
+                return "delete", entity, guard
             case verb:
                 return verb, entity
 

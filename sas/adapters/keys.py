@@ -107,9 +107,18 @@ def settled(kind: str, at: datetime, order_id: str) -> str:
     return f"{kind}|{key_time(at)}|{escape(order_id)}"
 
 
-def settled_range(kind: str) -> tuple[str, str]:
-    """Range (from, below) of all ``attention`` or all ``done`` rows."""
-    return _range(kind)
+def settled_range(
+    kind: str, since: datetime | None = None, until: datetime | None = None
+) -> tuple[str, str]:
+    """Range (from, below) of ``attention`` or ``done`` rows, both moments included."""
+    low, high = _range(kind)
+    first = low if since is None else f"{low}{key_time(since)}"
+    return first, high if until is None else f"{low}{key_time(until)}}}"
+
+
+def whole(order_id: str) -> tuple[str, str]:
+    """Range (from, below) of everything of an order: aggregate, journal, causes."""
+    return _range(f"order|{escape(order_id)}")
 
 
 def cell(name: str) -> str:

@@ -164,9 +164,15 @@ class Table:
         await self.patiently(ask)
 
     async def pages(
-        self, partition: str, span: tuple[str, str], *, limit: int | None = None
+        self,
+        partition: str,
+        span: tuple[str, str],
+        *,
+        limit: int | None = None,
+        select: Sequence[str] | None = None,
     ) -> AsyncIterator[list[TableEntity]]:
-        """Yield the rows of a range of row keys in pages, at most ``limit`` rows in all.
+        """Yield the rows of a range of row keys in pages, at most ``limit`` rows in all,
+        with the columns of ``select`` alone.
 
         The service may answer with an empty page and a continuation token: those are
         followed, and not yielded.
@@ -175,6 +181,7 @@ class Table:
             "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high",
             parameters={"partition": partition, "low": span[0], "high": span[1]},
             results_per_page=None if limit is None else min(limit, PAGE_MAX),
+            select=None if select is None else list(select),
         ).by_page()
         left = limit
         while left is None or left > 0:

@@ -15,6 +15,7 @@ from sas.adapters.commit import due_row, operations
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.journal_rows import entry_from
 from sas.adapters.outcome import settle
+from sas.adapters.removal import remove
 from sas.adapters.rows import Row, order_from
 from sas.adapters.table import Meter, Patience, Table
 from sas.bounds import check_bounds
@@ -198,23 +199,29 @@ class TableStore:
         """See ``StateStore.remove_out``."""
         await self.table.delete(await self._partition(due.order_id), keys.due(due))
 
-    async def attention(self, limit: int) -> list[Summary]:
+    async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
-        return await self._settled("attention", limit)
+        return await self._settled(keys.settled_range("attention", since), limit)
 
-    async def finished(self, limit: int) -> list[Summary]:
+    async def finished(
+        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        return await self._settled("done", limit)
+        return await self._settled(keys.settled_range("done", since, until), limit)
 
-    async def _settled(self, kind: str, limit: int) -> list[Summary]:
+    async def _settled(self, span: tuple[str, str], limit: int) -> list[Summary]:
         await self.open()
-        lists = await asyncio.gather(*(self._settled_in(s, kind, limit) for s in self._shards))
+        lists = await asyncio.gather(*(self._settled_in(s, span, limit) for s in self._shards))
         merged = [summary for part in lists for summary in part]
         return sorted(merged, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
-    async def _settled_in(self, shard: str, kind: str, limit: int) -> list[Summary]:
-        pages = self.table.pages(shard, keys.settled_range(kind), limit=limit)
+    async def _settled_in(self, shard: str, span: tuple[str, str], limit: int) -> list[Summary]:
+        pages = self.table.pages(shard, span, limit=limit)
         return [_summary(row) async for page in pages for row in page]
+
+    async def purge(self, order: Order) -> bool:
+        """See ``StateStore.purge``."""
+        return await remove(self.table, await self._partition(order.order_id), order)
 
     async def read_cell(self, name: str) -> Cell | None:
         """See ``StateStore.read_cell``."""

@@ -94,6 +94,13 @@ def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
     return frozenset({*steps, DeadlineDue(order.deadline, order.order_id)})
 
 
+def check_finished(order: Order) -> None:
+    """Raise IllegalMoveError unless an order has come to its end, so that it may be removed."""
+    if not order.rejected and order.process_state not in FINISHED:
+        state = order.process_state.value
+        raise IllegalMoveError(f"order {order.order_id} is {state}: only a finished one is removed")
+
+
 def first_change(
     details: Details, decision: Decision, *, by: str, commit_id: str, cause: str, at: datetime
 ) -> Change:

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import check_bounds
-from sas.domain.changes import Change, DeadlineDue, Due, OutDue
+from sas.domain.changes import Change, DeadlineDue, Due, OutDue, check_finished
 from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
@@ -123,15 +123,27 @@ class MemoryStore:
         await self._begin("oldest_due", shard)
         return min((due.at for due in self._due[shard].values()), default=None)
 
-    async def attention(self, limit: int) -> list[Summary]:
+    async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
         await self._begin("attention", "")
-        return self._settled(limit, in_error=True)
+        return self._settled(limit, in_error=True, since=since)
 
-    async def finished(self, limit: int) -> list[Summary]:
+    async def finished(
+        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Summary]:
         """See ``StateStore.finished``."""
         await self._begin("finished", "")
-        return self._settled(limit, in_error=False)
+        return self._settled(limit, in_error=False, since=since, until=until)
+
+    async def purge(self, order: Order) -> bool:
+        """See ``StateStore.purge``."""
+        await self._begin("purge", order.order_id)
+        check_finished(order)
+        stored = self.orders.get(order.order_id)
+        if stored is None or stored.order.token != order.token:
+            return False
+        del self.orders[order.order_id]
+        return True
 
     async def read_cell(self, name: str) -> Cell | None:
         """See ``StateStore.read_cell``."""
@@ -205,8 +217,21 @@ class MemoryStore:
     def _due_of(self, order_id: str) -> dict[str, Due]:
         return self._due[shard_of(order_id, len(self._shards))]
 
-    def _settled(self, limit: int, *, in_error: bool) -> list[Summary]:
-        found = [s for s in self._summaries() if (s.process_state is OrderState.ERROR) is in_error]
+    def _settled(
+        self,
+        limit: int,
+        *,
+        in_error: bool,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[Summary]:
+        found = [
+            summary
+            for summary in self._summaries()
+            if (summary.process_state is OrderState.ERROR) is in_error
+            and (since is None or summary.at >= since)
+            and (until is None or summary.at <= until)
+        ]
         return sorted(found, key=lambda s: (s.at, s.order_id))[:limit]
 
     def _summaries(self) -> Iterator[Summary]:
