@@ -1,0 +1,148 @@
+"""Counts what an order costs: requests to Table Storage and messages, by queue.
+
+python -m tools.infra_count [ORDERS]: the real actors and the real table adapter over Azurite,
+messages in memory, no faults, one order after the other. docs/scale.md has what it printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from devstack.azurite import Azurite
+from orders.workflows import workflows
+from sas.actors.compose import Addresses
+from sas.actors.context import Context
+from sas.adapters.clock import SystemClock
+from sas.adapters.tables import TableStore
+from sas.bootstrap import Application, assemble
+from sas.config import read_config
+from sas.domain.queues import Queues
+from sas.ports import Business, Call, Message
+from sas.simulation.bus import MemoryBus
+
+ORDERS = Path(__file__).parents[1] / "samples" / "northwind-orders.jsonl"
+AGENTS = ("inventory", "payment", "shipping")
+QUEUES = Queues()
+REPLY = "responses-web-shop"
+Handler = Callable[[bytes, str], Awaitable[Any]]
+
+
+class CountingBus(MemoryBus):
+    """A bus in memory that counts messages by queue."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        super().__init__(clock)
+        self.by_queue: Counter[str] = Counter()
+
+    async def send(self, messages: Any) -> None:
+        """Send and count."""
+        self.by_queue.update(message.queue for message in messages)
+        await super().send(messages)
+
+
+class WillingAgent:
+    """A remote service that always does what it is asked, at once."""
+
+    async def do(self, call: Call) -> Any:
+        """Do it."""
+        return {"done": call.key}
+
+    async def undo(self, call: Call) -> Any:
+        """Undo it."""
+        return {"undone": call.key}
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def wire(store: TableStore, bus: CountingBus) -> Application:
+    """Return the application over the given adapters."""
+    context = Context.of(store, bus, SystemClock(), Addresses(QUEUES, "/count"), "count-1")
+    business = Business(workflows(timedelta(seconds=60)), {name: WillingAgent() for name in AGENTS})
+    settings = read_config({"ServiceBus": "Endpoint=sb://count", "SAS_TABLES": "count"})
+    return assemble(context, business, settings)
+
+
+def handlers(app: Application) -> dict[str, Handler]:
+    """Return what handles each queue."""
+    made: dict[str, Handler] = {
+        QUEUES.orders: app.submitter.handle,
+        QUEUES.scheduler: app.scheduler.handle,
+        QUEUES.replies: app.scheduler.handle_reply,
+    }
+    return made | {QUEUES.agent(name): agent.handle for name, agent in app.agents.items()}
+
+
+async def run(connection: str, lines: list[str]) -> dict[str, Any]:
+    """Play the orders and return what was counted, per order."""
+    bus = CountingBus(SystemClock())
+    store = TableStore.connect(connection, "counted")
+    app = wire(store, bus)
+    by_queue = handlers(app)
+    bus.declare(*by_queue, REPLY, QUEUES.alerts, QUEUES.rejected)
+    await store.open()
+    requests: Counter[str] = Counter()
+    for line in lines:
+        given = json.loads(line)
+        body: dict[str, Any] = {"order_id": given["order_id"], "workflow": "order"}
+        body["reply_queue"] = REPLY
+        body["order"] = {key: value for key, value in given.items() if key != "order_id"}
+        sent = Message(QUEUES.orders, str(given["order_id"]), json.dumps(body).encode())
+        await bus.send([sent])
+        while await _round(by_queue, bus, store, requests):
+            pass
+    swept = store.requests
+    await app.supervisor.sweep()
+    swept = store.requests - swept
+    rows = store.table.meter
+    await app.close()
+    count = len(lines)
+    return {
+        "storage requests per order": {q: n / count for q, n in requests.items()},
+        "storage requests per order, all": sum(requests.values()) / count,
+        "rows written per order": rows.entities_written / count,
+        "rows read per order": rows.entities_read / count,
+        "messages per order": {q: n / count for q, n in bus.by_queue.items()},
+        "messages per order, all": sum(bus.by_queue.values()) / count,
+        "storage requests of a sweep that finds nothing": swept,
+    }
+
+
+async def _round(
+    by_queue: dict[str, Handler], bus: CountingBus, store: TableStore, requests: Counter[str]
+) -> bool:
+    """Let every queue hand out one message; False where none had any."""
+    moved = [await _step(queue, each, bus, store, requests) for queue, each in by_queue.items()]
+    return any(moved)
+
+
+async def _step(
+    queue: str, handle: Handler, bus: CountingBus, store: TableStore, requests: Counter[str]
+) -> bool:
+    message = bus.take(queue)
+    if message is None:
+        return False
+    before = store.requests
+    await handle(message.body, message.message_id)
+    requests[queue] += store.requests - before
+    return True
+
+
+def main() -> None:
+    """Count and print."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    lines = ORDERS.read_text().splitlines()[:count]
+    with Azurite() as azurite:
+        found = asyncio.run(run(azurite.connection_string, lines))
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
