@@ -211,7 +211,7 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
     if tether == "watcher":  # what systems other than Linux use
         monkeypatch.setenv("DEVSTACK_TETHER_WATCH", "1")
     argv = [sys.executable, "-c", PARENT, str(app_dir), json.dumps(CONFIG)]
-    parent = Child("parent", argv, logs=app_dir)
+    parent = Child("parent", argv, logs=app_dir, env={**os.environ, "TMPDIR": str(app_dir)})
     parent.start()
     try:
         ready = await parent.until(parent.ready_line, timeout_s=30)

@@ -55,7 +55,8 @@ class Command:
         argv = [sys.executable, "-m", "devstack.functions", str(app_dir), *arguments]
         if broker is not None:
             argv += ["--setting", f"SB={broker.connection_string}"]
-        self.child = Child("command", argv, logs=app_dir)
+        env = {**os.environ, "TMPDIR": str(app_dir)}  # what a kill -9 leaves goes with the test
+        self.child = Child("command", argv, logs=app_dir, env=env)
 
     async def __aenter__(self) -> Self:
         self.child.start()
