@@ -107,6 +107,7 @@ def skip(
             process_state=StepState.PROCESSED,
             since=now,
             failure_count=0,
+            waits=0,
             error=None,
             result=result or "null",
         )

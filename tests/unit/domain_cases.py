@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain import transitions
+from sas.domain import commands, transitions
 from sas.domain.changes import Change, first_change, next_change
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
 from sas.domain.model import Details, Direction, Fault, Order, StepRecord
 from sas.domain.transitions import Decision
-from sas.domain.workflow import OnFailure, Rules, Step, Undo, Workflow
+from sas.domain.workflow import (
+    Backoff,
+    ExtendedWait,
+    OnFailure,
+    Rules,
+    Step,
+    Undo,
+    Workflow,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -36,19 +44,28 @@ def workflow_of(
     failures_max: int = 1,
     without_undo: frozenset[str] = frozenset(),
     notify_steps: bool = True,
+    backoff: Backoff = Backoff(),  # noqa: B008  immutable
+    extended_wait: ExtendedWait | None = None,
+    call_limit: timedelta | None = None,
+    deadline: timedelta | None = None,
 ) -> Workflow:
+    undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
     steps = tuple(
         Step(
             name,
             agent=name,
             time_allowed=60 * SECOND,
             after=after,
-            undo=None if name in without_undo else Undo(time_allowed=90 * SECOND),
+            undo=None if name in without_undo else undo,
             failures_max=failures_max,
+            backoff=backoff,
+            extended_wait=extended_wait,
         )
         for name, after in shape.items()
     )
-    return Workflow("test", 1, steps, on_failure=on_failure, notify_steps=notify_steps)
+    return Workflow(
+        "test", 1, steps, on_failure=on_failure, notify_steps=notify_steps, deadline=deadline
+    )
 
 
 def successors(shape: Shape, name: str) -> frozenset[str]:
@@ -159,8 +176,27 @@ class Story:
         assert self.expire(name), f"nothing followed from the expiry of {name}"
         return self
 
-    def resubmit(self) -> bool:
-        return self.apply(transitions.resubmit(self.order, self.rules, now=self.now))
+    def overdue(self) -> bool:
+        """Let the order's deadline pass, and the supervisor look at it."""
+        if self.order.deadline is not None:
+            self.now = max(self.now, self.order.deadline)
+        return self.apply(transitions.expire_deadline(self.order, self.rules, now=self.now))
+
+    def resubmit(self, step: str | None = None, edited: str | None = None) -> bool:
+        return self.apply(
+            transitions.resubmit(self.order, self.rules, now=self.now, step=step, edited=edited)
+        )
+
+    def skip(self, step: str | None = None, result: str | None = None) -> bool:
+        return self.apply(
+            commands.skip(self.order, self.rules, now=self.now, step=step, result=result)
+        )
+
+    def cancel(self) -> bool:
+        return self.apply(commands.cancel(self.order, self.rules, now=self.now))
+
+    def acknowledge(self, by: str = "ann") -> bool:
+        return self.apply(commands.acknowledge(self.order, by))
 
     def undo(self) -> bool:
         return self.apply(transitions.undo(self.order, self.rules, now=self.now))
@@ -171,6 +207,11 @@ class Story:
         held = replace(self.step(name), hold=True, complete_by=until)
         steps = tuple(held if s.name == name else s for s in self.order.steps)
         self.order = replace(self.order, steps=steps)
+
+    @property
+    def ledger(self) -> list[str | None]:
+        """How the undo of each step stands."""
+        return [step.undo.value if step.undo else None for step in self.order.steps]
 
     @property
     def requests(self) -> list[tuple[str, str, int]]:

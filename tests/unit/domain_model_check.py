@@ -20,7 +20,7 @@ from sas.domain.changes import Change, next_change
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Reply, Request, Wake
 from sas.domain.model import Direction, Fault, IllegalMoveError, Order, StepRecord, StepState
 from sas.domain.transitions import Decision
-from sas.domain.workflow import OnFailure, Rules
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
 from tests.unit.domain_cases import SHAPES, T0, Shape, submitted, successors, workflow_of
 
 SOON = T0 + timedelta(seconds=31)
@@ -31,8 +31,14 @@ BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
 """How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
-StepKey = tuple[str, str, bool, bool, int, int]
-Key = tuple[StepKey, ...]
+REST = Backoff(timedelta(seconds=1))
+WAIT = timedelta(hours=1)
+LATE_TOO = ("done", "refused", "expire")
+CALL_LIMIT = timedelta(minutes=10)
+"""A call that is out lands by then: an undo decided soon waits for it, one a day later need not."""
+
+StepKey = tuple[str, str, bool, bool, bool, int, int, int]
+Key = tuple[bool, tuple[StepKey, ...]]
 M = TypeVar("M", Wake, Request, Notify, Alert)
 Node = TypeVar("Node")
 
@@ -45,10 +51,16 @@ class Case:
     on_failure: OnFailure
     failures_max: int
     without_undo: frozenset[str] = frozenset()
+    backoff: bool = False
+    waits: int = 0
+    call_limit: bool = False
+    deadline: bool = False
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
-        return f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}{lacking}"
+        patience = [n for n in ("backoff", "waits", "call_limit", "deadline") if getattr(self, n)]
+        told = "".join(f", {name}" for name in patience)
+        return f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}{lacking}{told}"
 
     @property
     def shape(self) -> Shape:
@@ -61,6 +73,10 @@ class Case:
             on_failure=self.on_failure,
             failures_max=self.failures_max,
             without_undo=self.without_undo,
+            backoff=REST if self.backoff else Backoff(),
+            extended_wait=ExtendedWait(WAIT, self.waits) if self.waits else None,
+            call_limit=CALL_LIMIT if self.call_limit else None,
+            deadline=LATE - T0 if self.deadline else None,
         ).rules
 
 
@@ -131,17 +147,20 @@ class Graph:
 
 
 def key_of(order: Order) -> Key:
-    return tuple(
+    steps = tuple(
         (
             s.process_state.value,
             s.direction.value,
             s.locked_by is not None,
             s.complete_by is not None,
+            s.hold,
             s.failure_count,
+            s.waits,
             min(s.epoch, EPOCH_MAX),
         )
         for s in order.steps
     )
+    return order.deadline is not None, steps
 
 
 def normal(order: Order) -> Order:
@@ -150,41 +169,69 @@ def normal(order: Order) -> Order:
             s,
             since=T0,
             complete_by=T0 if s.complete_by else None,
+            called_until=T0 if s.called_until else None,
             epoch=min(s.epoch, EPOCH_MAX),
             result=None,
             error=None,
         )
         for s in order.steps
     )
-    return replace(order, steps=steps, seq=1, settled_at=T0 if order.settled_at else None)
+    return replace(
+        order,
+        steps=steps,
+        seq=1,
+        settled_at=T0 if order.settled_at else None,
+        deadline=T0 if order.deadline else None,
+        acknowledged_by=None,
+    )
 
 
-def events(order: Order) -> Iterator[Event]:
+def events(order: Order, rules: Rules) -> Iterator[Event]:
     """Yield everything that may happen to an order; much of it leads to no decision."""
-    yield from (Event("claim"), Event("resubmit"), Event("undo"), Event("skip"))
+    yield from map(Event, ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"))
+    if rules.deadline is not None:
+        yield Event("deadline")
     for step in order.steps:
         for name in ("done", "refused", "undone", "undo refused"):
             yield Event(name, step.number)
         yield Event("expire", step.number)
-        yield Event("expire", step.number, LATE)
+        if not is_out(step):  # the same whenever it comes
+            yield Event("expire", step.number, LATE)
+        if step.process_state is StepState.ERROR:
+            yield from (Event("resubmit", step.number), Event("skip", step.number))
+    if any(own.call_limit for own in rules.steps):
+        yield from (Event("undo", at=LATE), Event("cancel", at=LATE))
+        yield from (
+            Event(name, s.number, LATE) for s in order.steps for name in ("done", "refused")
+        )
 
 
-def decide(order: Order, event: Event, rules: Rules) -> Decision | None:
+def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa: PLR0911  a table
     match event.name:
         case "claim":
             return transitions.claim(order, rules, now=event.at, instance="scheduler")
         case "resubmit":
-            return transitions.resubmit(order, rules, now=event.at)
+            return transitions.resubmit(order, rules, now=event.at, step=named(order, event))
+        case "skip":
+            return commands.skip(order, rules, now=event.at, step=named(order, event))
         case "undo":
             return transitions.undo(order, rules, now=event.at)
-        case "skip":
-            return commands.skip(order, rules, now=event.at)
+        case "cancel":
+            return commands.cancel(order, rules, now=event.at)
+        case "acknowledge":
+            return commands.acknowledge(order, "ann")
+        case "deadline":
+            return transitions.expire_deadline(order, rules, now=event.at)
         case "expire":
             epoch = order.steps[event.step].epoch
             return transitions.expire(order, event.step, epoch, rules, now=event.at)
         case _:
             reply = reply_to(order, event.step, event.name)
             return transitions.answer(order, reply, rules, now=event.at, instance="scheduler")
+
+
+def named(order: Order, event: Event) -> str | None:
+    return order.steps[event.step].name if event.step >= 0 else None
 
 
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
@@ -195,6 +242,7 @@ def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
 
 
+@cache
 def explore(case: Case) -> Graph:
     """Return every reachable state of a case and every decision, breadth first."""
     rules = case.rules
@@ -204,7 +252,7 @@ def explore(case: Case) -> Graph:
     while waiting:
         assert len(graph.states) <= STATES_MAX, f"{case}: states without end"
         order = waiting.popleft()
-        for event in events(order):
+        for event in events(order, rules):
             edge = _follow(graph, order, event)
             if edge is None:
                 continue
@@ -282,7 +330,7 @@ def all_after(shape_name: str) -> Mapping[str, frozenset[str]]:
 
 
 def whose_turn(order: Order, shape_name: str) -> set[int]:
-    """Return the steps whose turn it is; worked out apart from ``sas.domain.turns``."""
+    """Return the steps whose turn it is, and that are not held back; apart from ``sas``."""
     shape = SHAPES[shape_name]
     state = {step.name: step.process_state for step in order.steps}
     failed = StepState.ERROR in state.values()
@@ -295,6 +343,11 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and not failed
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
-        if ready or is_out(step):
+        if (ready and not step.hold) or is_out(step):
             found.add(step.number)
     return found
+
+
+def held(order: Order) -> set[int]:
+    """Return the steps that wait for a time of their own, whether or not it is their turn."""
+    return {step.number for step in order.steps if step.hold}

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from sas.domain import transitions
-from sas.domain.changes import StepDue, due_rows
+from sas.domain.changes import DeadlineDue, StepDue, due_rows
 from sas.domain.messages import AlertKind, Notice, Notify, Request, Wake
 from sas.domain.model import (
     FINISHED,
@@ -18,12 +18,16 @@ from sas.domain.model import (
     Direction,
     Order,
     OrderState,
+    StepRecord,
     StepState,
+    UndoRecord,
 )
+from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SHAPES, T0, details_of, submitted
 from tests.unit.domain_model_check import (
     BUDGET,
+    CALL_LIMIT,
     LATE,
     SOON,
     Case,
@@ -32,6 +36,7 @@ from tests.unit.domain_model_check import (
     all_after,
     explore,
     find_cycle,
+    held,
     is_out,
     reaching,
     reply_to,
@@ -39,7 +44,7 @@ from tests.unit.domain_model_check import (
 )
 
 REPLIES = ("done", "refused", "undone", "undo refused")
-OPERATOR = frozenset({"resubmit", "undo", "skip"})
+OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
 
 WITHOUT_UNDO = [
@@ -50,22 +55,38 @@ WITHOUT_UNDO = [
     ("three in a row", "b"),
     ("two beside each other", "a"),
     ("two beside each other", "ab"),
-    ("diamond", "a"),
     ("diamond", "bc"),
-    ("diamond", "d"),
+    *[("diamond", "a"), ("diamond", "d")] * (BUDGET > 1),
 ]
-BIG = Case("three beside each other", OnFailure.HOLD, 1)
-CASES = [
-    case
-    for shape in SHAPES
-    for policy in OnFailure
-    for failures_max in (0, 1)
-    if (case := Case(shape, policy, failures_max)) != BIG or BUDGET > 1
-] + [
-    Case(shape, policy, 1, frozenset(names))
-    for shape, names in WITHOUT_UNDO
-    for policy in OnFailure
+PATIENT: list[tuple[str, int, dict[str, bool | int]]] = [
+    ("one", 1, {"backoff": True}),
+    ("one", 0, {"waits": 2}),
+    ("one", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("two in a row", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("two beside each other", 1, {"backoff": True}),
+    ("two beside each other", 0, {"waits": 1}),
+    ("two beside each other", 0, {"call_limit": True, "deadline": True}),
 ]
+BIG = {Case("three beside each other", policy, 1) for policy in OnFailure}
+CASES = (
+    [
+        case
+        for shape in SHAPES
+        for policy in OnFailure
+        for failures_max in (0, 1)
+        if (case := Case(shape, policy, failures_max)) not in BIG or BUDGET > 1
+    ]
+    + [
+        Case(shape, policy, 1, frozenset(names))
+        for shape, names in WITHOUT_UNDO
+        for policy in OnFailure
+    ]
+    + [
+        Case(shape, policy, failures_max, **patience)  # type: ignore[arg-type]
+        for shape, failures_max, patience in PATIENT
+        for policy in OnFailure
+    ]
+)
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -87,6 +108,16 @@ def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], No
     return test
 
 
+def expected_direction(step: StepRecord) -> Direction:
+    """Return which way the request went that a step has out: do while it is Processing."""
+    return Direction.DO if step.process_state is StepState.PROCESSING else Direction.UNDO
+
+
+def frees(edge: Edge) -> bool:
+    """Return whether the time of a held step came."""
+    return edge.event.name == "expire" and edge.before.steps[edge.event.step].hold
+
+
 def first_wrong(edges: list[Edge]) -> str | None:
     """Return the first of some decisions for a failing test to show."""
     return str(edges[0]) if edges else None
@@ -98,9 +129,9 @@ def first_wrong(edges: list[Edge]) -> str | None:
 @in_every_graph
 def test_exactly_the_steps_whose_turn_it_is_have_complete_by_and_a_due_row(graph: Graph) -> None:
     for order in graph.states.values():
-        turn = whose_turn(order, graph.case.shape_name)
+        turn = whose_turn(order, graph.case.shape_name) | held(order)
         assert {s.number for s in order.steps if s.complete_by} == turn
-        assert due_rows(order) == {
+        assert {row for row in due_rows(order) if isinstance(row, StepDue)} == {
             StepDue(T0, "order-1", number, order.steps[number].epoch) for number in turn
         }
 
@@ -123,6 +154,8 @@ def test_no_step_goes_forward_once_undo_was_decided(graph: Graph) -> None:
         undoing = order.direction is Direction.UNDO
         forward = {StepState.PENDING, StepState.PROCESSING, StepState.PROCESSED}
         backward = {StepState.COMPENSATING, StepState.COMPENSATED}
+        if undoing:  # what was out at a cancel is waited for, and then undone
+            forward -= {StepState.PROCESSING}
         assert not {s.process_state for s in order.steps} & (forward if undoing else backward)
 
 
@@ -133,8 +166,11 @@ def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
         if StepState.ERROR in states:
             expected = OrderState.ERROR
         elif order.direction is Direction.UNDO:
-            every = states == {StepState.COMPENSATED}
-            expected = OrderState.COMPENSATED if every else OrderState.COMPENSATING
+            every = {
+                frozenset({StepState.COMPENSATED}): OrderState.COMPENSATED,
+                frozenset({StepState.PROCESSING}): OrderState.PROCESSING,
+            }
+            expected = every.get(frozenset(states), OrderState.COMPENSATING)
         elif states == {StepState.PROCESSED}:
             expected = OrderState.PROCESSED
         elif states == {StepState.PENDING}:
@@ -167,25 +203,95 @@ def test_no_step_fails_that_was_never_dispatched(graph: Graph) -> None:
 def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> None:
     for order in graph.states.values():
         for step in order.steps:
-            most = graph.case.failures_max + (step.process_state is StepState.ERROR)
+            waits = graph.case.waits if step.direction is Direction.DO or is_out(step) else 0
+            most = graph.case.failures_max + waits + (step.process_state is StepState.ERROR)
             assert step.failure_count <= most
             if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
                 assert step.failure_count == 0
 
 
 @in_every_graph
-def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times(
+def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_and_waited(
     graph: Graph,
 ) -> None:
     for edge in graph.edges:
-        if edge.event.name == "expire" and edge.source != edge.to:
-            old = edge.before.steps[edge.event.step]
-            new = edge.after.steps[edge.event.step]
-            again = {StepState.PROCESSING: StepState.PENDING}.get(old.process_state)
-            again = again or StepState.COMPENSATING
-            retried = new.process_state is again and new.direction is old.direction
-            assert retried == (old.failure_count < graph.case.failures_max), str(edge)
-            assert not retried or new.failure_count == old.failure_count + 1
+        if edge.event.name != "expire" or not is_out(edge.before.steps[edge.event.step]):
+            continue
+        old = edge.before.steps[edge.event.step]
+        new = edge.after.steps[edge.event.step]
+        if old.direction is not expected_direction(old):
+            continue  # cancelled: not tried again
+        again = {StepState.PROCESSING: StepState.PENDING}.get(old.process_state)
+        again = again or StepState.COMPENSATING
+        retried = new.process_state is again and new.direction is old.direction
+        below = old.failure_count < graph.case.failures_max
+        waits = not below and old.direction is Direction.DO and old.waits < graph.case.waits
+        assert retried == (below or waits), str(edge)
+        assert not retried or new.failure_count == old.failure_count + 1
+        assert not retried or new.waits == old.waits + waits
+        assert not retried or new.hold == (waits or graph.case.backoff), str(edge)
+        assert edge.alerted(AlertKind.WAITING) == [old.number] * waits
+
+
+@in_every_graph
+def test_extended_waits_are_bounded_and_forgotten_at_success(graph: Graph) -> None:
+    for order in graph.states.values():
+        for step in order.steps:
+            assert step.waits <= graph.case.waits
+            if step.process_state is StepState.PROCESSED:
+                assert step.waits == 0
+
+
+@in_every_graph
+def test_a_held_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Graph) -> None:
+    freed = {
+        (edge.source, edge.event.step)
+        for edge in graph.edges
+        if edge.event.name == "expire" and not edge.after.steps[edge.event.step].hold
+    }
+    for key, order in graph.states.items():
+        for number in held(order):
+            assert order.steps[number].complete_by is not None
+            assert order.steps[number].locked_by is None
+            assert (key, number) in freed
+
+
+@in_every_graph
+def test_no_held_step_is_dispatched_the_way_it_is_held_back_from(graph: Graph) -> None:
+    for edge in graph.edges:
+        asked = {(request.step, request.direction) for request in edge.sent(Request)}
+        kept = {(n, edge.before.steps[n].direction) for n in held(edge.before)}
+        assert not asked & kept, str(edge)
+
+
+@in_every_graph
+def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_says_so(
+    graph: Graph,
+) -> None:
+    case = graph.case
+    for order in graph.states.values():
+        for number in held(order):
+            step = order.steps[number]
+            doing = step.process_state is StepState.PENDING and step.failure_count > 0
+            undoing = step.process_state is StepState.COMPENSATING
+            assert (doing and (case.backoff or case.waits)) or (
+                undoing and (case.backoff or case.call_limit)
+            )
+
+
+@in_every_graph
+def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_does_not(
+    graph: Graph,
+) -> None:
+    for edge in graph.edges:
+        for old, new in edge.pairs():
+            turned = (
+                new.process_state is StepState.COMPENSATING
+                and old.process_state not in {StepState.COMPENSATING, StepState.ERROR}
+            ) or (old.direction is Direction.DO and new.process_state is StepState.COMPENSATING)
+            if turned:
+                soon = edge.event.at < T0 + SKEW + CALL_LIMIT
+                assert new.hold == (graph.case.call_limit and soon), str(edge)
 
 
 @in_every_graph
@@ -350,10 +456,20 @@ def test_the_application_is_told_of_each_step_that_failed_for_good(graph: Graph)
             and old.process_state is not new.process_state
             and (
                 new.process_state is StepState.ERROR
-                or (old.process_state is StepState.PROCESSING and new.process_state not in goes_on)
+                or (
+                    old.process_state is StepState.PROCESSING
+                    and old.direction is Direction.DO  # else it was cancelled
+                    and new.process_state not in goes_on
+                )
             )
         ]
-        told = [(m.step, m.undoing) for m in edge.sent(Notify) if m.notice is Notice.FAILED]
+        if edge.event.name == "deadline" and graph.case.on_failure is OnFailure.UNDO:
+            failed = [(-1, True)]
+        told = [
+            (-1 if m.step is None else m.step, m.undoing)
+            for m in edge.sent(Notify)
+            if m.notice is Notice.FAILED
+        ]
         assert told == failed, str(edge)
 
 
@@ -431,7 +547,7 @@ def test_a_reply_to_a_step_that_is_not_out_that_way_changes_nothing(graph: Graph
         for step in order.steps:
             for name in REPLIES:
                 direction = Direction.UNDO if name.startswith("undo") else Direction.DO
-                awaited = is_out(step) and step.direction is direction
+                awaited = is_out(step) and expected_direction(step) is direction
                 assert ((key, step.number, name) in answered) == awaited
 
 
@@ -483,8 +599,10 @@ def test_the_supervisor_decides_on_every_due_row_so_that_none_comes_back_for_eve
     graph: Graph,
 ) -> None:
     expired = {(e.source, e.event.step) for e in graph.edges if e.event.name == "expire"}
-    due = {(key, row.step) for key, order in graph.states.items() for row in due_rows(order)}
-    assert expired == due
+    late = {e.source for e in graph.edges if e.event.name == "deadline"}
+    rows = [(key, row) for key, order in graph.states.items() for row in due_rows(order)]
+    assert expired == {(key, row.step) for key, row in rows if isinstance(row, StepDue)}
+    assert late == {key for key, row in rows if isinstance(row, DeadlineDue)}
 
 
 @in_every_graph
@@ -496,13 +614,17 @@ def test_undo_is_decided_once_and_from_any_state_before(graph: Graph) -> None:
 
 @in_every_graph
 def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) -> None:
-    again = {e.source: e for e in graph.edges if e.event.name == "resubmit"}
-    for key, order in graph.states.items():
-        assert (key in again) == (order.process_state is OrderState.ERROR)
-    for edge in again.values():
+    again = [edge for edge in graph.edges if edge.event.name == "resubmit"]
+    failed = {k for k, order in graph.states.items() if order.process_state is OrderState.ERROR}
+    assert {edge.source for edge in again} == failed
+    for edge in again:
         for old, new in edge.pairs():
-            if old.process_state is StepState.ERROR:
+            meant = edge.event.step in {-1, old.number}
+            if old.process_state is StepState.ERROR and meant:
                 assert (new.failure_count, new.direction) == (0, old.direction)
+                assert new.process_state is not StepState.ERROR
+            else:
+                assert new.process_state is old.process_state
 
 
 # Every order ends
@@ -511,7 +633,7 @@ def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) 
 @in_every_graph
 def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> None:
     good = {"claim", "done", "undone"}
-    onward = graph.successors(lambda edge: edge.event.name in good)
+    onward = graph.successors(lambda edge: edge.event.name in good or frees(edge))
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
     for key in ends:
@@ -530,7 +652,7 @@ def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> Non
 
 @in_every_graph
 def test_with_time_alone_every_order_gets_to_rest(graph: Graph) -> None:
-    onward = graph.successors(lambda edge: edge.event.name in {"expire", "claim"})
+    onward = graph.successors(lambda edge: edge.event.name in {"expire", "claim", "deadline"})
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
     assert {graph.states[key].process_state for key in ends} <= AT_REST
@@ -545,10 +667,148 @@ def test_an_operator_can_bring_every_order_to_compensated(graph: Graph) -> None:
 
 @in_every_graph
 def test_an_operator_can_bring_every_order_to_processed_until_undo_is_decided(graph: Graph) -> None:
-    onward = graph.successors(lambda edge: edge.event.name in {"claim", "done", "resubmit"})
+    good = {"claim", "done", "resubmit"}
+    onward = graph.successors(lambda edge: edge.event.name in good or frees(edge))
     ends = {k for k, o in graph.states.items() if o.process_state is OrderState.PROCESSED}
     forward = {k for k, o in graph.states.items() if o.direction is Direction.DO}
     assert reaching(onward, ends) == forward
+
+
+# The operator's hand, and the deadline
+
+
+@in_every_graph
+def test_a_cancelled_order_starts_no_new_step(graph: Graph) -> None:
+    for edge in graph.edges:
+        if edge.after.direction is Direction.UNDO:
+            assert Direction.DO not in {request.direction for request in edge.sent(Request)}
+
+
+@in_every_graph
+def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_as_done(
+    graph: Graph,
+) -> None:
+    ends: set[str] = set()
+    for edge in graph.edges:
+        for old, new in edge.pairs():
+            if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
+                if new.process_state is StepState.PROCESSING:
+                    assert new == old
+                    continue
+                ends.add(edge.event.name)
+                lacks = old.name in graph.case.without_undo
+                expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
+                assert new.process_state is expected, str(edge)
+                assert old.number == edge.event.step, str(edge)
+    assert ends == {"done", "refused", "expire"}
+
+
+@in_every_graph
+def test_a_cancelled_order_ends_compensated_or_in_error_for_an_undo_that_failed(
+    graph: Graph,
+) -> None:
+    onward = graph.successors(lambda edge: edge.event.name not in OPERATOR)
+    for key, targets in onward.items():
+        order = graph.states[key]
+        if order.direction is Direction.UNDO and not targets:
+            failed = [s for s in order.steps if s.process_state is StepState.ERROR]
+            assert order.process_state is OrderState.COMPENSATED or failed
+            assert all(step.undo is UndoRecord.FAILED for step in failed)
+
+
+@in_every_graph
+def test_a_command_is_carried_out_in_the_states_it_is_meant_for_and_in_no_other(
+    graph: Graph,
+) -> None:
+    under_way = {OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR}
+    carried = {(edge.source, edge.event.name) for edge in graph.edges}
+    for key, order in graph.states.items():
+        failed = order.process_state is OrderState.ERROR
+        running = order.process_state in under_way and order.direction is Direction.DO
+        assert ((key, "cancel") in carried) == running
+        assert ((key, "skip") in carried) == failed
+        assert ((key, "acknowledge") in carried) == failed
+
+
+@in_every_graph
+def test_to_acknowledge_changes_nothing_but_who_has_seen_it(graph: Graph) -> None:
+    for edge in graph.edges:
+        if edge.event.name == "acknowledge":
+            assert edge.change.entry.messages == ()
+            expected = replace(edge.before, seq=edge.before.seq + 1, acknowledged_by="ann")
+            assert edge.after == expected
+        else:
+            assert edge.after.acknowledged_by is None
+
+
+@in_every_graph
+def test_a_skipped_step_is_processed_and_a_skipped_undo_is_undone_by_hand(graph: Graph) -> None:
+    for edge in graph.edges:
+        if edge.event.name != "skip":
+            continue
+        for old, new in edge.pairs():
+            meant = edge.event.step in {-1, old.number}
+            if old.process_state is not StepState.ERROR or not meant:
+                assert new.process_state is old.process_state
+            elif old.direction is Direction.DO:
+                assert (new.process_state, new.result) == (StepState.PROCESSED, "null")
+            else:
+                assert new.process_state is StepState.COMPENSATED
+                assert new.undo is UndoRecord.BY_HAND
+
+
+@in_every_graph
+def test_the_ledger_says_of_every_step_how_its_undo_stands(graph: Graph) -> None:
+    for edge in graph.edges:
+        for old, new in edge.pairs():
+            match new.process_state:
+                case StepState.COMPENSATING:
+                    assert new.undo is UndoRecord.UNDOING
+                case StepState.ERROR if new.direction is Direction.UNDO:
+                    assert new.undo is UndoRecord.FAILED
+                case StepState.COMPENSATED if old.process_state is not StepState.COMPENSATED:
+                    assert new.undo is how_compensated(edge, old.process_state)
+                case StepState.COMPENSATED:
+                    assert new.undo is old.undo is not None
+                case _:
+                    assert new.undo is None
+
+
+def how_compensated(edge: Edge, before: StepState) -> UndoRecord:
+    if edge.event.name == "skip":
+        return UndoRecord.BY_HAND
+    return UndoRecord.UNDONE if before is StepState.COMPENSATING else UndoRecord.NOT_NEEDED
+
+
+@in_every_graph
+def test_a_deadline_is_there_until_it_passed_or_the_order_is_processed_or_being_undone(
+    graph: Graph,
+) -> None:
+    for order in graph.states.values():
+        over = order.direction is Direction.UNDO or order.process_state in FINISHED
+        assert not (over and order.deadline)
+        assert not order.deadline or graph.case.deadline
+    for edge in graph.edges:
+        over = edge.after.direction is Direction.UNDO or edge.after.process_state in FINISHED
+        lost = edge.before.deadline is not None and edge.after.deadline is None
+        had = edge.before.deadline is not None
+        assert lost == (had and (over or edge.event.name == "deadline")), str(edge)
+        assert had or edge.after.deadline is None
+
+
+@in_every_graph
+def test_a_deadline_that_passed_undoes_the_order_or_is_told_the_operator_by_its_policy(
+    graph: Graph,
+) -> None:
+    for edge in graph.edges:
+        if edge.event.name != "deadline":
+            assert edge.alerted(AlertKind.OVERDUE) == []
+        elif graph.case.on_failure is OnFailure.HOLD:
+            assert edge.alerted(AlertKind.OVERDUE) == [None]
+            assert edge.after.steps == edge.before.steps
+        else:
+            assert edge.alerted(AlertKind.OVERDUE) == []
+            assert edge.after.direction is Direction.UNDO
 
 
 # The law
