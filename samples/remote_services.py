@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--permanent", type=float, default=0.02, help="share of keys refused for good")
     add("--slow", type=float, default=0.01, help="share of calls that are slow")
     add("--slow-seconds", type=float, default=none.slow_seconds, help="how slow slow is")
+    add("--latency", type=float, default=none.latency, help="seconds that every call takes")
     add("--undo-permanent", type=float, default=0.0, help="share of undos refused for good")
     add("--retry-after", type=int, default=none.retry_after_seconds, help="seconds, with a 429")
     add("--max-transient-attempts", type=int, help="attempts of a key that may fail for once")
@@ -53,6 +54,7 @@ def _services(options: argparse.Namespace) -> RemoteServices:
         slow=options.slow,
         slow_seconds=options.slow_seconds,
         undo_permanent=options.undo_permanent,
+        latency=options.latency,
         retry_after_seconds=options.retry_after,
         max_transient_attempts=options.max_transient_attempts,
     )

@@ -18,6 +18,7 @@ IN_FLIGHT_MAX = 60
 
 TIME_ALLOWED_S = 10
 SLOW_S = 15
+LATENCY_S = 0.12
 PATIENCE_S = 150.0
 STEPS = 3
 KILL_AT_SHARE = 0.4
@@ -64,6 +65,7 @@ def faults(seed: int) -> Faults:
     return Faults(
         seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
         retry_after_seconds=1,
+        latency=LATENCY_S,
     )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ class Faults:
     does ``slow``. ``permanent`` is the share of keys whose do is refused for good,
     ``undo_permanent`` the share whose undo is. ``max_transient_attempts`` spares every
     attempt of a key after that many from being transient or slow, so that a client that
-    retries more often than that always gets through; None sets no such bound.
+    retries more often than that always gets through; None sets no such bound. ``latency``
+    is what every call takes, in seconds: no fault, but what a real service is like.
     """
 
     seed: int = 42
@@ -71,6 +72,7 @@ class Faults:
     undo_permanent: float = 0.0
     retry_after_seconds: int = 1
     max_transient_attempts: int | None = None
+    latency: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("transient", "permanent", "slow", "undo_permanent"):
@@ -81,6 +83,7 @@ class Faults:
                 "a call is one of the two at most, so lower either"
             )
         _check_between("slow_seconds", self.slow_seconds, SECONDS_MAX)
+        _check_between("latency", self.latency, SECONDS_MAX)
         _check_between("retry_after_seconds", self.retry_after_seconds, SECONDS_MAX)
         _check_whole("retry_after_seconds", self.retry_after_seconds)
         _check_whole("seed", self.seed)

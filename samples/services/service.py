@@ -115,6 +115,8 @@ class Service:
     ) -> web.StreamResponse:
         """Act, unless this attempt is to fail before; lose the answer if it is to fail after."""
         record.attempts[verb] += 1
+        if self.faults.latency:
+            await asyncio.sleep(self.faults.latency)
         kind = self.faults.of_attempt(self.contract.service, verb, key, record.attempts[verb])
         if kind is None:
             return act()

@@ -326,3 +326,13 @@ async def test_a_client_that_retries_gets_one_effect_whatever_fails_and_the_seed
     assert await drive(session, faults) == (answers, (effects, doubled, calls, counts))
     other_answers, _ = await drive(session, replace(faults, seed=6))
     assert other_answers != answers
+
+
+async def test_every_call_takes_the_latency_that_was_asked_for() -> None:
+    async with RemoteServices(Faults(latency=0.2)) as remote, aiohttp.ClientSession() as client:
+        begun = asyncio.get_running_loop().time()
+        async with client.delete(
+            f"{remote.stock_url}/reservations", headers={"Idempotency-Key": "k"}
+        ) as answer:
+            assert answer.status == 200
+        assert asyncio.get_running_loop().time() - begun >= 0.2
