@@ -133,7 +133,7 @@ module platform 'modules/platform.bicep' = {
   name: 'platform'
   scope: group
   params: {
-    token: toLower(uniqueString(subscription().id, environmentName, location))
+    suffix: toLower(uniqueString(subscription().id, environmentName, location))
     tags: tags
     location: location
     principalId: principalId

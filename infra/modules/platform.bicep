@@ -1,6 +1,7 @@
 // All resources of one environment. Its parameters are checked by main.bicep, which describes them.
 
-param token string
+@description('Ends every name, and is the same whenever this environment is deployed again.')
+param suffix string
 param tags object
 param location string
 param principalId string
@@ -36,8 +37,8 @@ var warm = filter([
 module monitoring 'monitoring.bicep' = {
   name: 'monitoring'
   params: {
-    workspaceName: '${abbreviations.logAnalytics}${token}'
-    componentName: '${abbreviations.applicationInsights}${token}'
+    workspaceName: '${abbreviations.logAnalytics}${suffix}'
+    componentName: '${abbreviations.applicationInsights}${suffix}'
     location: location
     tags: tags
     retentionDays: retentionDays
@@ -48,7 +49,7 @@ module monitoring 'monitoring.bicep' = {
 module identity 'identity.bicep' = {
   name: 'identity'
   params: {
-    name: '${abbreviations.managedIdentity}${token}'
+    name: '${abbreviations.managedIdentity}${suffix}'
     location: location
     tags: tags
   }
@@ -57,7 +58,7 @@ module identity 'identity.bicep' = {
 module host 'storage-account.bicep' = {
   name: 'host-storage'
   params: {
-    name: '${abbreviations.storageHost}${token}'
+    name: '${abbreviations.storageHost}${suffix}'
     location: location
     tags: tags
     replication: stateReplication
@@ -71,7 +72,7 @@ module host 'storage-account.bicep' = {
 module state 'storage-account.bicep' = {
   name: 'state-store'
   params: {
-    name: '${abbreviations.storageState}${token}'
+    name: '${abbreviations.storageState}${suffix}'
     location: location
     tags: tags
     replication: stateReplication
@@ -85,7 +86,7 @@ module state 'storage-account.bicep' = {
 module messaging 'messaging.bicep' = {
   name: 'messaging'
   params: {
-    name: '${abbreviations.serviceBusNamespace}${token}'
+    name: '${abbreviations.serviceBusNamespace}${suffix}'
     location: location
     tags: tags
     sku: busSku
@@ -98,8 +99,8 @@ module messaging 'messaging.bicep' = {
 module network 'private-access.bicep' = if (vnetEnabled) {
   name: 'private-access'
   params: {
-    networkName: '${abbreviations.virtualNetwork}${token}'
-    securityGroupName: '${abbreviations.networkSecurityGroup}${token}'
+    networkName: '${abbreviations.virtualNetwork}${suffix}'
+    securityGroupName: '${abbreviations.networkSecurityGroup}${suffix}'
     endpointPrefix: abbreviations.privateEndpoint
     location: location
     tags: tags
@@ -136,8 +137,8 @@ module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId
 module app 'function-app.bicep' = {
   name: 'function-app'
   params: {
-    name: '${abbreviations.functionApp}${token}'
-    planName: '${abbreviations.plan}${token}'
+    name: '${abbreviations.functionApp}${suffix}'
+    planName: '${abbreviations.plan}${suffix}'
     location: location
     tags: tags
     identityId: identity.outputs.id
@@ -164,7 +165,7 @@ module app 'function-app.bicep' = {
 module operations '../operations/operations.bicep' = {
   name: 'operations'
   params: {
-    actionGroupName: '${abbreviations.actionGroup}${token}'
+    actionGroupName: '${abbreviations.actionGroup}${suffix}'
     metricAlertPrefix: abbreviations.metricAlert
     queryAlertPrefix: abbreviations.queryAlert
     location: location

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.kit import INFRA, bicep, broken_copy, need_module
+from tools.infra_calls import check_calls
 from tools.infra_lint import lint
 
 need_module("tree_sitter")
@@ -58,6 +59,30 @@ def test_no_module_comes_from_a_registry() -> None:
     targets = [module.target for file in bicep().values() for module in file.modules]
     assert targets
     assert [target for target in targets if target.startswith(("br:", "br/", "ts:"))] == []
+
+
+CALLS = [
+    ("a kind that is none of its", "operations/operations.bicep", "name: actionGroupName", "name: auditStateStore", "string is wanted, not bool"),
+    ("a text for a number", "modules/platform.bicep", "queueDepthMax: queueDepthMax", "queueDepthMax: 'many'", "int is wanted"),
+    ("a value that is not allowed", "access/operator-access.bicep", "principalType: principalType", "principalType: 'Robot'", "is none of"),
+    ("one of several that is not allowed", "modules/platform.bicep", "'Premium' : serviceBusSku", "'Premium' : 5", "string is wanted"),
+    ("a text that is too short", "access/app-access.bicep", "'Functions are triggered by this queue.'", "'why not'", "@minLength(10)"),
+    ("an array that is too short", "modules/application.bicep", "[\n      responses.name\n    ]", "[]", "@minLength(1)"),
+    ("a number that is too large", "modules/platform.bicep", "maximumInstanceCount: maximumInstanceCount", "maximumInstanceCount: 10000", "@maxValue(1000)"),
+]  # fmt: skip
+
+
+def test_modules_are_called_with_what_their_parameters_take() -> None:
+    assert check_calls(bicep()) == []
+
+
+@pytest.mark.parametrize("case", CALLS, ids=[case[0] for case in CALLS])
+def test_a_call_broken_on_purpose_is_refused(
+    case: tuple[str, str, str, str, str], tmp_path: Path
+) -> None:
+    _, file, old, new, said = case
+    problems = check_calls(bicep(broken_copy(tmp_path, file, old, new)))
+    assert any(said in problem for problem in problems), problems
 
 
 BOUNDED = {
