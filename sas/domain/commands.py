@@ -59,8 +59,8 @@ def resubmit(
     """Decide to run again what failed: failed steps to Pending, failed undos to Compensating.
 
     The count of failures starts again; the idempotency key stays. With ``edited`` input the
-    key gets a new generation where the step was definitely refused: a step that timed out may
-    have had its effect, and must meet it again under the old key.
+    key gets a new generation where the step was definitely refused: a step that timed out, if
+    only before it was refused, may have an effect yet, and must meet it under the old key.
     """
     failed = _failed(order, step)
     if not failed:
@@ -79,7 +79,8 @@ def resubmit(
             undo=one.undo if doing else UndoRecord.UNDOING,
         )
         if edited is not None and doing:
-            refused = one.error is not None and one.error.code != "timed-out"
+            told = one.error is not None and one.error.code != "timed-out"
+            refused = told and one.failure_count == 0
             again = replace(again, edited=edited, generation=one.generation + refused)
         steps[one.number] = again
     return Decision("resubmitted", open_steps(steps, rules, now), (Wake(),))

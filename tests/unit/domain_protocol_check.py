@@ -15,17 +15,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from sas.domain import transitions
+from sas.domain import commands, transitions
 from sas.domain.changes import next_change
-from sas.domain.ids import idempotency_key
 from sas.domain.messages import Outcome, Reply, Request, Wake
-from sas.domain.model import Direction, Order, OrderState, StepState
+from sas.domain.model import Direction, Fault, Order, OrderState, StepState
 from sas.domain.transitions import Decision
 from sas.domain.workflow import OnFailure, Rules
 from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
-from tests.unit.domain_model_check import BUDGET, FAULT, LATE
+from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE
 
-OrderKey = tuple[tuple[str, str, bool, bool, int, int], ...]
+OrderKey = tuple[tuple[str, str, bool, bool, bool, int, int, int, str], ...]
+DO = Direction.DO.value
+EDITED = '{"edited":true}'
 
 
 class Budget(NamedTuple):
@@ -57,10 +58,11 @@ class Flying(NamedTuple):
     direction: str = ""
     epoch: int = 0
     outcome: str = ""
+    generation: int = 0
 
 
 class Effect(NamedTuple):
-    """What a remote service knows of one key."""
+    """What a remote service knows of one key: one generation of one step."""
 
     there: bool = False
     times_done: int = 0
@@ -72,16 +74,21 @@ class State(NamedTuple):
 
     order: OrderKey
     flying: tuple[Flying, ...]
-    remote: tuple[tuple[str, Effect], ...]
+    remote: tuple[tuple[Effect, ...], ...]
     budget: Budget
 
 
 @dataclass(frozen=True)
 class Remote:
-    """How a remote service behaves; both rules are needed, as two tests show."""
+    """How a remote service behaves; the first two rules are needed, as two tests show.
+
+    ``closes`` is an agent that, before it does a step under the key of a new generation, undoes
+    the older ones: no call under their keys can have an effect any more.
+    """
 
     tombstones: bool = True
     idempotent: bool = True
+    closes: bool = False
 
     def do(self, was: Effect) -> tuple[Effect, bool]:
         if was.tombstone and not was.there:
@@ -103,11 +110,16 @@ class Protocol:
     failures_max: int
     budget: Budget
     remote: Remote = field(default_factory=Remote)
+    verbs: tuple[str, ...] = ("resubmit", "undo")
+    call_limit: bool = False
     states_max: int = 100_000 if BUDGET == 1 else 4_000_000
 
     def __post_init__(self) -> None:
         workflow = workflow_of(
-            SHAPES[self.shape], on_failure=self.on_failure, failures_max=self.failures_max
+            SHAPES[self.shape],
+            on_failure=self.on_failure,
+            failures_max=self.failures_max,
+            call_limit=CALL_LIMIT if self.call_limit else None,
         )
         self.rules: Rules = workflow.rules
         self.orders: dict[OrderKey, Order] = {}
@@ -140,8 +152,7 @@ class Protocol:
 
     def start(self) -> State:
         order = submitted(self.rules).after
-        keys = tuple(idempotency_key(order.order_id, s.name, s.generation) for s in order.steps)
-        remote = tuple((key, Effect()) for key in keys)
+        remote = tuple((Effect(),) for _ in order.steps)
         return State(self.keep(order), (Flying(Kind.WAKE.value),), remote, self.budget)
 
     def successors(self, state: State) -> Iterator[State]:
@@ -157,7 +168,7 @@ class Protocol:
                 yield rest._replace(budget=state.budget.spend("lost"))
         yield from self.time_passes(state)
         if state.budget.operator:
-            for verb in ("resubmit", "undo"):
+            for verb in self.verbs:
                 spent = state._replace(budget=state.budget.spend("operator"))
                 yield from self.apply(spent, (verb,))
 
@@ -170,15 +181,21 @@ class Protocol:
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
         """Let the remote service do what is asked, or refuse it without effect."""
-        key, was = state.remote[request.step]
+        known = state.remote[request.step]
+        known += (Effect(),) * (request.generation + 1 - len(known))
+        was = known[request.generation]
         done = True
         if request.direction == Direction.DO.value:
             effect, done = self.remote.do(was)
-        else:
-            effect = self.remote.undo(was)
-        remote = list(state.remote)
-        remote[request.step] = (key, effect)
-        yield self.fly(state._replace(remote=tuple(remote)), self.reply(request, done))
+            if self.remote.closes:
+                closed = tuple(map(self.remote.undo, known[: request.generation]))
+                known = (*closed, *known[request.generation :])
+            known = (*known[: request.generation], effect, *known[request.generation + 1 :])
+        else:  # every generation up to the request's, as the agent actor does
+            undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
+            known = (*undone, *known[request.generation + 1 :])
+        remote = (*state.remote[: request.step], known, *state.remote[request.step + 1 :])
+        yield self.fly(state._replace(remote=remote), self.reply(request, done))
         if state.budget.refused and not was.there:
             spent = state._replace(budget=state.budget.spend("refused"))
             yield self.fly(spent, self.reply(request, False))
@@ -187,13 +204,20 @@ class Protocol:
             yield self.fly(spent, self.reply(request, False))
 
     def time_passes(self, state: State) -> Iterator[State]:
-        """Let what is due be looked at: free when nothing is on the way, early otherwise."""
+        """Let what is due be looked at: free when nothing is on the way, early otherwise.
+
+        An undo that waits out the call limit is due once no call of its do can land any more.
+        """
         if state.flying:
             if not state.budget.early:
                 return
             state = state._replace(budget=state.budget.spend("early"))
         for step in self.orders[state.order].steps:
-            if step.complete_by is not None:
+            undoing = step.hold and step.process_state is StepState.COMPENSATING
+            calls = (
+                m.step for m in state.flying if (m.kind, m.direction) == (Kind.REQUEST.value, DO)
+            )
+            if step.complete_by is not None and not (undoing and step.number in calls):
                 yield from self.apply(state, ("expire", step.number))
 
     # ------------------------------------------------------------------ deciding
@@ -222,12 +246,15 @@ class Protocol:
             if isinstance(message, Request):
                 before = order.steps[message.step].epoch
                 assert message.epoch > before, f"a second claim of epoch {before}"
-                messages.append(
-                    Flying(Kind.REQUEST.value, message.step, message.direction.value, message.epoch)
+                sent = Flying(
+                    Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
+                messages.append(sent._replace(generation=message.generation))
         return self.keep(change.after), tuple(messages)
 
-    def decision(self, order: Order, event: tuple[object, ...]) -> Decision | None:
+    def decision(  # noqa: PLR0911  a table
+        self, order: Order, event: tuple[object, ...]
+    ) -> Decision | None:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
                 return transitions.claim(order, self.rules, now=LATE, instance="s")
@@ -247,13 +274,27 @@ class Protocol:
                 return transitions.expire(order, number, epoch, self.rules, now=LATE)
             case ("resubmit",):
                 return transitions.resubmit(order, self.rules, now=LATE)
+            case ("edit",):
+                return transitions.resubmit(order, self.rules, now=LATE, edited=EDITED)
+            case ("cancel",):
+                return commands.cancel(order, self.rules, now=LATE)
             case _:
                 return transitions.undo(order, self.rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
-        """Forget times, results and faults, but no epoch: they fence what is on the way."""
+        """Forget times, results and most of a fault, but no epoch: they fence what is out.
+
+        A call that was made may still land: for all that is known, the last one was just now.
+        """
         steps = tuple(
-            replace(s, since=T0, complete_by=T0 if s.complete_by else None, result=None, error=None)
+            replace(
+                s,
+                since=T0,
+                complete_by=T0 if s.complete_by else None,
+                called_until=LATE if s.called_until else None,
+                result=None,
+                error=Fault(s.error.code, "") if s.error else None,
+            )
             for s in order.steps
         )
         key = tuple(
@@ -262,8 +303,11 @@ class Protocol:
                 s.direction.value,
                 s.locked_by is not None,
                 s.complete_by is not None,
+                s.hold,
                 s.failure_count,
                 s.epoch,
+                s.generation,
+                s.error.code if s.error else "",
             )
             for s in steps
         )
@@ -284,12 +328,13 @@ class Protocol:
     def wrong(self, state: State) -> str | None:
         """Return which property this state breaks."""
         order = self.orders[state.order]
-        for step, (_, effect) in zip(order.steps, state.remote, strict=True):
-            if step.process_state is StepState.PROCESSED and not effect.there:
+        for step, known in zip(order.steps, state.remote, strict=True):
+            there = any(effect.there for effect in known)
+            if step.process_state is StepState.PROCESSED and not there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
-            if step.process_state is StepState.COMPENSATED and effect.there:
+            if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
-            if effect.times_done > 1:
+            if sum(effect.there for effect in known) > 1 or any(e.times_done > 1 for e in known):
                 return f"S1 the effect of step {step.name} came about twice"
         out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]
         if len({(m.step, m.epoch) for m in out}) != len(out):
@@ -301,7 +346,7 @@ class Protocol:
     def wrong_end(self, state: State) -> str | None:
         """Return why an order may not stay like this, once nothing can happen any more."""
         order = self.orders[state.order]
-        there = [effect.there for _, effect in state.remote]
+        there = [any(effect.there for effect in known) for known in state.remote]
         match order.process_state:
             case OrderState.PROCESSED:
                 return None if all(there) else "S1 Processed without every effect"

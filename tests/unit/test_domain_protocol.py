@@ -49,8 +49,61 @@ def test_processed_means_every_effect_once_and_compensated_none_whatever_happens
 
 @pytest.mark.parametrize("shape", PAIRS)
 def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo(shape: str) -> None:
-    protocol = Protocol(shape, OnFailure.HOLD, 1, MEDDLED, Remote(tombstones=False))
+    protocol = Protocol(shape, OnFailure.HOLD, 1, MEDDLED, NO_TOMBSTONES)
     assert "S2" in str(protocol.explore())
+
+
+NO_TOMBSTONES = Remote(tombstones=False)
+WITHIN_THE_LIMIT = [
+    *product(PAIRS, OnFailure, (0, 1), (MEDDLED,)),
+    ("two in a row", OnFailure.UNDO, 1, ALL),
+    ("two in a row", OnFailure.HOLD, 1, LATE_TWICE),
+]
+
+
+@pytest.mark.parametrize("case", WITHIN_THE_LIMIT, ids=name)
+def test_a_remote_without_tombstones_is_undone_whole_where_the_undo_waits_out_its_call_limit(
+    case: tuple[str, OnFailure, int, Budget],
+) -> None:
+    protocol = Protocol(*case, NO_TOMBSTONES, call_limit=True)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None
+
+
+@pytest.mark.parametrize("case", WITHIN_THE_LIMIT[:8], ids=name)
+def test_a_cancelled_order_is_undone_whole_whatever_happens_to_messages(
+    case: tuple[str, OnFailure, int, Budget],
+) -> None:
+    protocol = Protocol(*case, verbs=("cancel", "resubmit"))
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None
+
+
+@pytest.mark.parametrize("shape", ["one", "two in a row"])
+@pytest.mark.parametrize(
+    "faults", [Budget(refused=2, operator=3), Budget(early=1, refused=1, operator=1)]
+)
+def test_an_edited_input_leads_to_one_effect_even_if_the_step_timed_out_before_its_refusal(
+    shape: str, faults: Budget
+) -> None:
+    protocol = Protocol(shape, OnFailure.HOLD, 1, faults, verbs=("edit", "undo"))
+    assert protocol.explore() is None
+
+
+TWO_KEYS = [
+    (0, Budget(early=1, refused=1, operator=2), ("edit", "resubmit", "undo")),
+    (1, Budget(twice=1, refused=1, operator=1), ("edit", "undo")),
+]
+
+
+@pytest.mark.parametrize(("failures_max", "faults", "verbs"), TWO_KEYS)
+def test_a_call_under_an_older_generation_that_lands_late_needs_an_agent_that_closes_it(
+    failures_max: int, faults: Budget, verbs: tuple[str, ...]
+) -> None:
+    """A refusal answers one call; another under its key may be on the way still."""
+    case = ("one", OnFailure.HOLD, failures_max, faults)
+    assert "came about twice" in str(Protocol(*case, verbs=verbs).explore())
+    assert Protocol(*case, Remote(closes=True), verbs=verbs).explore() is None
 
 
 @pytest.mark.parametrize("shape", PAIRS)
