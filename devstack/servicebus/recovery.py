@@ -18,7 +18,7 @@ _MASK = (1 << SHIFT) - 1
 
 
 def recover_queues(database: sqlite3.Connection, namespace: Namespace) -> None:
-    """Create the queues that were made while the broker ran and are in no configuration."""
+    """Create the queues that the data knows and the configuration does not: nothing is dropped."""
     known = {queue.name.lower() for queue in namespace}
     rows = database.execute("SELECT name, properties, created_at FROM queue").fetchall()
     for name, properties, created_at in rows:

@@ -13,6 +13,13 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from devstack.servicebus import start_broker
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+
+pytestmark = LEFTOVERS
 
 PROJECT_CONFIG = Path(__file__).parents[2] / "infra/emulator/Config.json"
 

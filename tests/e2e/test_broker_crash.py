@@ -21,7 +21,7 @@ from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, DATA, sections
 from tests.integration.test_broker_wire import Peer
 
-CRASHES = int(os.environ.get("SAS_BROKER_CRASHES", "8"))
+CRASHES = int(os.environ.get("SAS_BROKER_CRASHES", "5"))
 BATCH = 3
 
 

@@ -20,6 +20,13 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from devstack.servicebus import BrokerThread
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+
+pytestmark = LEFTOVERS
 
 
 class PlainHttp(RequestsTransport):  # type: ignore[misc]  # azure.core's is untyped here

@@ -8,6 +8,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from devstack.servicebus import Broker
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+
+pytestmark = LEFTOVERS
 
 
 @pytest.fixture

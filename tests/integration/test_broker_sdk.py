@@ -25,6 +25,13 @@ from azure.servicebus.exceptions import (
 from devstack.servicebus import Broker, BrokerThread, EntityStatus, QueueCounts
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.core.message import parse_message
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+
+pytestmark = LEFTOVERS
 
 
 @pytest.fixture(scope="module")

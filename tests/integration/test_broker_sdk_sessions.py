@@ -19,7 +19,14 @@ from azure.servicebus.exceptions import (
 
 from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.core.message import parse_message
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
 from tests.unit.test_broker_queue import raw
+
+pytestmark = LEFTOVERS
 
 QUEUES = {
     "lanes": QueueProperties(requires_session=True),

@@ -214,6 +214,19 @@ def test_queues_made_while_running_come_back_and_deleted_ones_do_not(
     assert owner.broker.counts("unmade").total == 0
 
 
+def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) -> None:
+    queue = owner.broker.create_queue("doomed", lock_duration_s=1.0)
+    owner.send("doomed", b"1", b"2")
+    ((_, token),) = owner.receive("doomed")
+    owner.broker.delete_queue("doomed")
+    settlement.release(queue, token, owner.clock.now)
+    owner.clock.now += 2
+    owner.broker.namespace.tick(owner.clock.now)
+    owner.reopen()
+    owner.broker.create_queue("doomed")
+    assert owner.broker.counts("doomed").total == 0
+
+
 def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
     owner.send("plain", b"committed")
     owner.broker.commit()

@@ -499,6 +499,12 @@ def test_peek_shows_ready_locked_deferred_and_scheduled_messages_in_order(world:
     assert browse.peek(queue, 3, 1, None, world.now) == [found[2]]
 
 
+def test_peek_gives_no_more_than_a_reply_can_hold_but_always_one(world: World) -> None:
+    queue = world.queue(max_message_kilobytes=102400)
+    world.send(queue, *[b"x" * (3 << 20)] * 3)
+    assert len(browse.peek(queue, 1, 10, None, world.now)) == 1
+
+
 def test_peek_does_not_show_what_has_expired(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1", ttl_ms=1000)

@@ -8,12 +8,24 @@ from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.settlement import held
 
+PEEK_MAX_BYTES = 4 << 20
+
 
 def peek(
     queue: QueueCore, first: int, count: int, session_id: str | None, now: float
 ) -> list[Message]:
-    """Give up to ``count`` messages from sequence number ``first`` on, whatever their state."""
-    return list(islice(_visible(queue, first, session_id, now), count))
+    """Give up to ``count`` messages from sequence number ``first`` on, whatever their state.
+
+    Fewer come where they would be more than `PEEK_MAX_BYTES` together, but always one.
+    """
+    found: list[Message] = []
+    size = 0
+    for message in islice(_visible(queue, first, session_id, now), count):
+        size += message.size
+        if found and size > PEEK_MAX_BYTES:
+            break
+        found.append(message)
+    return found
 
 
 def _visible(queue: QueueCore, first: int, session_id: str | None, now: float) -> Iterator[Message]:

@@ -97,6 +97,10 @@ class Namespace:
         del self._queues[name.lower()]
         self._transfer.pop(name.lower(), None)
         self.journal.queue_deleted(queue)
+        # Links may still let go of what they held: from now on that is written nowhere.
+        for part in (queue, queue.dead_letters):
+            if part is not None:
+                part.house, part.wake_at = Namespace(), None
         return queue
 
     def check_forwarding(self, name: str, settings: QueueProperties) -> None:

@@ -62,7 +62,7 @@ class Inlet(Link):
             self._clear()
             return
         self._size += len(payload)
-        if self._size <= self.limit_bytes:
+        if payload and self._size <= self.limit_bytes:
             self._pieces.append(payload)
         if fields[_MORE]:
             return
