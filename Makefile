@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo test check lint types contracts format bench clean
+.PHONY: help setup demo test test-infra test-sdk check lint types contracts format bench clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -30,6 +30,9 @@ demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20
 
 test: setup ## every test
 	$(PY) -m pytest
+
+test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
+	$(PY) -m pytest tests/infra
 
 check: lint types contracts ## lint, types and import contracts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sas.domain.queues import Queues
@@ -39,7 +39,7 @@ class SettingError(ValueError):
 class Endpoint:
     """How to reach a service: by connection string, or by address and managed identity."""
 
-    connection_string: str | None = None
+    connection_string: str | None = field(default=None, repr=False)
     address: str | None = None
     client_id: str | None = None
 
@@ -72,8 +72,8 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
     env = os.environ if environ is None else environ
     return Config(
         service_bus=_service_bus(env),
-        tables=_tables(env),
-        table=_table_name(env),
+        tables=read_tables(env),
+        table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, 256),
         queues=read_queues(env),
         source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
@@ -106,7 +106,12 @@ def _service_bus(env: Mapping[str, str]) -> Endpoint:
     )
 
 
-def _tables(env: Mapping[str, str]) -> Endpoint:
+def read_tables(env: Mapping[str, str]) -> Endpoint:
+    """Return where the state store is.
+
+    Raises:
+        SettingError: the setting is missing.
+    """
     address = env.get("SAS_TABLES__endpoint")
     if address:
         return Endpoint(address=address, client_id=env.get("SAS_TABLES__clientId"))
@@ -120,7 +125,12 @@ def _tables(env: Mapping[str, str]) -> Endpoint:
     return Endpoint(connection_string=text)
 
 
-def _table_name(env: Mapping[str, str]) -> str:
+def read_table_name(env: Mapping[str, str]) -> str:
+    """Return the name of the state store's table.
+
+    Raises:
+        SettingError: it cannot be a table's name.
+    """
     name = env.get("SAS_TABLE", "orders")
     if not (name.isascii() and name.isalnum() and name[0].isalpha() and 3 <= len(name) <= 63):
         raise SettingError(

@@ -98,8 +98,10 @@ class Rejections:
     async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
         """Put aside a message that no queue takes; it counts as sent and never blocks the order."""
         message = refused.undelivered
-        if message.queue in {self._to.queues.rejected, self._to.queues.alerts}:
-            log.error("%s takes no messages: %s; lost: %r", message.queue, refused, message.body)
+        if message.queue == self._to.queues.rejected:
+            raise refused  # there is nowhere left to keep it: the trigger comes again
+        if message.queue == self._to.queues.alerts:
+            log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
             return
         rejection = Rejection(
             body=message.body,

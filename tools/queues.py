@@ -1,0 +1,117 @@
+"""Keeps the one list of queues and what is made of it: ``python -m tools.queues``.
+
+python -m tools.queues                         rewrite infra/emulator/Config.json from the list
+python -m tools.queues --agents hotel airline  these are the agents now
+python -m tools.queues --applications desk     these are the applications now
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.infra_queues import (
+    EMULATOR_TTL_MAX_S,
+    EMULATOR_WINDOW_MAX_S,
+    all_queues,
+    applications,
+    read_list,
+    seconds,
+)
+
+INFRA = Path(__file__).parents[1] / "infra"
+QUEUES_MAX = 50
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def set_agents(listed: dict[str, Any], agents: list[str]) -> None:
+    """Make these the agents: their request queues, and who may send and receive there."""
+    old = {queue["name"] for queue in listed["queues"] if queue["kind"] == "request"}
+    names = [f"agent-{agent}" for agent in agents]
+    place = next(n for n, queue in enumerate(listed["queues"]) if queue["name"] in old)
+    kept = [queue for queue in listed["queues"] if queue["name"] not in old]
+    made = [{"name": name, "kind": "request"} for name in names]
+    listed["queues"] = [*kept[:place], *made, *kept[place:]]
+    for granted in listed["access"].values():
+        if old & set(granted):
+            place = next(n for n, name in enumerate(granted) if name in old)
+            others = [name for name in granted if name not in old]
+            granted[:] = [*others[:place], *names, *others[place:]]
+
+
+def set_applications(parameters: dict[str, Any], names: list[str]) -> None:
+    """Make these the applications, each with the setting that names its principal."""
+    parameters["parameters"]["applications"]["value"] = [
+        {
+            "name": name,
+            "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}}}",
+        }
+        for name in names
+    ]
+
+
+def emulator_config(listed: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the emulator's Config.json: the same queues, cut to its narrower bounds."""
+    queues = [
+        {"Name": name, "Properties": _emulated(properties)}
+        for name, properties in all_queues(listed, names).items()
+    ]
+    if len(queues) > QUEUES_MAX:
+        raise ValueError(f"{len(queues)} queues: the emulator takes {QUEUES_MAX}")
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": []}
+    return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
+
+
+def _emulated(properties: dict[str, Any]) -> dict[str, Any]:
+    ttl = min(seconds(properties["defaultMessageTimeToLive"]), EMULATOR_TTL_MAX_S)
+    window = min(seconds(properties["duplicateDetectionHistoryTimeWindow"]), EMULATOR_WINDOW_MAX_S)
+    return {
+        "DeadLetteringOnMessageExpiration": properties["deadLetteringOnMessageExpiration"],
+        "DefaultMessageTimeToLive": _duration(ttl),
+        "DuplicateDetectionHistoryTimeWindow": _duration(window),
+        "ForwardDeadLetteredMessagesTo": properties.get("forwardDeadLetteredMessagesTo", ""),
+        "ForwardTo": "",
+        "LockDuration": properties["lockDuration"],
+        "MaxDeliveryCount": properties["maxDeliveryCount"],
+        "RequiresDuplicateDetection": properties["requiresDuplicateDetection"],
+        "RequiresSession": properties["requiresSession"],
+    }
+
+
+def _duration(total: int) -> str:
+    hours, minutes = divmod(total // 60, 60)
+    return f"PT{hours}H" if hours and not minutes else f"PT{total // 60}M"
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"wrote {path.relative_to(INFRA.parent)}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Rewrite what is asked for, and always the emulator's file."""
+    parser = argparse.ArgumentParser(prog="python -m tools.queues", description=__doc__)
+    parser.add_argument("--agents", nargs="+", metavar="NAME", help="the agents, all of them")
+    parser.add_argument("--applications", nargs="+", metavar="NAME", help="all applications")
+    options = parser.parse_args(argv)
+    for name in [*(options.agents or []), *(options.applications or [])]:
+        if not _NAME.fullmatch(name):
+            parser.error(f"{name!r}: use lower-case letters, digits and - between them")
+    listed = read_list(INFRA)
+    if options.agents:
+        set_agents(listed, options.agents)
+        _write(INFRA / "queues.json", listed)
+    if options.applications:
+        parameters = json.loads((INFRA / "main.parameters.json").read_text(encoding="utf-8"))
+        set_applications(parameters, options.applications)
+        _write(INFRA / "main.parameters.json", parameters)
+    _write(INFRA / "emulator" / "Config.json", emulator_config(listed, applications(INFRA)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
