@@ -16,7 +16,7 @@ from sas.domain import commands
 from sas.domain.decisions import Decision
 from sas.domain.ids import key_time
 from sas.domain.messages import AlertKind, Command, Verb
-from sas.domain.model import Order
+from sas.domain.model import Direction, Order, StepState
 from sas.ports import Business
 
 
@@ -81,7 +81,24 @@ def _stale(order: Order, command: Command) -> str:
 def _unfit(order: Order, command: Command) -> str:
     if order.rejected:
         return "it was rejected, and nothing of it was begun: submit it again"
-    names = [step.name for step in order.steps]
-    if command.step is not None and command.step not in names:
-        return f"it has no step {command.step!r}, only {', '.join(names)}"
+    by_name = {step.name: step for step in order.steps}
+    if command.step is not None and command.step not in by_name:
+        return f"it has no step {command.step!r}, only {', '.join(by_name)}"
+    if command.verb not in {Verb.RESUBMIT, Verb.SKIP}:
+        meant = command.step is not None or command.input is not None
+        return "it is about the whole order: name no step, and give no input" if meant else ""
+    if command.step is not None and by_name[command.step].process_state is not StepState.ERROR:
+        state = by_name[command.step].process_state.value
+        return f"its step {command.step} is {state}, and only a step in Error can be put to it"
+    return _unfit_input(order, command) if command.input is not None else ""
+
+
+def _unfit_input(order: Order, command: Command) -> str:
+    """An input is for one failed step, and for its do: nothing else would ever read it."""
+    failed = [step for step in order.steps if step.process_state is StepState.ERROR]
+    if command.step is None and len(failed) > 1:
+        names = ", ".join(step.name for step in failed)
+        return f"its steps {names} are in Error: say which of them the input is for"
+    if order.direction is Direction.UNDO:
+        return "it is being undone, and an undo takes no input"
     return ""
