@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
-from sas.codec.strict import MalformedError, convert, parse
+from sas.codec.strict import DEPTH_MAX, MalformedError, check_depth, convert, parse
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Reply, Verb
 from sas.domain.model import Direction, Fault
@@ -19,6 +19,9 @@ RESULT_BYTES_MAX = 48 * 1024
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
+
+INPUT_DEPTH_MAX = DEPTH_MAX - 2
+"""How deep a command's input may nest: as a result it travels on two levels down."""
 
 
 Part = msgspec.Raw | UnsetType
@@ -168,6 +171,7 @@ def to_command(message: CommandMessage) -> Command:
         raise MalformedError(
             "too-large", f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
         )
+    check_depth(edited or "", INPUT_DEPTH_MAX)
     return Command(
         message.id,
         message.order_id,
