@@ -1,0 +1,288 @@
+"""The operator's hand: resubmit, skip, undo, cancel and acknowledge, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from sas.domain import commands
+from sas.domain.messages import Alert, Command, Notice, Notify, Outcome, Request, Verb, Wake
+from sas.domain.model import Direction, Fault, UndoRecord
+from sas.domain.workflow import OnFailure
+from tests.unit.domain_cases import Story, story
+
+SOLD_OUT = Fault("sold-out", "there is none left")
+EDITED = '{"amount":1}'
+
+
+def claimed(shape: str = "one", **policy: object) -> Story:
+    order = story(shape, **policy)
+    order.claim()
+    return order
+
+
+def undo_failed(shape: str = "two in a row") -> Story:
+    """Return an order of which the undo of its last step was refused."""
+    order = claimed(shape)
+    for step in order.order.steps:
+        order.done(step.name)
+    order.undo()
+    order.claim()
+    return order.refused(order.order.steps[-1].name, Fault("gone", "the parcel has left"))
+
+
+# Resubmit with an edited input
+
+
+def test_an_edited_input_of_a_refused_step_has_a_key_of_its_own() -> None:
+    order = claimed().refused("a", SOLD_OUT)
+    assert order.resubmit(edited=EDITED)
+    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 1)
+    order.claim()
+    assert order.step("a").generation == 1
+    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
+
+
+def test_an_edited_input_of_a_step_that_timed_out_meets_its_effect_under_the_old_key() -> None:
+    order = claimed(failures_max=0).expired("a")
+    assert order.resubmit(edited=EDITED)
+    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+
+
+def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() -> None:
+    order = claimed(failures_max=1).expired("a")
+    order.claim()
+    order.refused("a", SOLD_OUT)
+    order.resubmit(edited=EDITED)
+    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+
+
+def test_every_refused_edit_has_a_new_key_and_a_plain_resubmission_keeps_edit_and_key() -> None:
+    order = claimed()
+    for generation in (1, 2):
+        order.refused("a")
+        order.resubmit(edited=f'{{"amount":{generation}}}')
+        order.claim()
+        assert order.step("a").generation == generation
+    order.refused("a")
+    order.resubmit()
+    assert (order.step("a").edited, order.step("a").generation) == ('{"amount":2}', 2)
+
+
+def test_the_undo_of_an_edited_step_names_the_last_of_its_generations() -> None:
+    order = claimed().refused("a")
+    order.resubmit(edited=EDITED)
+    order.claim()
+    order.undo()
+    order.claim()
+    (request,) = (m for m in order.sent if isinstance(m, Request))
+    assert (request.direction.value, request.generation) == ("undo", 1)
+
+
+def test_of_two_failed_steps_only_the_one_named_is_resubmitted() -> None:
+    order = claimed("two beside each other").refused("a").refused("b")
+    assert order.resubmit("b", edited=EDITED)
+    assert order.states == ["Error", "Pending"]
+    assert [step.edited for step in order.order.steps] == [None, EDITED]
+    assert not order.claim(), "no step starts while another is in Error"
+    order.resubmit()
+    order.claim()
+    assert order.requests == [("a", "do", 2), ("b", "do", 2)]
+
+
+@pytest.mark.parametrize("name", ["a", "nowhere"])
+def test_a_step_that_is_not_in_error_is_neither_resubmitted_nor_skipped(name: str) -> None:
+    order = claimed("two in a row").done("a").refused("b")
+    before = order.order
+    assert not order.resubmit(name)
+    assert not order.skip(name)
+    assert order.order == before
+
+
+# Skip
+
+
+def test_a_skipped_step_counts_as_processed_with_the_result_that_the_operator_gave() -> None:
+    order = claimed("two in a row").refused("a", SOLD_OUT)
+    assert order.skip(result='{"reserved":7}')
+    step = order.step("a")
+    assert (order.states, step.result, step.error) == (
+        ["Processed", "Pending"],
+        '{"reserved":7}',
+        None,
+    )
+    assert order.sent == (Wake(),)
+    order.claim()
+    assert order.requests == [("b", "do", 1)]
+
+
+def test_a_step_skipped_without_a_result_has_none() -> None:
+    order = claimed().refused("a")
+    order.skip()
+    assert order.step("a").result == "null"
+
+
+def test_skipping_the_last_step_completes_the_order_and_says_so_and_nothing_of_the_step() -> None:
+    order = claimed().refused("a")
+    order.skip()
+    assert order.sent == (Notify(Notice.COMPLETED),)
+    assert (order.state, order.order.complete_by) == ("Processed", None)
+
+
+def test_a_skipped_step_is_undone_with_the_rest_because_it_may_have_had_its_effect() -> None:
+    order = claimed().refused("a")
+    order.skip()
+    order.undo()
+    assert order.states == ["Compensating"]
+
+
+def test_a_skipped_undo_is_undone_by_hand_and_what_came_before_it_is_undone_next() -> None:
+    order = undo_failed()
+    assert (order.state, order.ledger) == ("Error", ["undoing", "undo failed"])
+    assert order.skip()
+    assert (order.states, order.ledger) == (
+        ["Compensating", "Compensated"],
+        ["undoing", "undone by hand"],
+    )
+    assert order.sent == (Wake(),)
+    order.claim()
+    assert order.done("a").notices == ["undone"]
+    assert order.ledger == ["undone", "undone by hand"]
+
+
+def test_skipping_the_last_undo_ends_the_order_and_says_so() -> None:
+    order = undo_failed("one")
+    assert order.skip("a")
+    assert (order.state, order.notices) == ("Compensated", ["undone"])
+
+
+# The ledger
+
+
+def test_the_ledger_tells_what_is_and_what_is_not_undone() -> None:
+    order = claimed("three in a row", without_undo=frozenset("b"))
+    assert order.ledger == [None, None, None]
+    order.done("a", "b").undo()
+    assert order.ledger == ["undoing", "not needed", "undoing"]
+    order.claim()
+    order.done("c")
+    assert order.ledger == ["undoing", "not needed", "undone"]
+    order.refused("a", Fault("no", "the shop is closed"))
+    (alert,) = (m.text for m in order.sent if isinstance(m, Alert))
+    assert "a: undo failed, b: not needed, c: undone." in alert
+    order.resubmit()
+    assert order.ledger[0] == "undoing"
+
+
+def test_every_line_of_the_ledger_has_words_of_its_own() -> None:
+    assert len({record.value for record in UndoRecord}) == len(UndoRecord) == 5
+
+
+# Cancel
+
+
+def test_a_cancelled_order_waits_for_what_is_out_and_undoes_the_rest_at_once() -> None:
+    order = claimed("two beside each other").done("a")
+    due = order.step("b").complete_by
+    assert order.cancel()
+    assert (order.states, order.undoing) == (["Compensating", "Processing"], True)
+    assert (order.step("b").complete_by, order.step("b").locked_by) == (due, "scheduler-1")
+    assert order.sent == (Wake(),)
+    order.claim()
+    assert order.requests == [("a", "undo", 2)]
+    order.done("a")
+    assert order.answer(order.reply("b", direction=Direction.DO))
+    assert (order.states[1], order.step("b").result) == ("Compensating", '"ok"')
+    assert order.requests == [("b", "undo", 2)]
+    assert order.done("b").notices == ["undone"]
+
+
+@pytest.mark.parametrize("policy", list(OnFailure))
+def test_what_was_out_at_the_cancel_and_expires_is_undone_and_not_tried_again(
+    policy: OnFailure,
+) -> None:
+    order = claimed("two in a row", failures_max=3, on_failure=policy)
+    order.cancel()
+    assert order.states == ["Processing", "Compensated"]
+    order.expired("a")
+    assert (order.states[0], order.step("a").failure_count) == ("Compensating", 0)
+    assert (order.woken, order.notices, order.alerts) == (True, [], [])
+
+
+def test_what_was_out_at_the_cancel_and_is_refused_is_no_failure_but_is_undone() -> None:
+    order = claimed()
+    order.cancel()
+    assert order.answer(
+        order.reply("a", direction=Direction.DO, outcome=Outcome.REFUSED, result=None)
+    )
+    assert (order.states, order.notices, order.alerts) == (["Compensating"], [], [])
+
+
+def test_an_order_in_error_is_cancelled_and_one_that_never_began_is_compensated_at_once() -> None:
+    order = claimed("two in a row").done("a").refused("b")
+    assert order.cancel()
+    assert order.states == ["Compensating", "Compensating"]
+    fresh = story("two in a row")
+    assert fresh.cancel()
+    assert (fresh.state, fresh.notices) == ("Compensated", ["undone"])
+
+
+def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone() -> None:
+    order = claimed()
+    assert order.cancel()
+    assert not order.cancel()
+    assert not order.undo()
+    done = claimed().done("a")
+    assert not done.cancel()
+    done.undo()
+    assert not done.cancel()
+
+
+# Acknowledge
+
+
+def test_an_acknowledgement_says_who_has_seen_the_error_and_is_gone_when_the_order_leaves_it() -> (
+    None
+):
+    order = claimed().refused("a")
+    settled = order.order.settled_at
+    order.later(60)
+    assert order.acknowledge("ann")
+    assert (order.order.acknowledged_by, order.state, order.sent) == ("ann", "Error", ())
+    assert order.order.settled_at == settled
+    order.resubmit()
+    assert order.order.acknowledged_by is None
+
+
+def test_an_acknowledgement_stays_while_another_step_of_the_order_in_error_moves() -> None:
+    order = claimed("two beside each other").refused("a")
+    order.acknowledge("ann")
+    order.done("b")
+    assert (order.state, order.order.acknowledged_by) == ("Error", "ann")
+    order.acknowledge("ben")
+    assert order.order.acknowledged_by == "ben"
+
+
+@pytest.mark.parametrize("until", ["pending", "processing", "processed"])
+def test_only_an_order_in_error_needs_to_be_acknowledged(until: str) -> None:
+    order = story("one")
+    if until != "pending":
+        order.claim()
+    if until == "processed":
+        order.done("a")
+    assert not order.acknowledge()
+
+
+# All of them
+
+
+def test_every_verb_is_decided_and_says_when_it_is_not() -> None:
+    assert set(commands.WHEN) == set(Verb)
+    settled = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
+    words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
+    for verb, word in words.items():
+        order = claimed().refused("a")
+        command = Command("c", "order-1", verb, 3, "ann")
+        decision = commands.decide(order.order, command, order.rules, now=order.now)
+        assert decision is not None
+        assert decision.what == word
+        assert decision.acknowledged_by == ("ann" if verb is Verb.ACKNOWLEDGE else None)

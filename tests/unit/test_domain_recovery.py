@@ -1,0 +1,256 @@
+"""Patience: backoff, extended waits, the deadline of an order, and the undo that waits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sas.domain import transitions
+from sas.domain.changes import DeadlineDue, StepDue, due_rows
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Wake
+from sas.domain.model import Fault
+from sas.domain.undo import SKEW
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
+from tests.unit.domain_cases import SECOND, T0, Story, story
+
+BACKOFF = Backoff(10 * SECOND, factor=3, most=60 * SECOND)
+HOUR = timedelta(hours=1)
+LIMIT = timedelta(minutes=5)
+DAY = timedelta(days=1)
+
+
+def claimed(shape: str = "one", **policy: object) -> Story:
+    order = story(shape, **policy)
+    order.claim()
+    return order
+
+
+# Backoff
+
+
+def test_a_step_that_timed_out_rests_before_it_is_tried_again_and_longer_each_time() -> None:
+    order = claimed(failures_max=4, backoff=BACKOFF)
+    for rest in (10, 30, 60, 60):
+        order.expired("a")
+        step = order.step("a")
+        assert (step.process_state.value, step.hold, order.sent) == ("Pending", True, ())
+        assert step.complete_by == order.now + rest * SECOND
+        order.expired("a")
+        assert (order.step("a").hold, order.woken) == (False, True)
+        assert order.claim()
+
+
+def test_a_stray_wake_does_not_end_a_rest() -> None:
+    order = claimed(backoff=BACKOFF).expired("a")
+    assert not order.later(9.9).claim()
+    assert not order.expire("a")
+    assert order.later(0.1).expire("a")
+    assert order.claim()
+
+
+def test_an_undo_that_timed_out_rests_as_well() -> None:
+    order = claimed(backoff=BACKOFF).done("a")
+    order.undo()
+    order.claim()
+    order.expired("a")
+    assert (order.states, order.step("a").hold) == (["Compensating"], True)
+    assert order.step("a").complete_by == order.now + 10 * SECOND
+    assert not order.claim()
+    order.expired("a")
+    assert order.claim()
+    assert order.requests == [("a", "undo", 3)]
+
+
+def test_a_rest_of_one_step_does_not_hold_back_another() -> None:
+    order = claimed("two beside each other", backoff=BACKOFF).expired("a")
+    order.expired("b").expired("a")
+    assert order.step("b").hold
+    order.claim()
+    assert order.requests == [("a", "do", 2)]
+
+
+def test_without_a_backoff_a_step_is_tried_again_at_once() -> None:
+    order = claimed().expired("a")
+    assert (order.step("a").hold, order.woken) == (False, True)
+    assert order.claim()
+
+
+# Extended waits
+
+
+def test_past_the_threshold_a_step_waits_for_long_and_the_operator_is_told() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
+    step, until = order.step("a"), order.now + HOUR
+    assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
+    assert (step.failure_count, step.waits, step.locked_by) == (1, 1, None)
+    text = (
+        f"step a timed out 1 times; it is tried again at {until.isoformat()}, "
+        "in the expectation that the fault is resolved by then."
+    )
+    assert order.sent == (Alert(AlertKind.WAITING, 0, text),)
+    assert due_rows(order.order) == {StepDue(until, "order-1", 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"), [(OnFailure.HOLD, "Error"), (OnFailure.UNDO, "Compensating")]
+)
+def test_after_the_last_extended_wait_the_policy_applies(policy: OnFailure, end: str) -> None:
+    wait = ExtendedWait(HOUR, times=2)
+    order = claimed(failures_max=1, extended_wait=wait, on_failure=policy)
+    attempts = 1
+    while order.expired("a").states == ["Pending"]:
+        if order.step("a").hold:
+            order.expired("a")
+        assert order.claim()
+        attempts += 1
+    assert (attempts, order.state, order.step("a").waits) == (4, end, 2)
+
+
+def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a").expired("a")
+    order.claim()
+    order.done("a")
+    assert (order.state, order.step("a").waits, order.step("a").failure_count) == (
+        "Processed",
+        0,
+        0,
+    )
+
+
+def test_a_refusal_for_good_is_not_waited_upon() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR))
+    assert order.refused("a").state == "Error"
+
+
+def test_a_resubmitted_step_has_all_its_waits_again() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a").expired("a")
+    order.claim()
+    assert order.expired("a").state == "Error"
+    order.resubmit()
+    order.claim()
+    assert order.expired("a").alerts == ["waiting"]
+
+
+def test_an_order_is_undone_out_of_an_extended_wait_at_once() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
+    assert order.undo()
+    assert (order.states, order.step("a").hold) == (["Compensating"], False)
+    assert order.claim()
+
+
+# The deadline of an order
+
+
+def test_an_order_has_a_due_row_at_its_deadline() -> None:
+    order = story("one", deadline=DAY)
+    assert order.order.deadline == T0 + DAY
+    assert DeadlineDue(T0 + DAY, "order-1") in due_rows(order.order)
+    assert due_rows(order.order) == {
+        DeadlineDue(T0 + DAY, "order-1"),
+        StepDue(T0 + order.rules.pickup, "order-1", 0, 0),
+    }
+
+
+def test_a_deadline_is_let_pass_to_the_moment() -> None:
+    order = story("one", deadline=DAY).later(DAY.total_seconds() - 0.001)
+    early = transitions.expire_deadline(order.order, order.rules, now=order.now)
+    assert early is None
+    assert order.overdue()
+
+
+@pytest.mark.parametrize("end", ["done", "undo", "cancel"])
+def test_the_deadline_row_is_gone_once_the_order_is_processed_or_being_undone(end: str) -> None:
+    order = claimed(deadline=DAY)
+    ends = {"done": lambda: order.done("a"), "undo": order.undo, "cancel": order.cancel}
+    assert ends[end]()
+    assert order.order.deadline is None
+    assert not any(isinstance(row, DeadlineDue) for row in due_rows(order.order))
+    assert not order.later(DAY.total_seconds()).overdue()
+
+
+def test_an_overdue_order_that_holds_goes_on_with_an_alert_once() -> None:
+    order = claimed("two in a row", deadline=10 * SECOND)
+    before = order.order.steps
+    assert order.overdue()
+    text = (
+        f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()}) and goes on. "
+        "Undo or cancel it if need be."
+    )
+    assert order.sent == (Alert(AlertKind.OVERDUE, None, text),)
+    assert order.order.steps == before
+    assert not order.later(3600).overdue()
+    assert order.done("a", "b").state == "Processed"
+
+
+def test_an_overdue_order_that_undoes_is_undone_and_the_application_told_why() -> None:
+    order = claimed("two in a row", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
+    assert order.overdue()
+    text = f"the order is past its deadline ({(T0 + 10 * SECOND).isoformat()})"
+    assert order.sent == (
+        Wake(),
+        Notify(Notice.FAILED, None, Fault("overdue", text), undoing=True),
+    )
+    assert order.states == ["Compensating", "Compensated"]
+    assert order.order.deadline is None
+
+
+def test_an_overdue_order_that_never_began_is_compensated_and_told_so() -> None:
+    order = story("one", deadline=10 * SECOND, on_failure=OnFailure.UNDO)
+    assert order.overdue()
+    assert (order.state, order.notices) == ("Compensated", ["failed", "undone"])
+
+
+def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> None:
+    order = claimed(deadline=10 * SECOND)
+    early = transitions.postpone_deadline(order.order, "why", now=order.now)
+    assert early is None
+    order.later(10)
+    decision = transitions.postpone_deadline(order.order, "no version 7", now=order.now)
+    assert order.apply(decision)
+    assert order.alerts == ["overdue"]
+    assert order.order.deadline is None
+    assert transitions.postpone_deadline(order.order, "why", now=order.now) is None
+
+
+# The undo of a remote without tombstones
+
+
+def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
+    order = claimed(call_limit=LIMIT)
+    called_until = order.step("a").complete_by
+    assert called_until is not None
+    order.later(5).undo()
+    step = order.step("a")
+    assert (step.hold, step.complete_by) == (True, called_until + SKEW + LIMIT)
+    assert not order.claim()
+    assert not order.later(300).expire("a")
+    order.expired("a")
+    assert order.now == called_until + SKEW + LIMIT
+    assert order.claim()
+    assert order.requests == [("a", "undo", 2)]
+
+
+def test_an_undo_waits_for_the_last_of_several_calls() -> None:
+    order = claimed(call_limit=LIMIT, failures_max=3).expired("a")
+    order.claim()
+    order.later(1).undo()
+    assert order.step("a").complete_by == T0 + 120 * SECOND + SKEW + LIMIT
+
+
+def test_an_undo_need_not_wait_where_no_call_can_land_any_more() -> None:
+    order = claimed(call_limit=LIMIT).done("a").later(3600)
+    order.undo()
+    assert order.step("a").hold is False
+    assert order.claim()
+
+
+def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
+    order = claimed("two in a row", call_limit=LIMIT).later(3600).done("a")
+    order.undo()
+    assert [step.hold for step in order.order.steps] == [False, True]
+    assert not order.claim()
+    order.expired("b")
+    order.claim()
+    assert order.requests == [("b", "undo", 2)]
+    assert order.done("b").requests == [("a", "undo", 2)]
