@@ -2,7 +2,8 @@
 
 A verb's module gives ``SUMMARY``, ``DESCRIPTION``, ``add_arguments(parser)`` and
 ``run(arguments) -> int``, the exit code. What verbs share: ``connection`` (which namespace),
-``feed`` (input in the background), ``output`` (lines, progress).
+``storage`` (which table), ``feed`` (input in the background), ``output`` (lines, progress);
+what the operator's have in common: ``command``, ``finding``, ``intent``, ``page``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Protocol, cast
 
-from sas.cli.errors import INTERRUPTED, TROUBLE, USAGE, TroubleError, UsageError
+from sas.cli.errors import (
+    INTERRUPTED,
+    TROUBLE,
+    USAGE,
+    NotThereError,
+    TroubleError,
+    UsageError,
+)
 
-VERBS = ("submit",)
+VERBS = ("submit", "list", "show", "resubmit", "skip", "undo", "cancel", "acknowledge")
 EPILOG = f"""\
 exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \
-{TROUBLE} Service Bus did not answer or refused; {INTERRUPTED} interrupted"""
+{TROUBLE} Service Bus or Storage did not answer or refused; {INTERRUPTED} interrupted"""
 
 
 class Verb(Protocol):
@@ -45,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = cast("Verb", arguments.verb)
         code = verb.run(arguments)
         sys.stdout.flush()
-    except (UsageError, TroubleError) as wrong:
+    except (UsageError, NotThereError, TroubleError) as wrong:
         print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
         return wrong.exit_code
     except KeyboardInterrupt:
@@ -61,7 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
     parser = argparse.ArgumentParser(
         prog="sas",
-        description="Scheduler Agent Supervisor: submit orders and follow them to their end.",
+        description="Scheduler Agent Supervisor: submit orders and follow them to their end; "
+        "see what became of them, and lend a hand (docs/operating.md).",
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")

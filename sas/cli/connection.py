@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sas.cli.errors import UsageError
-from sas.config import CONNECTION, read_queues
+from sas.config import CONNECTION, Endpoint, read_queues
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
@@ -23,8 +23,8 @@ class Connection:
     queues: Queues
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that every verb has which speaks to Service Bus."""
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that every verb has which speaks to Service Bus."""
     parser.add_argument(
         "--connection",
         metavar="TEXT",
@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{CONNECTION}__fullyQualifiedNamespace). A key is better kept in the environment: "
         "arguments can be seen by others on the machine",
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a verb that is answered on an application's own queue."""
+    add_connection(parser)
     parser.add_argument(
         "--reply-queue",
         metavar="QUEUE",
@@ -58,6 +63,16 @@ def read(arguments: argparse.Namespace, env: Mapping[str, str]) -> Connection:
         raise UsageError(str(wrong)) from None
     text, namespace = _address(arguments.connection, env)
     return Connection(text, namespace, reply_queue, queues)
+
+
+def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
+    """Return the Service Bus that the arguments and the environment name.
+
+    Raises:
+        UsageError: nothing is said, or what is said cannot be.
+    """
+    text, namespace = _address(arguments.connection, env)
+    return Endpoint(connection_string=text, address=namespace)
 
 
 def _address(given: str | None, env: Mapping[str, str]) -> tuple[str | None, str | None]:

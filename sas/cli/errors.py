@@ -11,7 +11,13 @@ class UsageError(Exception):
     exit_code = USAGE
 
 
+class NotThereError(Exception):
+    """What was asked for is not there, or not in a state for it; nothing was changed."""
+
+    exit_code = 1
+
+
 class TroubleError(Exception):
-    """Service Bus did not answer or refused; the same command may work later."""
+    """Service Bus or Storage did not answer or refused; the same command may work later."""
 
     exit_code = TROUBLE

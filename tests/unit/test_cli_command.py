@@ -38,7 +38,7 @@ def test_the_command_tells_what_it_is(option: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main([option])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert ("submit" in said and "130 interrupted" in said) or said.startswith("sas 0.")
 
 

@@ -1,0 +1,264 @@
+"""What the verbs that change an order share: one order or many, shown, confirmed, sent, awaited."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sas.bounds import EDITED_UNITS_MAX, utf16_units
+from sas.cli import carrying, connection, finding, intent, output, page, show, storage
+from sas.cli.carrying import Asked, Ended
+from sas.cli.errors import NotThereError, UsageError
+from sas.cli.finding import Wanted
+from sas.cli.intent import Intent
+from sas.cli.list import add_selection, count
+from sas.codec.strict import MalformedError, parse
+from sas.config import Endpoint, read_queues
+from sas.domain.messages import Verb
+from sas.domain.model import Order
+from sas.domain.queues import Queues
+from sas.ports import StateStore
+
+OPERATOR = "SAS_OPERATOR"
+NAME_LENGTH_MAX = 100
+WAIT_S = 30.0
+_INPUT_IS = {
+    Verb.RESUBMIT: "what the step gets instead of the order",
+    Verb.SKIP: "what stands for the step's result",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a command needs to know."""
+
+    intent: Intent
+    where: storage.Storage
+    bus: Endpoint
+    queues: Queues
+    sure: bool
+    dry_run: bool
+    wait_s: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    """Add the arguments of a verb that changes orders."""
+    parser.add_argument("order_id", metavar="ORDER_ID", nargs="?", help="the order; or --state")
+    if verb in {Verb.RESUBMIT, Verb.SKIP}:
+        parser.add_argument("--step", metavar="NAME", help="this failed step alone")
+        parser.add_argument(
+            "--input",
+            metavar="JSON",
+            help="JSON, or @FILE: "
+            + (
+                "what the step gets instead of the order" if verb is Verb.RESUBMIT else "its result"
+            ),
+        )
+    parser.add_argument(
+        "--seq",
+        type=int,
+        metavar="N",
+        help="refuse if the order has changed since you saw it at this seq (default: as it is now)",
+    )
+    state = "running" if verb is Verb.CANCEL else "error"
+    many = parser.add_argument_group("many orders at once")
+    many.add_argument("--state", choices=[state], help="all that are so, as sas list shows them")
+    add_selection(many)  # type: ignore[arg-type]  # a group adds arguments as a parser does
+    many.add_argument("--limit", type=count, default=1000, help="at most (default: 1000)")
+    parser.add_argument(
+        "--by", metavar="NAME", help=f"who says so, for the journal (default: {OPERATOR}, or you)"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask before sending")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=WAIT_S,
+        metavar="SECONDS",
+        help=f"for the journal to show it (default: {WAIT_S:g})",
+    )
+    parser.add_argument("--no-wait", action="store_true", help="send and be gone")
+    connection.add_connection(parser)
+    storage.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace, verb: Verb) -> int:
+    """Put one order, or many, to a command; return the exit code."""
+    if (arguments.order_id is None) == (arguments.state is None):
+        raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if arguments.state is None and (arguments.workflow or arguments.fingerprint):
+        raise UsageError("--workflow and --fingerprint choose among many: they go with --state")
+    if arguments.state is not None and arguments.seq is not None:
+        raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
+    plan = Plan(
+        intent=_intent(arguments, verb),
+        where=storage.read(arguments, os.environ),
+        bus=connection.read_bus(arguments, os.environ),
+        queues=read_queues(os.environ),
+        sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
+        dry_run=arguments.dry_run,
+        wait_s=None if arguments.no_wait else arguments.wait,
+    )
+    if arguments.state is None:
+        return asyncio.run(_one(plan, arguments.order_id, arguments.seq))
+    wanted = Wanted(arguments.state, arguments.workflow, arguments.fingerprint, arguments.limit)
+    return asyncio.run(_many(plan, wanted))
+
+
+async def _one(plan: Plan, order_id: str, seq: int | None) -> int:
+    verb = plan.intent.verb
+    async with storage.opened(plan.where) as store:
+        order = await show.load(store, order_id)
+        if seq is not None and seq != order.seq:
+            why = await carrying.overtaken(store, order, seq)
+            raise NotThereError(output.one_line(f"nothing was sent: {why}"))
+        why_not = intent.refusal(order, plan.intent)
+        if why_not:
+            raise NotThereError(
+                output.one_line(f"{verb.value} of order {order_id} is not possible: {why_not}")
+            )
+        state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
+        would = intent.outlook(order, plan.intent)
+        output.say(output.one_line(f"{state}; {verb.value} would {would}"))
+        if plan.dry_run or not _confirmed(plan, f"{verb.value} order {order_id}"):
+            return 0 if plan.dry_run else 1
+        # To cancel, what matters is that it is under way, not how far it has come meanwhile.
+        seen = seq if verb is Verb.CANCEL else order.seq
+        (ended,) = await _carry_out(plan, store, [Asked(order_id, seen)])
+        return await _tell(plan, store, ended)
+
+
+async def _many(plan: Plan, wanted: Wanted) -> int:
+    verb = plan.intent.verb
+    async with storage.opened(plan.where) as store:
+        found = await finding.find(store, wanted)
+        possible = [order for order in found if not intent.refusal(order, plan.intent)]
+        _announce(plan, found, possible, wanted.limit)
+        if not possible or plan.dry_run:
+            return 0
+        if not _confirmed(plan, f"{verb.value} {page.orders(len(possible))}"):
+            return 1
+        asked = [Asked(o.order_id, None if verb is Verb.CANCEL else o.seq) for o in possible]
+        ended = await _carry_out(plan, store, asked)
+    return _tell_many(plan, ended)
+
+
+def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
+    verb = plan.intent.verb.value
+    more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
+    kinds = finding.grouped(possible)
+    output.say(f"{verb} of {page.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
+    if left := len(found) - len(possible):
+        output.say(f"{page.orders(left)} more cannot be put to it and are left alone")
+
+
+def _confirmed(plan: Plan, what: str) -> bool:
+    if plan.sure:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what}: say --yes where nobody can be asked. Nothing was sent.")
+    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201  # a command asks
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return True
+    output.complain("nothing was sent")
+    return False
+
+
+async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[Ended]:
+    async with carrying.opened(plan.bus) as bus:
+        await carrying.send(bus, asked, plan.intent, plan.queues)
+    if plan.wait_s is None:
+        return [Ended(one) for one in asked]
+    return await carrying.wait(store, asked, plan.queues, plan.wait_s)
+
+
+async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
+    """Say what became of one command; return the exit code."""
+    asked, entry = ended.asked, ended.entry
+    if plan.wait_s is None:
+        output.say(f"sent, as command {asked.command_id}")
+        return 0
+    if entry is not None and ended.carried_out:
+        order = await store.load(asked.order_id)
+        now = order.process_state.value if order else "gone"
+        output.say(output.one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
+        return 0
+    output.complain(output.one_line(f"sas: {_why_not(ended, plan.wait_s)}"))
+    return 1
+
+
+def _tell_many(plan: Plan, ended: list[Ended]) -> int:
+    """Say what became of many commands; return the exit code."""
+    if plan.wait_s is None:
+        output.say(f"sent: {len(ended):,}")
+        return 0
+    done = sum(one.carried_out for one in ended)
+    output.say(f"asked {len(ended):,}, carried out {done:,}")
+    failed = [one for one in ended if not one.carried_out]
+    for one in failed[:10]:
+        why = _why_not(one, plan.wait_s)
+        output.complain(output.one_line(f"sas: order {one.asked.order_id}: {why}"))
+    if len(failed) > 10:
+        output.complain(f"sas: and {len(failed) - 10:,} more")
+    return 1 if failed else 0
+
+
+def _why_not(ended: Ended, wait_s: float) -> str:
+    if ended.entry is not None:
+        return "the command was dead-lettered: see operator-alerts and the function app's log"
+    if ended.refused:
+        return f"not carried out: {ended.refused}. Look at it again."
+    return (
+        f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
+        f"operator-alerts for refused/{ended.asked.command_id}; it may still be carried out"
+    )
+
+
+def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
+    by = arguments.by or os.environ.get(OPERATOR) or _whoever()
+    if len(by) > NAME_LENGTH_MAX:
+        raise UsageError(f"--by has {len(by)} characters: at most {NAME_LENGTH_MAX} are kept")
+    has_more = verb in {Verb.RESUBMIT, Verb.SKIP}
+    given = _input(arguments.input) if has_more and arguments.input is not None else None
+    return Intent(verb, by, arguments.step if has_more else None, given)
+
+
+def _input(text: str) -> str:
+    """Return what --input says, as JSON text."""
+    if text.startswith("@"):
+        try:
+            body = Path(text[1:]).read_bytes()
+        except OSError as wrong:
+            raise UsageError(f"cannot read {text[1:]}: {wrong.strerror}") from None
+    else:
+        body = text.encode("utf-8", "surrogateescape")
+    try:
+        parse(body)
+    except MalformedError as wrong:
+        raise UsageError(f"--input: {wrong}") from None
+    made = body.decode().strip()
+    if utf16_units(made) > EDITED_UNITS_MAX:
+        raise UsageError(f"--input has over {EDITED_UNITS_MAX:,} characters: give less")
+    return made
+
+
+def _whoever() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise UsageError(f"nobody is signed in here: give --by NAME or set {OPERATOR}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r}: give seconds, more than 0, at most a day")
+    return value

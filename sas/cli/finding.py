@@ -1,0 +1,153 @@
+"""Which orders a command is about: found by index rows, loaded only where they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sas.cli.errors import UsageError
+from sas.domain.model import Order, OrderState, StepState
+from sas.ports import StateStore, Summary
+
+BATCH = 200
+AT_ONCE = 8
+FOREVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+UNDER_WAY_MAX = 1_000_000
+"""Due rows read of one shard at most."""
+
+STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
+_FINISHED = {
+    "processed": frozenset({OrderState.PROCESSED}),
+    "compensated": frozenset({OrderState.COMPENSATED}),
+    "rejected": frozenset({OrderState.REJECTED}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for. ``limit`` bounds what is found; ``since`` when it came to where it is."""
+
+    state: str
+    workflow: str | None = None
+    fingerprint: str | None = None
+    limit: int = 50
+    since: datetime | None = None
+
+
+def fingerprints(order: Order) -> list[str]:
+    """Return ``step/code`` for every failed step: the same for orders that failed alike."""
+    failed = (step for step in order.steps if step.process_state is StepState.ERROR)
+    return [f"{step.name}/{step.error.code if step.error else 'unknown'}" for step in failed]
+
+
+def grouped(orders: Iterable[Order]) -> str:
+    """Return how many orders there are of each fingerprint, most frequent first."""
+    counts = Counter(one for order in orders for one in fingerprints(order))
+    return ", ".join(f"{count:,} {name}" for name, count in counts.most_common(10))
+
+
+async def find(store: StateStore, wanted: Wanted) -> list[Order]:
+    """Return orders in Error or under way, loaded, the oldest first."""
+    found: list[Order] = []
+    async for ids in _candidates(store, wanted):
+        for order in await load_all(store, ids):
+            if _fits(order, wanted) and len(found) < wanted.limit:
+                found.append(order)
+        if len(found) >= wanted.limit:
+            break
+    return found
+
+
+async def find_finished(store: StateStore, wanted: Wanted) -> list[Summary]:
+    """Return finished orders as their index rows tell of them, the oldest first."""
+    states = _FINISHED.get(wanted.state)
+    found: list[Summary] = []
+    async for batch in _summaries(store, in_error=False, since=wanted.since):
+        found += [
+            summary
+            for summary in batch
+            if (states is None or summary.process_state in states)
+            and wanted.workflow in {None, summary.workflow}
+        ]
+        if len(found) >= wanted.limit:
+            break
+    return found[: wanted.limit]
+
+
+async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
+    """Return the orders of these ids that are there, a few requests at a time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def load(order_id: str) -> Order | None:
+        async with gate:
+            return await store.load(order_id)
+
+    loaded = await asyncio.gather(*(load(order_id) for order_id in ids))
+    return [order for order in loaded if order is not None]
+
+
+async def under_way(store: StateStore) -> list[str]:
+    """Return the ids of all orders with a step whose turn it is: each has a due row."""
+    ids: dict[str, None] = {}
+    for shard in store.shards:
+        rows = await store.due(shard, FOREVER, UNDER_WAY_MAX)
+        ids.update((row.order_id, None) for row in rows)
+    return list(ids)
+
+
+def moment(text: str) -> datetime:
+    """Return the moment that an argument names, UTC unless it says otherwise.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text[:40]!r} is no moment: give one like 2026-11-21 or 2026-11-21T03:00"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _fits(order: Order, wanted: Wanted) -> bool:
+    in_error = order.process_state is OrderState.ERROR
+    right_state = in_error if wanted.state == "error" else not _settled(order)
+    return (
+        right_state
+        and wanted.workflow in {None, order.details.workflow}
+        and (wanted.fingerprint is None or wanted.fingerprint in fingerprints(order))
+    )
+
+
+def _settled(order: Order) -> bool:
+    return order.rejected or order.settled_at is not None
+
+
+async def _candidates(store: StateStore, wanted: Wanted) -> AsyncIterator[list[str]]:
+    if wanted.state == "running":
+        ids = await under_way(store)
+        for start in range(0, len(ids), BATCH):
+            yield ids[start : start + BATCH]
+        return
+    async for batch in _summaries(store, in_error=True, since=wanted.since):
+        yield [s.order_id for s in batch if wanted.workflow in {None, s.workflow}]
+
+
+async def _summaries(
+    store: StateStore, *, in_error: bool, since: datetime | None
+) -> AsyncIterator[list[Summary]]:
+    """Yield all summaries in batches: each begins at the last moment of the one before."""
+    asked = store.attention if in_error else store.finished
+    seen: set[tuple[datetime, str]] = set()
+    while True:
+        batch = await asked(BATCH + len(seen), since=since)
+        fresh = [one for one in batch if (one.at, one.order_id) not in seen]
+        if not fresh:
+            return
+        yield fresh
+        since = fresh[-1].at
+        seen = {(one.at, one.order_id) for one in batch if one.at == since}

@@ -1,0 +1,249 @@
+"""The operator's command, as it is typed, against a running system: broker, host, Azurite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from samples.remote_services import Faults
+from tests.contract import cases
+from tests.functions_rig import ROOT, Rig, body_of, rig, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
+    """Run the command in a process of its own, as somebody who is not the app."""
+    settings = {name: made.settings[name] for name in ("ServiceBus", "SAS_TABLE")}
+    settings["SAS_TABLES"] = made.azurite.connection_string
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SAS_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sas.cli", *arguments),
+        cwd=ROOT,
+        env=kept | settings | {"SAS_OPERATOR": "ann"} | environ,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert "Traceback" not in err.decode(), err.decode()
+    assert process.returncode is not None
+    return Said(process.returncode, out.decode(), err.decode())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def alone() -> AsyncIterator[Rig]:
+    """Everything but the functions: what is sent stays where it is."""
+    async with rig() as running:
+        yield running
+        running.nothing_lost()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made(alone: Rig) -> AsyncIterator[Rig]:
+    async with alone.host():
+        yield alone
+
+
+async def test_a_command_that_nobody_carries_out_is_said_to_be_open(alone: Rig) -> None:
+    order = await alone.store.commit(cases.submitted("W-1"))
+    seen = await alone.store.commit(cases.claimed(order))
+
+    waited = await sas(alone, "undo", "W-1", "--yes", "--wait", "0.5")
+    assert waited.code == 1
+    assert "not carried out within 0.5 s: check that the function app runs" in waited.err
+    (sent,) = [json.loads(body_of(one)) for one in await alone.receive("scheduler")]
+    assert f"refused/{sent['id']}" in waited.err
+    assert sent == {
+        "v": 1,
+        "kind": "command",
+        "id": sent["id"],
+        "order_id": "W-1",
+        "verb": "undo",
+        "by": "ann",
+        "seq": seen.seq,
+    }
+
+
+async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone: Rig) -> None:
+    order = await alone.store.commit(cases.submitted("T-1"))
+    undoing = asyncio.create_task(sas(alone, "undo", "T-1", "--yes", "--wait", "30"))
+    await until(lambda: _waits(alone), "the command is sent")
+    await alone.store.commit(cases.claimed(order))
+    overtaken = await undoing
+    assert overtaken.code == 1
+    assert "you saw seq 1 and it is at 2 (Processing); since then: 2 claimed by" in overtaken.err
+    await alone.receive("scheduler")
+
+
+async def _waits(alone: Rig) -> bool:
+    return alone.broker.counts("scheduler").active > 0
+
+
+async def test_where_the_bus_does_not_answer_the_exit_code_says_try_again(alone: Rig) -> None:
+    silent = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
+    silent += "UseDevelopmentEmulator=true;"
+    failed = await sas(alone, "undo", "W-1", "--yes", ServiceBus=silent)
+    assert failed.code == 3
+    assert "0 of 1 commands were sent before it" in failed.err
+
+
+async def refused_at(made: Rig, remote: str, *order_ids: str) -> None:
+    """Have orders that are held for an operator fail at a remote service, then let it recover."""
+    made.remote.set_faults(Faults(permanent=1.0), remote)
+    for order_id in order_ids:
+        await made.submit(order_id, workflow="order-with-care")
+    for order_id in order_ids:
+        await made.ends(order_id, "Error")
+    await made.quiet()
+    made.remote.set_faults(Faults())
+
+
+async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made: Rig) -> None:
+    await refused_at(made, "payment", "R-1")
+
+    listed = await sas(made, "list")
+    assert listed.code == 0
+    assert "R-1" in listed.out
+    assert "take-payment/" in listed.out
+    assert listed.out.splitlines()[-1].startswith("1 order in Error: 1 take-payment/")
+
+    shown = await sas(made, "show", "R-1")
+    assert shown.out.startswith("order R-1  Error  (seq ")
+    assert "-> alert step-failed: " in shown.out
+    assert shown.out.splitlines()[-1].startswith("next: put right what the error of take-payment")
+
+    resubmitted = await sas(made, "resubmit", "R-1", "--yes")
+    assert (resubmitted.code, resubmitted.err) == (0, "")
+    assert "resubmit would run again: take-payment (" in resubmitted.out
+    assert ", resubmitted; the order is " in resubmitted.out
+
+    assert await made.ends("R-1", "Processed") == "Processed"
+    record = json.loads((await sas(made, "show", "R-1", "--json")).out)
+    assert record["ProcessState"] == "Processed"
+    by = {entry["What"]: entry["By"] for entry in record["Journal"]}
+    assert by["resubmitted"] == "operator ann"
+    assert "Payload" not in record
+    assert made.remote.ledger("payment")["doubled"] == []
+
+
+async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made: Rig) -> None:
+    await refused_at(made, "payment", "S-1")
+    seen = (await made.order("S-1")).seq
+    assert (await sas(made, "acknowledge", "S-1", "--by", "bob")).code == 0
+
+    stale = await sas(made, "resubmit", "S-1", "--seq", str(seen), "--yes")
+    assert (stale.code, stale.out) == (1, "")
+    assert f"you saw seq {seen} and it is at {seen + 1} (Error)" in stale.err
+    assert f"{seen + 1} acknowledged by operator bob" in stale.err
+    await made.quiet()
+    assert await made.state("S-1") == "Error"
+    assert "(seen by bob)" in (await sas(made, "list")).out
+    assert (await sas(made, "undo", "S-1", "--yes")).code == 0
+    assert await made.ends("S-1", "Compensated") == "Compensated"
+
+
+async def test_a_running_order_is_cancelled_and_undone(made: Rig) -> None:
+    made.remote.set_faults(Faults(slow=1.0, slow_seconds=6), "stock")
+    await made.submit("C-1")
+    await made.ends("C-1", "Processing")
+    running = await sas(made, "list", "--state", "running")
+    assert "C-1" in running.out
+    assert (
+        "next: nothing to do: reserve-stock is with its agent"
+        in (await sas(made, "show", "C-1")).out
+    )
+
+    cancelled = await sas(made, "cancel", "C-1", "--yes")
+    assert (cancelled.code, cancelled.err) == (0, "")
+    assert "reserve-stock is waited for" in cancelled.out
+    made.remote.set_faults(Faults())
+    assert await made.ends("C-1", "Compensated") == "Compensated"
+    await made.quiet()
+    record: dict[str, Any] = json.loads((await sas(made, "show", "C-1", "--json")).out)
+    assert [step["Undo"] for step in record["Steps"]] == ["undone", "not needed", "not needed"]
+    effects = made.remote.ledger("stock")["effects"]
+    assert [one["undone_at"] is None for one in effects if one["order_id"] == "C-1"] == [False]
+
+
+async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed(
+    made: Rig,
+) -> None:
+    await refused_at(made, "shipping", "M-1", "M-2", "M-3")
+    failed = [json.loads(line) for line in (await sas(made, "list", "--json")).out.splitlines()]
+    (print_of,) = {
+        f"{step['Name']}/{step['Error']['Code']}"
+        for one in failed
+        for step in one["Steps"]
+        if step["ProcessState"] == "Error"
+    }
+    chosen = ("skip", "--state", "error", "--fingerprint", print_of, "--input", '{"parcel": "P"}')
+
+    unsure = await sas(made, *chosen)
+    assert unsure.code == 2
+    assert f"skip of 3 orders: 3 {print_of}" in unsure.out
+    assert "say --yes where nobody can be asked. Nothing was sent." in unsure.err
+    assert await made.state("M-1") == "Error"
+
+    others = await sas(made, *chosen, "--workflow", "order", "--yes")
+    assert (others.code, others.out) == (0, "skip of no order\n")
+
+    done = await sas(made, *chosen, "--yes")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("asked 3, carried out 3\n")
+    for order_id in ("M-1", "M-2", "M-3"):
+        order = await made.order(order_id)
+        assert order.process_state.value == "Processed"
+        assert order.steps[2].result == '{"parcel": "P"}'
+
+
+async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
+    listed = await sas(made, "list", "--state", "compensated")
+    assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
+    one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
+    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["R-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "nowhere"], "there is no order 'nowhere' here"),
+        (["resubmit", "nowhere", "--yes"], "there is no order 'nowhere' here"),
+        (["resubmit", "R-1", "--yes"], "only an order in Error can be resubmitted"),
+        (["list", "--table", "elsewhere"], "there is no table 'elsewhere' with orders at http"),
+    ],
+)
+async def test_what_is_not_there_or_cannot_be_is_one_sentence_and_changes_nothing(
+    made: Rig, arguments: list[str], said: str
+) -> None:
+    failed = await sas(made, *arguments)
+    assert (failed.code, failed.out) == (1, "")
+    assert said in failed.err
+    assert len(failed.err.splitlines()) == 1
+
+
+async def test_who_does_not_wait_is_told_the_commands_id_and_it_is_carried_out(made: Rig) -> None:
+    await refused_at(made, "payment", "N-1")
+    sent = await sas(made, "undo", "N-1", "--yes", "--no-wait")
+    assert (sent.code, sent.err) == (0, "")
+    command_id = sent.out.rsplit(maxsplit=1)[-1]
+    assert await made.ends("N-1", "Compensated") == "Compensated"
+    causes = [entry.cause for entry in await made.store.journal("N-1")]
+    assert f"scheduler:{command_id}" in causes
+    assert await made.alerts("N-1") != []
+    assert {one.kind for one in await made.alerts("N-1")} == {"step-failed"}

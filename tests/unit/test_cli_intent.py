@@ -1,0 +1,115 @@
+"""What an operator is told a command would do agrees with what the scheduler would decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sas.cli.intent import Intent, outlook, refusal
+from sas.domain import commands, transitions
+from sas.domain.changes import Change
+from sas.domain.messages import Command, Outcome, Reply, Verb
+from sas.domain.model import Direction, Fault, Order, OrderState, StepState
+from tests.contract import cases
+from tests.contract.cases import NOW
+
+RULES = cases.rules_of(2)
+
+
+def _next(order: Order, change: Change) -> Order:
+    return replace(change.after, token="t")
+
+
+def every_order() -> dict[str, Order]:
+    """An order in each state that two steps in a row can bring it to."""
+    pending = replace(cases.submitted("o", RULES).after, token="t")
+    out = _next(pending, cases.claimed(pending, RULES))
+    half = _next(out, cases.answered(out, 0, RULES))
+    failed = _next(half, cases.refused(half, 1, RULES))
+    whole = _next(half, cases.answered(half, 1, RULES))
+    undoing = _next(failed, cases.undone(failed, RULES))
+    decided = transitions.claim(undoing, RULES, now=NOW, instance="s")
+    claimed = _next(undoing, cases.upon(undoing, decided))
+    last = claimed.steps[1]
+    no = Reply("o", 1, Direction.UNDO, last.epoch, Outcome.REFUSED, None, Fault("shut", "no"))
+    stuck = transitions.answer(claimed, no, RULES, now=NOW, instance="s")
+    return {
+        "pending": pending,
+        "processing": out,
+        "half done": half,
+        "in error": failed,
+        "processed": whole,
+        "being undone": undoing,
+        "undo failed": _next(claimed, cases.upon(claimed, stuck)),
+        "compensated": replace(whole, steps=_all_undone(whole)),
+        "rejected": replace(cases.rejected("o").after, token="t"),
+    }
+
+
+def _all_undone(order: Order) -> tuple[Any, ...]:
+    return tuple(
+        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        for step in order.steps
+    )
+
+
+ORDERS = every_order()
+
+
+def test_the_orders_are_in_as_many_states_as_there_are() -> None:
+    assert {order.process_state for order in ORDERS.values()} == set(OrderState)
+
+
+@pytest.mark.parametrize("step", [None, "step-0", "step-1"])
+@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_command_is_refused_here_exactly_where_it_would_be_there(
+    name: str, verb: Verb, step: str | None
+) -> None:
+    order = ORDERS[name]
+    command = Command("c", "o", verb, order.seq, "ann", step)
+    there = None if order.rejected else commands.decide(order, command, RULES, now=NOW)
+    said = refusal(order, Intent(verb, "ann", step))
+    assert (said == "") is (there is not None), said
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are() -> None:
+    said = refusal(ORDERS["in error"], Intent(Verb.SKIP, "ann", "fly"))
+    assert said == "it has no step 'fly', only step-0, step-1"
+
+
+def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
+    said = refusal(ORDERS["in error"], Intent(Verb.RESUBMIT, "ann", "step-0"))
+    assert said == "only a step in Error can be, and step-0 is Processed"
+
+
+@pytest.mark.parametrize(
+    ("name", "intent", "said"),
+    [
+        (
+            "in error",
+            Intent(Verb.RESUBMIT, "ann"),
+            "run again: step-1 (out-of-stock: none left of article 11)",
+        ),
+        (
+            "in error",
+            Intent(Verb.RESUBMIT, "ann", input="{}"),
+            "run again with the input given: step-1 (out-of-stock: none left of article 11)",
+        ),
+        (
+            "in error",
+            Intent(Verb.SKIP, "ann", input='{"a":1}'),
+            'go on as if done, with the result {"a":1}: step-1 (out-of-stock',
+        ),
+        ("undo failed", Intent(Verb.RESUBMIT, "ann"), "run again: undo of step-1 (shut: no)"),
+        ("undo failed", Intent(Verb.SKIP, "ann"), "take as undone by hand: undo of step-1 (shut"),
+        ("pending", Intent(Verb.UNDO, "ann"), "undo the order, for good; no step was ever begun"),
+        ("in error", Intent(Verb.UNDO, "ann"), "where they name an undo: step-1, step-0"),
+        ("processing", Intent(Verb.CANCEL, "ann"), "start no new step, step-0 is waited for, then"),
+        ("in error", Intent(Verb.ACKNOWLEDGE, "ann"), "note that somebody has seen"),
+    ],
+)
+def test_what_it_would_do_is_said_in_one_sentence(name: str, intent: Intent, said: str) -> None:
+    assert said in outlook(ORDERS[name], intent)

@@ -1,0 +1,132 @@
+"""The page of one order: what stands on it, and the one sentence of what to do next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sas.cli import page
+from sas.codec.record import record_of, to_line
+from sas.domain.messages import (
+    Alert,
+    AlertKind,
+    JournalEntry,
+    Notice,
+    Notify,
+    Request,
+    Wake,
+)
+from sas.domain.model import Direction, Fault
+from tests.contract import cases
+from tests.contract.cases import NOW, SECOND
+from tests.unit.test_cli_intent import ORDERS
+
+HOSTILE = "one\x1b[2J\ntwo\u202e"
+JOURNAL = [
+    JournalEntry(1, NOW, "submitted", "host-1", "c", "orders:1", (Wake(), Notify(Notice.RECEIVED))),
+    JournalEntry(
+        2,
+        NOW + SECOND,
+        "step failed",
+        "agent of step 1",
+        "d",
+        None,
+        (
+            Request(0, Direction.DO, 3, 0, NOW),
+            Notify(Notice.FAILED, 1, Fault("shut", "no")),
+            Alert(AlertKind.STEP_FAILED, 1, HOSTILE),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pending", "step-0 is ready; a scheduler claims it by 2026-"),
+        ("processing", "step-0 is with its agent, who has until 2026-"),
+        ("in error", "put right what the error of step-1 says, then `sas resubmit o`"),
+        ("undo failed", "`sas skip o --step step-1` once it is undone by hand"),
+        ("processed", "nothing to do; `sas undo o` would undo all of it"),
+        ("compensated", "nothing to do: all of it is undone"),
+        ("rejected", "the application submits it again"),
+    ],
+)
+def test_what_to_do_next_follows_from_the_state(name: str, said: str) -> None:
+    assert said in page.advice(ORDERS[name], NOW)
+    assert page.advice(ORDERS[name], NOW).count(". ") == 0
+
+
+def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
+    said = page.advice(ORDERS["processing"], NOW + timedelta(hours=1))
+    assert "the supervisor has not looked yet" in said
+
+
+def test_a_step_that_rests_says_until_when() -> None:
+    order = ORDERS["pending"]
+    held = replace(order, steps=(replace(order.steps[0], hold=True), *order.steps[1:]))
+    assert "step-0 rests until" in page.advice(held, NOW)
+
+
+def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
+    text = "\n".join(page.lines(ORDERS["undo failed"], JOURNAL, NOW))
+    for part in (
+        "order o  Error  (seq ",
+        *("LockedBy", "CompleteBy", "FailureCount", "ProcessState"),
+        "undo failed",
+        "    shut: no",
+        "   1  2026-03-01 12:00:00.123Z  submitted        by host-1",
+        "-> wake a scheduler",
+        "-> request: do step-0, epoch 3, by 2026-03-01 12:00:00Z",
+        "-> tell the application: failed step-1 (shut)",
+        "-> alert step-failed: ",
+        "next: the undo of step-1 failed",
+    ):
+        assert part in text, part
+
+
+def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
+    order = ORDERS["in error"]
+    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), locked_by=HOSTILE)
+    details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
+    order = replace(order, details=details, steps=(order.steps[0], step), acknowledged_by=HOSTILE)
+    for line in page.lines(order, JOURNAL, NOW):
+        assert not set(line) & set("\x1b\n\u202e"), line
+
+
+def test_a_journal_whose_beginning_was_removed_says_so() -> None:
+    text = "\n".join(page.lines(ORDERS["processed"], JOURNAL[1:], NOW))
+    assert "(journal rows 1 to 1 were removed)" in text
+
+
+def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_asked() -> None:
+    order = cases.every_field_set(ORDERS["in error"])
+    record = record_of(order, JOURNAL, content=False)
+    step = record["Steps"][0]
+    for name in ("LockedBy", "CompleteBy", "ProcessState", "FailureCount"):
+        assert name in record
+        assert name in step
+    assert step["Undo"] == "undo failed"
+    assert step["Error"]["Code"] == "code"
+    assert record["Journal"][1]["Sent"][0] == {
+        "kind": "request",
+        "step": 0,
+        "direction": "do",
+        "epoch": 3,
+        "generation": 0,
+        "complete_by": NOW.isoformat().replace("+00:00", "Z"),
+    }
+    line = to_line(record)
+    assert "\n" not in line
+    assert '"Payload"' not in line
+    assert '"Result"' not in line
+    whole = json.loads(to_line(record_of(order, (), content=True)))
+    assert whole["Payload"] == {"lines": []}
+    assert whole["Steps"][0]["Result"] == "done"
+
+
+def test_what_is_no_json_is_recorded_as_text() -> None:
+    assert record_of(ORDERS["rejected"], (), content=True)["Payload"] == "what came"
