@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Times are seconds. The idle time-out is the service's own (4 minutes)."""
+    """Times are seconds. The idle time-out is the service's own (4 minutes), and so
+    is the wait for a session of a client that names none."""
 
     connections: int = 1000
     sessions_per_connection: int = 1024
@@ -17,3 +18,4 @@ class Limits:
     stalled_s: float = 60.0
     write_buffer_bytes: int = 1 << 20
     session_wait_s: float = 65.0
+    session_wait_max_s: float = 600.0

@@ -173,6 +173,12 @@ def test_sections_out_of_order_are_refused() -> None:
         list(sections(b"\x00\x53\x75\xa0\x00\x00\x53\x70\x45"))
 
 
+def test_annotations_may_come_in_either_order() -> None:
+    reversed_order = b"\x00\x53\x72\xc1\x01\x00" + b"\x00\x53\x71\xc1\x01\x00"
+    message = parse_message(reversed_order + b"\x00\x53\x75\xa0\x01x")
+    assert message.bare.endswith(b"\x00\x53\x75\xa0\x01x")
+
+
 def test_application_properties_are_added_replaced_and_otherwise_left() -> None:
     bare = (
         encode.composite(0x73, [encode.string("id")])

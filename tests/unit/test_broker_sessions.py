@@ -171,3 +171,14 @@ def test_expired_messages_free_their_session(world: World, queue: QueueCore) -> 
     waiting = accept_next(world, queue, 5)
     world.wait(1)
     assert waiting.events == []
+
+
+def test_a_receiver_that_settles_first_keeps_its_session_a_moment_longer(
+    world: World, queue: QueueCore
+) -> None:
+    receiver = Receiver(settles_first=True)
+    sessions_of(queue).accept(receiver, "a", world.now)
+    world.wait(30.5)
+    assert receiver.events == ["granted a"]
+    world.wait(1)
+    assert receiver.events == ["granted a", "lost"]

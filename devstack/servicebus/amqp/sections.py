@@ -38,6 +38,8 @@ def sections(payload: bytes) -> Iterator[Section]:
 def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]:
     """Read the section at ``position``, which must not come before section ``last``.
 
+    The three sections before the bare message may come in any order: azure-servicebus writes
+    the annotations of a message that it received and sends again the other way round.
     Returns its code, where its value begins and where it ends. Raises DecodeError.
     """
     if payload[position] != 0 or position + 3 >= len(payload):
@@ -46,7 +48,8 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
         code, value_at = payload[position + 2], position + 3
     else:
         code, value_at = decode.decode(payload, position + 1)
-    if not isinstance(code, int) or not last <= code <= FOOTER:
+    known = isinstance(code, int) and HEADER <= code <= FOOTER
+    if not known or (code < last and last >= PROPERTIES):
         raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
     end = decode.skip(payload, value_at)
     if code in _COMPOUND:

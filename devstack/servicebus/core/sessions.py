@@ -15,6 +15,8 @@ from devstack.servicebus.core.errors import SessionCannotBeLockedError, SessionL
 from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.ports import Consumer
 
+GRACE_S = 1.0
+
 
 class Session:
     """One session. ``locked_until`` is in seconds since 1970 and valid while it has an owner."""
@@ -30,6 +32,16 @@ class Session:
         self.state: bytes | None = None
         self.updated_at = 0.0
         self.count = 0
+
+
+def _ends_at(session: Session) -> float:
+    """Say when to take the session away from its owner.
+
+    A receiver that settles first holds no message: it is left a moment longer, as the service
+    does, so that one which waits exactly a lock's duration leaves by itself.
+    """
+    owner = session.owner
+    return session.locked_until + (GRACE_S if owner is not None and owner.settles_first else 0)
 
 
 class SessionDispatch:
@@ -180,7 +192,7 @@ class SessionDispatch:
 
     def sweep(self, now: float) -> None:
         """End the locks and the waits that have lasted long enough."""
-        for session in [held for held in self._held.values() if held.locked_until <= now]:
+        for session in [held for held in self._held.values() if _ends_at(held) <= now]:
             self._lose(session, now)
         late = [consumer for deadline, consumer in self._waiters if deadline <= now]
         self._waiters = deque(entry for entry in self._waiters if entry[0] > now)
@@ -189,7 +201,7 @@ class SessionDispatch:
 
     def next_due(self) -> float | None:
         """Say when the next lock or the next wait ends."""
-        moments = [session.locked_until for session in self._held.values()]
+        moments = [_ends_at(session) for session in self._held.values()]
         moments += [deadline for deadline, _ in self._waiters]
         return min(moments, default=None)
 

@@ -88,9 +88,9 @@ class QueueOutlet(Outlet):
             )
         elif session_id is None:
             timeout = self.attach.properties.get("com.microsoft:timeout")
-            longest = self.hub.limits.session_wait_s
-            patience = timeout / 1000 if isinstance(timeout, int) else longest
-            sessions.accept_next(self, now, min(patience, longest))
+            limits = self.hub.limits
+            patience = timeout / 1000 if isinstance(timeout, int) else limits.session_wait_s
+            sessions.accept_next(self, now, min(patience, limits.session_wait_max_s))
         elif isinstance(session_id, str):
             sessions.accept(self, session_id, now)
         else:
