@@ -14,7 +14,17 @@ from devstack.servicebus import EntityStatus
 from samples.remote_services import Faults
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from tests.functions_rig import EVERY_SECOND, SHOP, WORKED, Rig, body_of, order, rig, until
+from tests.functions_rig import (
+    EVERY_SECOND,
+    SHOP,
+    WHOLESALE,
+    WORKED,
+    Rig,
+    body_of,
+    order,
+    rig,
+    until,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -106,86 +116,85 @@ async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) ->
     assert made.remote.ledger("stock")["doubled"] == []
 
 
-async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_told(made: Rig) -> None:
-    body = order("D-1")
-    await made.send("orders", ServiceBusMessage(body, message_id="d-1"))
-    await made.give_up("orders", reason="TooHard", error_description="five times")
-    async with made.host("deadletters"):
-        await made.quiet_queue("dead-letters")
-    assert await made.state("D-1") == "Rejected"
-    (kept,) = [one for one in await made.rejected() if one.order_id == "D-1"]
-    assert kept.reason == "dead-lettered"
-    assert kept.source_queue == "orders"
-    assert "TooHard: five times" in kept.description
-    assert kept.body.encode() == body
-    assert await made.kinds("D-1") == ["rejected"]
-    assert [alert.kind for alert in await made.alerts("D-1")] == ["rejected"]
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def given_up(made: Rig) -> Rig:
+    """Messages dead-lettered from every kind of queue, then only the dead letters' function.
 
-
-async def test_a_slow_handler_of_an_order_given_up_does_not_write_it(made: Rig) -> None:
-    await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
-    async with made.host("submission"):
-        await made.quiet_queue("orders")
-    assert await made.state("D-1") == "Rejected"
-    assert await made.kinds("D-1") == ["rejected"]
-
-
-async def test_an_order_submitted_anew_after_its_rejection_is_processed(made: Rig) -> None:
-    async with made.host():
-        await made.submit("D-1")
-        await made.ends("D-1", "Processed")
-        await made.quiet()
-    assert (await made.kinds("D-1"))[:2] == ["rejected", "received"]
-
-
-async def test_an_order_dead_lettered_after_its_commit_is_finished(made: Rig) -> None:
-    made.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
-    async with made.host("submission"):
-        await made.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
-        await until(lambda: _exists(made, "D-2"), "the order is written")
-    assert made.broker.counts("scheduler").active == 0
-    made.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
-    made.broker.expire_locks("orders")
-    await made.give_up("orders", reason="MaxDeliveryCountExceeded")
-    async with made.host("deadletters"):
-        await holds(made, "scheduler", 1)
-        await made.quiet_queue("dead-letters")
-    assert await made.kinds("D-2") == ["received"]
-    assert [one for one in await made.rejected() if one.order_id == "D-2"] == []
-    async with made.host():
-        await made.ends("D-2", "Processed")
-        await made.quiet()
-
-
-async def test_a_wake_given_up_is_fenced_and_its_order_not_lost(made: Rig) -> None:
+    D-1: an order before its commit, and its slow handler afterwards. D-2: an order after its
+    commit, its wake never sent. D-3: a wake. D-4: a notification nobody read.
+    """
     async with made.host("submission"):
         await made.submit("D-3")
         await holds(made, "scheduler", 1)
+        await made.submit("D-4", reply_queue=WHOLESALE)
+        await holds(made, WHOLESALE, 1)
+        made.broker.update_queue("scheduler", status=EntityStatus.DISABLED)
+        await made.send("orders", ServiceBusMessage(order("D-2"), message_id="d-2"))
+        await until(lambda: _exists(made, "D-2"), "the order is written")
+    made.broker.update_queue("scheduler", status=EntityStatus.ACTIVE)
+    made.broker.expire_locks("orders")
+    await made.give_up("orders", reason="MaxDeliveryCountExceeded")
+    await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
+    await made.give_up("orders", reason="TooHard", error_description="five times")
     await made.give_up("scheduler", reason="MaxDeliveryCountExceeded")
-    async with made.host("deadletters"):
+    await made.give_up(WHOLESALE, reason="TTLExpiredException")
+    async with made.host("submission", "deadletters"):
         await made.quiet_queue("dead-letters")
-    assert await made.words("D-3") == ["submitted", "fenced"]
-    assert [alert.kind for alert in await made.alerts("D-3")] == ["dead-lettered"]
+        await made.send("orders", ServiceBusMessage(order("D-1"), message_id="d-1"))
+        await made.quiet_queue("orders")
+    return made
+
+
+async def test_an_order_dead_lettered_before_its_commit_is_rejected_and_told(
+    given_up: Rig,
+) -> None:
+    assert await given_up.state("D-1") == "Rejected"
+    (kept,) = [one for one in await given_up.rejected() if one.order_id == "D-1"]
+    assert kept.reason == "dead-lettered"
+    assert kept.source_queue == "orders"
+    assert "TooHard: five times" in kept.description
+    assert kept.body.encode() == order("D-1")
+    assert [alert.kind for alert in await given_up.alerts("D-1")] == ["rejected"]
+
+
+async def test_a_slow_handler_of_an_order_given_up_does_not_write_it(given_up: Rig) -> None:
+    assert await given_up.words("D-1") == ["rejected"]
+    assert await given_up.kinds("D-1") == ["rejected"]
+
+
+async def test_an_order_dead_lettered_after_its_commit_is_finished(given_up: Rig) -> None:
+    assert await given_up.words("D-2") == ["submitted"]
+    assert await given_up.kinds("D-2") == ["received"]
+    assert [one for one in await given_up.rejected() if one.order_id == "D-2"] == []
+    assert await given_up.alerts("D-2") == []
+
+
+async def test_a_wake_given_up_is_fenced_and_alerted(given_up: Rig) -> None:
+    assert await given_up.words("D-3") == ["submitted", "fenced"]
+    assert [alert.kind for alert in await given_up.alerts("D-3")] == ["dead-lettered"]
+    (kept,) = [one for one in await given_up.rejected() if one.order_id == "D-3"]
+    assert kept.source_queue == "scheduler"
+
+
+async def test_a_notification_nobody_reads_ends_on_the_rejected_queue(given_up: Rig) -> None:
+    (kept,) = [one for one in await given_up.rejected() if one.source_queue == WHOLESALE]
+    assert json.loads(kept.body)["type"] == "sas.order.received.v1"
+    assert json.loads(kept.body)["subject"] == "D-4"
+
+
+async def test_orders_whose_messages_were_given_up_come_to_an_end(given_up: Rig) -> None:
     command = CommandMessage(id="w-d3", order_id="D-3", verb="undo", seq=2, by="ann")
-    await made.send("scheduler", ServiceBusMessage(internal.encode(command), message_id="w-d3"))
-    async with made.host():
-        await made.ends("D-3", "Compensated")
-        await made.quiet()
-    assert await made.kinds("D-3") == ["received", "undone"]
-
-
-async def test_a_notification_nobody_reads_ends_on_the_rejected_queue(made: Rig) -> None:
-    async with made.host("submission"):
-        await made.submit("D-4", reply_queue="responses-wholesale")
-        await holds(made, "responses-wholesale", 1)
-    told = await made.give_up("responses-wholesale", reason="TTLExpiredException")
-    async with made.host("deadletters"):
-        await made.quiet_queue("dead-letters")
-    kept = [one for one in await made.rejected() if one.source_queue == "responses-wholesale"]
-    assert [one.body.encode() for one in kept] == [body_of(told)]
-    async with made.host():
-        await made.ends("D-4", "Processed")
-        await made.quiet()
+    async with given_up.host():
+        message = ServiceBusMessage(internal.encode(command), message_id="w-d3")
+        await given_up.send("scheduler", message)
+        await given_up.submit("D-1")  # anew
+        await given_up.ends("D-1", "Processed")
+        await given_up.ends("D-2", "Processed")
+        await given_up.ends("D-3", "Compensated")
+        await given_up.ends("D-4", "Processed")
+        await given_up.quiet()
+    assert (await given_up.kinds("D-1"))[:2] == ["rejected", "received"]
+    assert await given_up.kinds("D-3") == ["received", "undone"]
 
 
 async def test_a_rejected_message_nobody_reads_stays_as_it_was(made: Rig) -> None:
