@@ -44,26 +44,36 @@ def on_queue(name: str, queue_name: str) -> Callable[..., Callable[..., Awaitabl
 @on_queue("submission", "%SAS_QUEUE_ORDERS%")
 async def submission(message: func.ServiceBusMessage) -> None:
     """Write the order and its state records together."""
-    await application().submitter.handle(message.get_body(), message.message_id)
+    await application().submitter.handle(
+        message.get_body(), message.message_id, message.application_properties
+    )
 
 
 @on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%")
 async def scheduler(message: func.ServiceBusMessage) -> None:
     """Claim what is ready and send its requests; carry out an operator's command."""
-    await application().scheduler.handle(message.get_body(), message.message_id)
+    await application().scheduler.handle(
+        message.get_body(), message.message_id, message.application_properties
+    )
 
 
 @on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%")
 async def replies(message: func.ServiceBusMessage) -> None:
     """Record what an agent answered and start what has become possible."""
-    await application().scheduler.handle_reply(message.get_body(), message.message_id)
+    await application().scheduler.handle_reply(
+        message.get_body(), message.message_id, message.application_properties
+    )
 
 
 def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[None]]:
     """Return the function of one agent."""
 
     async def handle(message: func.ServiceBusMessage) -> None:
-        await application().agents[agent].handle(message.get_body(), message.message_id)
+        await (
+            application()
+            .agents[agent]
+            .handle(message.get_body(), message.message_id, message.application_properties)
+        )
 
     return handle
 
@@ -84,7 +94,7 @@ async def deadletters(message: func.ServiceBusMessage) -> None:
         reason=message.application_properties.get("DeadLetterReason"),
         description=message.application_properties.get("DeadLetterErrorDescription"),
     )
-    await application().dead_letters.handle(letter)
+    await application().dead_letters.handle(letter, message.application_properties)
 
 
 @app.function_name("supervisor")
@@ -92,3 +102,10 @@ async def deadletters(message: func.ServiceBusMessage) -> None:
 async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Find what has expired and have it recovered."""
     await application().supervisor.sweep()
+
+
+@app.function_name("purge")
+@app.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
+async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
+    """Remove finished orders that are older than the retention."""
+    await application().purger.run()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetters
+from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.adapters.clock import SystemClock
+from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.tables import TableStore
 from sas.config import Config, read_config
@@ -32,6 +35,7 @@ class Application:
     agents: Mapping[str, AgentActor]
     supervisor: Supervisor
     dead_letters: DeadLetters
+    purger: Purger
 
     async def close(self) -> None:
         """Let go of every connection."""
@@ -74,4 +78,10 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
         },
         supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
+        purger=Purger(context, settings.retention, _exporter(settings)),
     )
+
+
+def _exporter(settings: Config) -> JsonLines | None:
+    directory = settings.purge_export
+    return JsonLines(Path(directory), settings.instance) if directory else None

@@ -61,6 +61,8 @@ class Config:
     agent_delay_max: float
     breaker_failures: int
     breaker_open: timedelta
+    retention: timedelta
+    purge_export: str | None
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -84,6 +86,8 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
         breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),
         breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
+        retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
+        purge_export=env.get("SAS_PURGE_EXPORT") or None,
     )
 
 

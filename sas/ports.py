@@ -49,12 +49,16 @@ class RefusedError(Exception):
 class TransientError(Exception):
     """A remote service failed in a way that may pass; whether it had an effect is unknown.
 
-    ``retry_after`` is what the service asked for, if it did.
+    ``retry_after`` is what the service asked for, if it did; ``kind`` a short code, such as
+    http-503, for metrics and logs: they never carry the message, which may quote the order.
     """
 
-    def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
+    def __init__(
+        self, message: str, retry_after: timedelta | None = None, kind: str = "transient"
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.kind = kind
 
 
 class Clock(Protocol):
@@ -183,6 +187,20 @@ class StateStore(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+class Exporter(Protocol):
+    """Where orders are kept when they are removed from the state store."""
+
+    async def export(self, lines: Sequence[str]) -> None:
+        """Keep orders, one line of JSON each; they are safe when this returns.
+
+        An order may come again, after a crash between this and its removal.
+
+        Raises:
+            OSError: they could not be kept.
+        """
         ...
 
 

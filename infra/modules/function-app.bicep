@@ -60,6 +60,8 @@ var settings = [
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
+  { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
+  { name: 'SAS_RETENTION_DAYS', value: '30' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
 ]

@@ -37,7 +37,7 @@ FUNCTIONS = functions()
 
 
 def test_there_are_these_functions_and_no_others() -> None:
-    assert set(FUNCTIONS) == {*QUEUES, "supervisor"}
+    assert set(FUNCTIONS) == {*QUEUES, "supervisor", "purge"}
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
@@ -58,10 +58,11 @@ def test_a_function_has_its_trigger_and_no_other_binding(name: str) -> None:
     assert bindings()[name]["direction"] == "IN"
 
 
-def test_the_supervisor_runs_on_the_schedule_of_the_settings() -> None:
-    bound = bindings()["supervisor"]
+@pytest.mark.parametrize("name", ["supervisor", "purge"])
+def test_a_timer_runs_on_the_schedule_of_the_settings(name: str) -> None:
+    bound = bindings()[name]
     assert bound["type"] == "timerTrigger"
-    assert bound["schedule"] == "%SAS_SUPERVISOR_SCHEDULE%"
+    assert bound["schedule"] == f"%SAS_{name.upper()}_SCHEDULE%"
     assert bound["useMonitor"] is False
 
 
@@ -137,6 +138,7 @@ class Seen:
         }
         self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
+        self.purger = SimpleNamespace(run=self._as("purge"))
 
     def _as(self, name: str) -> Any:
         async def called(*arguments: Any) -> None:
@@ -169,8 +171,10 @@ def message(**members: Any) -> func.ServiceBusMessage:
 
 @pytest.mark.parametrize("name", [name for name in QUEUES if name != "deadletters"])
 async def test_a_message_goes_to_its_actor_byte_for_byte_with_its_id(seen: Seen, name: str) -> None:
-    await FUNCTIONS[name].get_user_function()(message())
-    assert seen.calls == [(name, (b"\xff{}", "m-1"))]
+    await FUNCTIONS[name].get_user_function()(
+        message(application_properties={"traceparent": "00-1"})
+    )
+    assert seen.calls == [(name, (b"\xff{}", "m-1", {"traceparent": "00-1"}))]
 
 
 async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -> None:
@@ -181,17 +185,18 @@ async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -
     letter = message(application_properties=properties, dead_letter_source="orders")
     await FUNCTIONS["deadletters"].get_user_function()(letter)
     expected = DeadLetter(b"\xff{}", "m-1", "orders", "MaxDeliveryCountExceeded", "5 times")
-    assert seen.calls == [("deadletters", (expected,))]
+    assert seen.calls == [("deadletters", (expected, properties))]
 
 
 async def test_a_dead_letter_without_reasons_goes_all_the_same(seen: Seen) -> None:
     await FUNCTIONS["deadletters"].get_user_function()(message())
-    assert seen.calls == [("deadletters", (DeadLetter(b"\xff{}", "m-1", None, None, None),))]
+    assert seen.calls == [("deadletters", (DeadLetter(b"\xff{}", "m-1", None, None, None), {}))]
 
 
-async def test_the_timer_has_the_supervisor_sweep(seen: Seen) -> None:
-    await FUNCTIONS["supervisor"].get_user_function()(None)
-    assert seen.calls == [("supervisor", ())]
+@pytest.mark.parametrize("name", ["supervisor", "purge"])
+async def test_a_timer_has_its_actor_work(seen: Seen, name: str) -> None:
+    await FUNCTIONS[name].get_user_function()(None)
+    assert seen.calls == [(name, ())]
 
 
 async def test_what_an_actor_raises_reaches_the_host(

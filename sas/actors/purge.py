@@ -1,0 +1,140 @@
+"""Purger: removes finished orders that are older than the retention, oldest first.
+
+It works beside live orders: bounded per run, a few at a time, each removal guarded by the
+order's own token. What it leaves (the time is up, the store is down, it crashed) is still
+listed as finished, and the next run takes it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sas.actors.context import Context
+from sas.codec.record import record_of, to_line
+from sas.domain.model import FINISHED, Order
+from sas.ports import Exporter, StoreUnavailableError, Summary
+
+log = logging.getLogger(__name__)
+
+LEASE = "purge"
+PURGE_ORDERS_MAX = 20_000
+"""Orders that one run looks at, at most."""
+PURGE_TIME_MAX = timedelta(minutes=8)
+"""Within the ten minutes that a function has."""
+BATCH = 50
+"""Orders read, exported and removed before the next are looked for."""
+AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class Purge:
+    """What one run did."""
+
+    led: bool = True
+    looked_at: int = 0
+    removed: int = 0
+    left: int = 0
+    """Changed since they were listed: an operator had a hand in them."""
+    failed: int = 0
+
+
+class Purger:
+    """Runs on a timer."""
+
+    def __init__(
+        self, context: Context, retention: timedelta, exporter: Exporter | None = None
+    ) -> None:
+        self._context = context
+        self._retention = retention
+        self._exporter = exporter
+
+    async def run(self) -> Purge:
+        """Remove what is too old, within bounds.
+
+        One order's trouble is logged and counted, the others go on. What cannot be exported
+        is not removed.
+
+        Raises:
+            StoreUnavailableError: not even the list of finished orders could be read.
+        """
+        began = self._context.clock.now()
+        store, holder = self._context.store, self._context.instance
+        if not await store.acquire_lease(LEASE, holder, began + PURGE_TIME_MAX, began):
+            return Purge(led=False)
+        found = Purge()
+        until, since = began - self._retention, None
+        seen: set[tuple[datetime, str]] = set()
+        while found.looked_at < PURGE_ORDERS_MAX and self._in_time(began):
+            batch = await store.finished(BATCH + len(seen), since=since, until=until)
+            fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
+            if not fresh:
+                break
+            await self._purge(fresh, until, found)
+            since = fresh[-1].at
+            seen |= {(one.at, one.order_id) for one in fresh}
+            seen = {one for one in seen if one[0] == since}
+        log.info("purge of what ended before %s: %s", until, found)
+        return found
+
+    def _in_time(self, began: datetime) -> bool:
+        return self._context.clock.now() - began < PURGE_TIME_MAX
+
+    async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
+        found.looked_at += len(batch)
+        gate = asyncio.Semaphore(AT_ONCE)
+        loaded = await asyncio.gather(*(self._load(one, until, found, gate) for one in batch))
+        orders = [(order, line) for order, line in loaded if order is not None]
+        if self._exporter is not None and orders:
+            try:
+                await self._exporter.export([line for _, line in orders])
+            except OSError:
+                found.failed += len(orders)
+                log.exception("%d orders are kept: they could not be exported", len(orders))
+                return
+        await asyncio.gather(*(self._remove(order, found, gate) for order, _ in orders))
+
+    async def _load(
+        self, one: Summary, until: datetime, found: Purge, gate: asyncio.Semaphore
+    ) -> tuple[Order | None, str]:
+        """Return an order that may go, and its line for the export, if there is one."""
+        store = self._context.store
+        async with gate:
+            try:
+                order = await store.load(one.order_id)
+                if order is None or not _may_go(order, until):
+                    found.left += 1
+                    return None, ""
+                if self._exporter is None:
+                    return order, ""
+                journal = await store.journal(order.order_id)
+                return order, to_line(record_of(order, journal, content=True))
+            except Exception as wrong:  # noqa: BLE001  one order must not keep all others
+                self._note(one.order_id, wrong, found)
+                return None, ""
+
+    async def _remove(self, order: Order, found: Purge, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            try:
+                if await self._context.store.purge(order):
+                    found.removed += 1
+                else:
+                    found.left += 1
+            except Exception as wrong:  # noqa: BLE001  one order must not keep all others
+                self._note(order.order_id, wrong, found)
+
+    def _note(self, order_id: str, wrong: Exception, found: Purge) -> None:
+        found.failed += 1
+        if isinstance(wrong, StoreUnavailableError):
+            log.warning("order %s waits for the next purge: %s", order_id, wrong)
+        else:
+            log.error("order %s could not be purged", order_id, exc_info=wrong)
+
+
+def _may_go(order: Order, until: datetime) -> bool:
+    """Return whether an order ended, and long enough ago, as it is loaded now."""
+    ended = order.rejected or order.process_state in FINISHED
+    return ended and order.settled_at is not None and order.settled_at <= until

@@ -1,0 +1,208 @@
+"""The purger: what goes, what stays, and what becomes of a run that is cut short."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sas.actors import purge
+from sas.actors.purge import LEASE, Purge, Purger
+from sas.adapters.export import JsonLines
+from sas.domain.model import Order
+from sas.ports import Exporter
+from sas.simulation.store import StoreFault
+from tests.contract import cases
+from tests.contract.cases import NOW
+from tests.unit.actors_kit import Kit, kit
+
+RETENTION = timedelta(days=30)
+DAY = timedelta(days=1)
+ONE = cases.rules_of(1)
+
+
+def aged(made: Kit, days: float) -> datetime:
+    """Return the moment so many days ago."""
+    return made.clock.now() - days * DAY
+
+
+async def processed(made: Kit, order_id: str, days: float) -> Order:
+    """An order that was Processed so many days ago."""
+    order = await made.store.commit(cases.submitted(order_id, ONE))
+    order = await made.store.commit(cases.claimed(order, ONE))
+    return await made.store.commit(cases.answered(order, 0, ONE, at=aged(made, days)))
+
+
+async def in_error(made: Kit, order_id: str, days: float) -> Order:
+    order = await made.store.commit(cases.submitted(order_id, ONE))
+    order = await made.store.commit(cases.claimed(order, ONE))
+    return await made.store.commit(cases.refused(order, 0, ONE, at=aged(made, days)))
+
+
+async def run(made: Kit, exporter: Exporter | None = None) -> Purge:
+    return await made.run(Purger(made.context, RETENTION, exporter).run())
+
+
+class Kept:
+    """An exporter that remembers, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.full = False
+
+    async def export(self, lines: list[str] | tuple[str, ...] | object) -> None:
+        if self.full:
+            raise OSError("no space left")
+        assert isinstance(lines, list)
+        self.lines += lines
+
+
+async def test_finished_orders_older_than_the_retention_go_and_younger_ones_stay() -> None:
+    made = kit()
+    await processed(made, "old", 30.1)
+    await processed(made, "young", 29.9)
+    await made.store.commit(cases.rejected("refused", at=aged(made, 31)))
+    undone = await processed(made, "undone", 0)
+    decided = cases.compensated(undone)
+    assert await made.store.commit(decided)
+    found = await run(made)
+    assert (found.removed, found.left, found.failed) == (2, 0, 0)
+    assert set(made.store.orders) == {"young", "undone"}
+
+
+async def test_an_order_in_error_or_under_way_never_goes_however_old() -> None:
+    made = kit()
+    await in_error(made, "failed", 400)
+    await made.store.commit(cases.submitted("waiting", at=aged(made, 400)))
+    assert await run(made) == Purge()
+    assert set(made.store.orders) == {"failed", "waiting"}
+
+
+async def test_one_that_an_operator_touches_while_it_is_being_removed_stays() -> None:
+    made = kit()
+    seen = await processed(made, "touched", 40)
+    load = made.store.load
+
+    async def meanwhile(order_id: str) -> Order | None:
+        found = await load(order_id)
+        made.store.load = load  # type: ignore[method-assign]
+        await made.store.commit(cases.undone(seen, ONE))
+        return found
+
+    made.store.load = meanwhile  # type: ignore[method-assign]
+    found = await run(made)
+    assert (found.removed, found.left) == (0, 1)
+    assert made.state("touched") == "Compensating"
+
+
+async def test_one_that_moved_on_since_it_was_listed_is_not_even_exported() -> None:
+    made = kit()
+    seen = await processed(made, "moved", 40)
+    finished = made.store.finished
+
+    async def meanwhile(limit: int, **bounds: datetime | None) -> object:
+        listed = await finished(limit, **bounds)
+        if made.order("moved").seq == seen.seq:
+            await made.store.commit(cases.undone(seen, ONE))
+        return listed
+
+    made.store.finished = meanwhile  # type: ignore[method-assign,assignment]
+    kept = Kept()
+    found = await run(made, kept)
+    assert (found.removed, found.left, kept.lines) == (0, 1, [])
+
+
+async def test_a_run_goes_through_more_than_a_batch_oldest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "BATCH", 3)
+    made, kept = kit(), Kept()
+    for number in range(10):
+        await processed(made, f"o-{number}", 60 - number // 4)  # several at the same moment
+    found = await run(made, kept)
+    assert (found.looked_at, found.removed) == (10, 10)
+    exported = [json.loads(line)["SettledAt"] for line in kept.lines]
+    assert exported == sorted(exported)
+
+
+async def test_a_run_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purge, "BATCH", 2)
+    monkeypatch.setattr(purge, "PURGE_ORDERS_MAX", 4)
+    made = kit()
+    for number in range(6):
+        await processed(made, f"o-{number}", 60 - number)
+    assert (await run(made)).removed == 4
+    assert set(made.store.orders) == {"o-4", "o-5"}
+    assert (await run(made)).removed == 2
+
+
+async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "BATCH", 2)
+    made = kit()
+    for number in range(5):
+        await processed(made, f"o-{number}", 60 - number)
+    made.store.plan = lambda operation, key: (
+        StoreFault.UNAVAILABLE if (operation, key) == ("purge", "o-0") else None
+    )
+    found = await run(made)
+    assert (found.removed, found.failed, found.looked_at) == (4, 1, 5)
+    made.store.plan = lambda _operation, _key: None
+    assert (await run(made)).removed == 1
+
+
+async def test_two_instances_do_not_purge_at_once() -> None:
+    made = kit()
+    await processed(made, "old", 60)
+    now = made.clock.now()
+    assert await made.store.acquire_lease(LEASE, "another", now + DAY, now)
+    assert await run(made) == Purge(led=False)
+    assert "old" in made.store.orders
+
+
+async def test_what_is_removed_was_exported_whole_before() -> None:
+    made, kept = kit(), Kept()
+    order = await processed(made, "old", 60)
+    await run(made, kept)
+    (line,) = kept.lines
+    record = json.loads(line)
+    assert record["OrderID"] == "old"
+    assert record["Payload"] == json.loads(order.details.payload)
+    assert [entry["What"] for entry in record["Journal"]] == [
+        "submitted",
+        "claimed",
+        "step processed",
+    ]
+
+
+async def test_what_cannot_be_exported_is_not_removed() -> None:
+    made, kept = kit(), Kept()
+    await processed(made, "old", 60)
+    kept.full = True
+    found = await run(made, kept)
+    assert (found.removed, found.failed) == (0, 1)
+    assert "old" in made.store.orders
+    kept.full = False
+    assert (await run(made, kept)).removed == 1
+
+
+async def test_the_file_takes_line_after_line_and_survives_a_torn_one(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    file = JsonLines(folder, "host/1:7", lambda: NOW.astimezone(UTC))
+    await file.export(['{"a":1}', '{"a":2}'])
+    (path,) = folder.iterdir()
+    assert path.name == "orders-2026-03-01-host-1-7.jsonl"
+    with path.open("ab") as torn:
+        torn.write(b'{"a":')
+    await file.export(['{"a":"\u00e9"}'])
+    assert path.read_text(encoding="utf-8") == '{"a":1}\n{"a":2}\n{"a":\n{"a":"é"}\n'
+
+
+async def test_a_directory_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    with pytest.raises(OSError, match="taken"):
+        await JsonLines(taken, "host").export(["{}"])
