@@ -33,9 +33,7 @@ def test_another_process_draws_the_same_faults() -> None:
     )
     faults = Faults(seed=7, transient=0.5, slow=0.2)
     here = [str(faults.of_attempt("stock", Verb.DO, f"k{n}", 1)) for n in range(50)]
-    there = subprocess.run(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert there.stdout.strip() == str(here)
 
 
