@@ -18,8 +18,10 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
 from tests.functions_rig import SHOP, Rig, northwind, order, rig, until
+from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # fixtures of every test here
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ from tests.functions_rig import (
     rig,
     until,
 )
+from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # fixtures of every test here
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -26,10 +27,19 @@ from tests.functions_rig import (
     rig,
     until,
 )
+from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
+__all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
 SERVICES = ("stock", "payment", "shipping")
 WHOLE = ["received", *["step-completed"] * 3, "completed"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collect_all_leftovers() -> Iterator[None]:
+    """Collect what the SDK left of connections that were cut, after all else was closed."""
+    yield
+    gc.collect()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
