@@ -6,8 +6,10 @@ import asyncio
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
 
 from orders.workflows import workflows
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -17,12 +19,15 @@ from sas.actors.deadletters import DeadLetter, DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
-from sas.codec import outward
+from sas.codec import internal, outward
+from sas.codec.internal import CommandMessage
 from sas.codec.outward import Notification
-from sas.domain.ids import idempotency_key
-from sas.domain.model import Direction, OrderState
+from sas.domain.ids import cause_of, idempotency_key, message_id
+from sas.domain.messages import Alert, JournalEntry, Notify
+from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
 from sas.domain.queues import Queues
-from sas.ports import Business, Message
+from sas.domain.workflow import Workflows
+from sas.ports import Business, Call, Message, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
@@ -30,7 +35,11 @@ from sas.simulation.store import MemoryStore
 from sas.simulation.world import Faults, Handler, World
 
 QUEUES = Queues()
-AGENTS = ("inventory", "payment", "shipping")
+COURIER = "courier"
+COURIED = "hand-over"
+AGENTS = ("inventory", "payment", "shipping", COURIER)
+CALL_LIMIT = timedelta(seconds=20)
+"""How long after CompleteBy a call to the courier may still land."""
 REPLIES_TO = "responses-web-shop"
 
 
@@ -45,6 +54,7 @@ class System:
     agents: dict[str, SimulatedAgent]
     context: Context
     submitted: dict[str, str]
+    commands: dict[str, str] = field(default_factory=dict)
 
     def submit(self, order_id: str, workflow: str = "order", times: int = 1) -> None:
         """Put an order on the queue, several times under its one MessageId if asked."""
@@ -60,6 +70,17 @@ class System:
         self.submitted[order_id] = workflow
         for _ in range(times):
             self.bus._enqueue(Message(QUEUES.orders, f"m-{order_id}", body))
+
+    def command(self, order_id: str, verb: Any, seq: int | None, **members: Any) -> None:
+        """Put an operator's command on the queue."""
+        command_id = f"w-{len(self.commands)}-of-the-operator"
+        self.commands[command_id] = order_id
+        body = internal.encode(
+            CommandMessage(
+                id=command_id, order_id=order_id, verb=verb, by="ann", seq=seq, **members
+            )
+        )
+        self.bus._enqueue(Message(QUEUES.scheduler, command_id, body))
 
     def states(self) -> dict[str, OrderState]:
         """Return each stored order's state."""
@@ -106,8 +127,13 @@ def build(
     *,
     failures_max_seconds: float = 10.0,
     duplicate_detection: bool = True,
+    clocks_apart: Sequence[float] = (0.0,),
+    lease_time: timedelta = timedelta(seconds=60),
+    definitions: Workflows | None = None,
 ) -> System:
-    """Return a system of the business's workflows over the ports in memory."""
+    """Return a system over the ports in memory, of the business's workflows unless others are
+    given, with one instance of every actor for each clock. Clocks are apart by these seconds.
+    """
     random.seed(seed)
     clock = VirtualClock(settle_rounds=8)
     store = MemoryStore()
@@ -126,31 +152,98 @@ def build(
     world = World(seed, clock, store, bus, faults)
     ledger = RemoteLedger()
     agents = {n: SimulatedAgent(clock, ledger, remote, world.rng) for n in AGENTS}
-    context = Context.of(store, world.bus, clock, Addresses(QUEUES, "/simulation"), "sim-1")
-    business = Business(workflows(timedelta(seconds=failures_max_seconds)), agents)
-    _wire(world, context, business)
-    return System(world, store, bus, ledger, agents, context, {})
+    agents[COURIER] = Courier(clock, ledger, remote, world.rng)
+    business = Business(definitions or workflows(timedelta(seconds=failures_max_seconds)), agents)
+    contexts = [
+        Context.of(
+            store, world.bus, Apart(clock, apart), Addresses(QUEUES, "/simulation"), f"i-{n}"
+        )
+        for n, apart in enumerate(clocks_apart, 1)
+    ]
+    _wire(world, contexts, business, lease_time)
+    return System(world, store, bus, ledger, agents, contexts[0], {})
 
 
-def _wire(world: World, context: Context, business: Business) -> None:
-    submitter = Submitter(context, business)
-    scheduler = Scheduler(context, business)
-    dead = DeadLetters(context, business)
-    supervisor = Supervisor(context, business.workflows.rules)
-    world.handlers = {
-        QUEUES.orders: lambda m: submitter.handle(m.body, m.message_id),
-        QUEUES.scheduler: lambda m: scheduler.handle(m.body, m.message_id),
-        QUEUES.replies: lambda m: scheduler.handle_reply(m.body, m.message_id),
-        QUEUES.dead_letters: lambda m: dead.handle(dead_letter(m)),
-    }
+@dataclass(frozen=True)
+class Apart:
+    """The clock of one instance, some seconds before or behind the others."""
+
+    clock: VirtualClock
+    seconds: float
+
+    def now(self) -> datetime:
+        return self.clock.now() + timedelta(seconds=self.seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
+
+
+class Courier(SimulatedAgent):
+    """An agent of a service that leaves no tombstones, but cuts every call off at its limit."""
+
+    async def _do(self, call: Call) -> Any:
+        await self._travel()
+        if self._clock.now() > call.complete_by + CALL_LIMIT:
+            raise TransientError("cut off")
+        effects = self._ledger.of(call.key)
+        effects.done += not effects.in_force
+        effects.in_force = True
+        await self._answer()
+        return {"done_by": call.key}
+
+    async def _undo(self, call: Call) -> Any:
+        result = await super()._undo(call)
+        self._ledger.of(call.key).tombstone = False
+        return result
+
+
+def _wire(
+    world: World, contexts: Sequence[Context], business: Business, lease_time: timedelta
+) -> None:
+    """Give every message to whichever instance; let all their supervisors sweep at every tick."""
+    handlers: dict[str, list[Handler]] = {}
+    supervisors = []
     policy = RetryPolicy(0.2, 2.0)
-    for name, agent in business.agents.items():
-        world.handlers[QUEUES.agent(name)] = _handler(AgentActor(context, name, agent, policy))
-    world.timer = supervisor.sweep
+    for context in contexts:
+        submitter = Submitter(context, business)
+        scheduler = Scheduler(context, business)
+        dead = DeadLetters(context, business)
+        supervisors.append(Supervisor(context, business.workflows.rules, lease_time))
+        own: dict[str, Handler] = {
+            QUEUES.orders: _handler(submitter.handle),
+            QUEUES.scheduler: _handler(scheduler.handle),
+            QUEUES.replies: _handler(scheduler.handle_reply),
+            QUEUES.dead_letters: _dead(dead),
+        }
+        for name, agent in business.agents.items():
+            own[QUEUES.agent(name)] = _handler(AgentActor(context, name, agent, policy).handle)
+        for queue, handler in own.items():
+            handlers.setdefault(queue, []).append(handler)
+    world.handlers = {queue: _any_of(made, world) for queue, made in handlers.items()}
+
+    async def sweep() -> None:
+        """Sweep with all at once; one that dies in the middle does not take the others along."""
+        await asyncio.gather(*(one.sweep() for one in supervisors), return_exceptions=True)
+
+    world.timer = sweep
 
 
-def _handler(actor: AgentActor) -> Handler:
-    return lambda message: actor.handle(message.body, message.message_id)
+def _any_of(handlers: Sequence[Handler], world: World) -> Handler:
+    if len(handlers) == 1:
+        return handlers[0]
+
+    async def handle(message: Message) -> object:
+        return await world.rng.choice(handlers)(message)
+
+    return handle
+
+
+def _handler(handle: Callable[[bytes, str], Awaitable[object]]) -> Handler:
+    return lambda message: handle(message.body, message.message_id)
+
+
+def _dead(dead: DeadLetters) -> Handler:
+    return lambda message: dead.handle(dead_letter(message))
 
 
 def dead_letter(message: Message) -> DeadLetter:
@@ -167,28 +260,92 @@ def dead_letter(message: Message) -> DeadLetter:
 def check_end(system: System) -> None:
     """Assert what must hold of every order once nothing is under way any more."""
     for order_id in system.submitted:
-        stored = system.store.orders[order_id]
-        order = stored.order
+        order = system.store.orders[order_id].order
         state = order.process_state
         where = f"seed {system.world.seed} order {order_id} {state.value}"
+        told = system.notices(order_id)
         if state is OrderState.REJECTED:
-            assert system.notices(order_id)["rejected"] == 1, where
+            assert told["rejected"] == 1, where
             continue
         for step in order.steps:
-            effects = system.ledger.of(idempotency_key(order_id, step.name, 0))
-            assert effects.done <= 1, f"{where}: {step.name} took effect {effects.done} times"
-            if state is OrderState.PROCESSED:
-                assert effects.in_force, f"{where}: {step.name} has no effect"
-            if state is OrderState.COMPENSATED:
-                assert not effects.in_force, f"{where}: {step.name} is still in force"
-        told = system.notices(order_id)
+            _check_effects(system, order, step, f"{where}: {step.name}")
+        journal = system.store.orders[order_id].journal
+        assert told == notices_of(journal), f"{where}: {told}"
         assert told["received"] == 1, f"{where}: {told}"
-        assert told["completed"] == (state is OrderState.PROCESSED), f"{where}: {told}"
         assert told["undone"] == (state is OrderState.COMPENSATED), f"{where}: {told}"
         if state is OrderState.PROCESSED:
-            assert told["step-completed"] == len(order.steps), f"{where}: {told}"
+            assert told["completed"] == 1, f"{where}: {told}"
         if state is OrderState.ERROR:
             assert told["failed"] >= 1, f"{where}: {told}"
-            assert any(order_id.encode() in m.body for m in system.bus.messages(QUEUES.alerts))
-        if order.direction is Direction.DO and state is not OrderState.ERROR:
-            assert told["failed"] == 0, f"{where}: {told}"
+        alerted = {message.message_id for message in system.bus.messages(QUEUES.alerts)}
+        for entry in journal:
+            for index, message in enumerate(entry.messages):
+                if isinstance(message, Alert):
+                    assert message_id(order_id, entry.seq, index) in alerted, f"{where}: {message}"
+        if not system.commands:
+            _check_untouched(order, told, where)
+
+
+def _check_untouched(order: Order, told: Counter[str], where: str) -> None:
+    """What holds as well of an order that no operator has put a hand to."""
+    state = order.process_state
+    assert told["completed"] == (state is OrderState.PROCESSED), f"{where}: {told}"
+    if state is OrderState.PROCESSED:
+        assert told["step-completed"] == len(order.steps), f"{where}: {told}"
+    if order.direction is Direction.DO and state is not OrderState.ERROR:
+        assert told["failed"] == 0, f"{where}: {told}"
+
+
+def _check_effects(system: System, order: Order, step: StepRecord, where: str) -> None:
+    """An effect is there where the order is Processed, once, and none where it is undone.
+
+    A step that an operator skipped may lack its effect, one undone by hand or that names no
+    undo may keep it. Two
+    keys (an input was edited) may both have had theirs, see the protocol check; undo covers both.
+    """
+    generations = range(step.generation + 1)
+    keys = [idempotency_key(order.order_id, step.name, number) for number in generations]
+    known = [system.ledger.of(key) for key in keys]
+    there = any(effects.in_force for effects in known)
+    if step.name != COURIED:  # without tombstones a late do after an undo has an effect again
+        assert all(effects.done <= 1 for effects in known), f"{where}: more than one effect"
+    if order.process_state is OrderState.PROCESSED and not skipped(step):
+        assert there, f"{where} has no effect"
+    no_undo = step.undo is UndoRecord.NOT_NEEDED and step.epoch > 0
+    undone = step.undo is not UndoRecord.BY_HAND and not no_undo
+    if order.process_state is OrderState.COMPENSATED and undone:
+        assert not there, f"{where} is still in force"
+
+
+def skipped(step: StepRecord) -> bool:
+    """Return whether a result is an operator's word and not the remote service's."""
+    return "done_by" not in (step.result or "")
+
+
+def notices_of(journal: Sequence[JournalEntry]) -> Counter[str]:
+    """Return the notifications that the journal says were due."""
+    messages = (message for entry in journal for message in entry.messages)
+    return Counter(m.notice.value for m in messages if isinstance(m, Notify))
+
+
+def check_commands(system: System) -> Counter[str]:
+    """Assert that every command was carried out once, refused or put aside; count what it was."""
+    alerts = {message.message_id for message in system.bus.messages(QUEUES.alerts)}
+    aside = b"".join(message.body for message in system.bus.messages(QUEUES.rejected))
+    ends: Counter[str] = Counter()
+    for command_id, order_id in system.commands.items():
+        journal = system.store.orders[order_id].journal
+        cause = cause_of(QUEUES.scheduler, command_id)
+        done = [entry for entry in journal if entry.cause == cause]
+        carried = [entry for entry in done if entry.what != "fenced"]
+        refused = f"refused/{command_id}" in alerts
+        where = f"seed {system.world.seed} command {command_id}"
+        assert len(done) <= 1, f"{where} was carried out {len(done)} times"
+        assert carried or refused or _held(command_id, aside), f"{where} was lost"
+        assert not (carried and refused), f"{where} was carried out and refused"
+        ends[carried[0].what if carried else "refused" if refused else "put aside"] += 1
+    return ends
+
+
+def _held(command_id: str, aside: bytes) -> bool:
+    return command_id.encode() in aside
