@@ -14,10 +14,11 @@ from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
+from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.tables import TableStore
+from sas.adapters.versions import VersionedStore, Versions
 from sas.config import Config, read_config
 from sas.domain.breaker import BreakerPolicy
 from sas.domain.workflow import WorkflowError
@@ -51,9 +52,12 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     Raises:
         SettingError: a setting is missing or wrong.
         WorkflowError: a step names an agent that the business does not have.
+        TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     settings = config or read_config()
-    store = TableStore.connect(settings.tables, settings.table, settings.shards)
+    telemetry.configure(settings.telemetry, settings.instance)
+    store = VersionedStore.connect(settings.tables, settings.table, settings.shards)
+    store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)
     to = Addresses(settings.queues, settings.source)
     context = Context.of(store, bus, SystemClock(), to, settings.instance)

@@ -30,6 +30,9 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 }
 """Field of ``Queues`` to the setting that names it."""
 
+TELEMETRY = ("off", "console", "otlp", "azuremonitor")
+"""Where spans, metrics and log lines go: see docs/telemetry.md."""
+
 
 class SettingError(ValueError):
     """A setting is missing or wrong; the message names it and says what it should be."""
@@ -55,6 +58,7 @@ class Config:
     queues: Queues
     source: str
     instance: str
+    telemetry: str
     order_bytes_max: int
     supervisor_lease: timedelta
     agent_first_delay: float
@@ -80,6 +84,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         queues=read_queues(env),
         source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
         instance=_instance(env),
+        telemetry=_telemetry(env),
         order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 480_000),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
@@ -146,6 +151,13 @@ def read_table_name(env: Mapping[str, str]) -> str:
 def _instance(env: Mapping[str, str]) -> str:
     given = env.get("SAS_INSTANCE") or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
     return f"{given[:40]}:{os.getpid()}"
+
+
+def _telemetry(env: Mapping[str, str]) -> str:
+    mode = env.get("SAS_TELEMETRY") or "off"
+    if mode not in TELEMETRY:
+        raise SettingError(f"SAS_TELEMETRY={mode!r}: give one of {', '.join(TELEMETRY)}")
+    return mode
 
 
 def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

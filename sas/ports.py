@@ -28,7 +28,9 @@ class StoreUnavailableError(Exception):
 
 
 class StoreMismatchError(Exception):
-    """The table was created with other settings (its number of shards) than this start has."""
+    """The table was written with other settings than this start has: its number of shards, or
+    the definition of a workflow under the same version.
+    """
 
 
 class BusUnavailableError(Exception):

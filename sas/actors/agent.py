@@ -7,17 +7,15 @@ reply, no error, no recovery; that is the supervisor's.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import logging
-import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from sas.actors.attempts import Attempts, OpenError, RetryPolicy, SilentError, left
 from sas.actors.breakers import BreakerGuard
 from sas.actors.context import Context
 from sas.codec import internal
@@ -28,25 +26,15 @@ from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
-from sas.ports import Agent, Call, Clock, Message, RefusedError, TransientError
+from sas.ports import Agent, Call, Message, RefusedError
+from sas.telemetry import tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+__all__ = ["AgentActor", "RetryPolicy"]
+
+log = logger(__name__)
 RESULT_DEPTH_MAX = DEPTH_MAX - 2
 """A result travels on inside ``results`` of the next request, two levels down."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Exponential backoff with full jitter, within CompleteBy. Seconds."""
-
-    first_delay: float = 0.2
-    delay_max: float = 10.0
-
-    def delay(self, attempt: int, retry_after: timedelta | None) -> float:
-        """Return how long to wait after a failed attempt (from 0): at least what was asked for."""
-        ceiling = min(self.first_delay * 2.0 ** min(attempt, 60), self.delay_max)
-        asked = retry_after.total_seconds() if retry_after else 0.0
-        return asked + random.uniform(0, ceiling)  # noqa: S311  jitter, no secret
 
 
 class AgentActor:
@@ -63,16 +51,24 @@ class AgentActor:
         self._context = context
         self._name = name
         self._agent = agent
-        self._policy = policy or RetryPolicy()
-        self._guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
+        guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
+        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guard)
 
-    async def handle(self, body: bytes, message_id: str) -> Reply | None:
+    async def handle(
+        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+    ) -> Reply | None:
         """Take one request; return the reply that was sent, None where there was none to send.
+
+        ``properties`` are the message's application properties: they carry its trace.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again. So does
             whatever the agent raises that is neither refused nor transient (a bug in it).
         """
+        with tracing.received(f"agent {self._name}", "agent", properties):
+            return await self._handle(body, message_id)
+
+    async def _handle(self, body: bytes, message_id: str) -> Reply | None:
         queue = self._context.queues.agent(self._name)
         try:
             request = internal.decode(body, RequestMessage)
@@ -80,12 +76,19 @@ class AgentActor:
             rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
             await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
             return None
+        tracing.about(
+            f"agent {self._name} {request.direction}",
+            order_id=request.order_id,
+            step=request.step_name,
+            epoch=request.epoch,
+            workflow=request.workflow,
+        )
         try:
             reply = await self._work(request)
-        except _OpenError as wait:
+        except OpenError as wait:
             await self._put_back(request, body, wait.until)
             return None
-        if reply is None or self._left(request) <= 0:
+        if reply is None or left(request, self._context.clock) <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
@@ -97,18 +100,18 @@ class AgentActor:
         return reply
 
     async def _work(self, request: RequestMessage) -> Reply | None:
-        if self._left(request) <= 0:
+        if left(request, self._context.clock) <= 0:
             return None
         try:
             call = await self._call_of(request)
             if request.direction == Direction.DO.value:
-                result = await self._attempts(lambda: self._agent.do(call), request)
+                result = await self._attempts.make(lambda: self._agent.do(call), request)
             else:
                 result = await self._undo(call, request)
         except RefusedError as refused:
             fault = Fault(_whole(refused.code), _whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
-        except _SilentError:
+        except SilentError:
             return None
         text = canonical(result)
         if len(text.encode()) > RESULT_BYTES_MAX:
@@ -133,46 +136,7 @@ class AgentActor:
         for generation in range(request.generation + 1):
             key = idempotency_key(request.order_id, request.step_name, generation)
             one = replace(call, key=key)
-            result = await self._attempts(functools.partial(self._agent.undo, one), request)
-        return result
-
-    async def _attempts(
-        self, attempt: Callable[[], Awaitable[Any]], request: RequestMessage
-    ) -> Any:
-        """Try until done, refused, or out of time."""
-        number = 0
-        while True:
-            until = await self._guard.wait_of(request.id)
-            if until is not None:
-                raise _OpenError(until)
-            try:
-                return await self._attempt(attempt, request)
-            except TransientError as failed:
-                delay = self._policy.delay(number, failed.retry_after)
-                log.info(
-                    "attempt %d: order %s step %s %s: %s; again in %.1f s",
-                    number + 1, request.order_id, request.step_name, request.direction,
-                    failed, delay,
-                )  # fmt: skip
-            number += 1
-            if delay >= self._left(request):
-                raise _SilentError
-            await self._context.clock.sleep(delay)
-
-    async def _attempt(self, attempt: Callable[[], Awaitable[Any]], request: RequestMessage) -> Any:
-        """Make one attempt and tell the breaker how it went: refused is an answer, too."""
-        try:
-            result = await _within(attempt(), self._left(request), self._context.clock)
-        except TransientError as failed:
-            await self._guard.failed(str(failed))
-            raise
-        except _SilentError:
-            await self._guard.failed("no answer until CompleteBy")
-            raise
-        except RefusedError:
-            await self._guard.succeeded()
-            raise
-        await self._guard.succeeded()
+            result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
         return result
 
     async def _put_back(self, request: RequestMessage, body: bytes, until: datetime) -> None:
@@ -193,10 +157,6 @@ class AgentActor:
             scheduled_at=until,
         )
         await self._context.bus.send([again])
-
-    def _left(self, request: RequestMessage) -> float:
-        """Return the seconds until CompleteBy."""
-        return (request.complete_by - self._context.clock.now()).total_seconds()
 
     async def _call_of(self, request: RequestMessage) -> Call:
         if request.order is msgspec.UNSET:
@@ -231,33 +191,6 @@ class AgentActor:
             results={name: value for name, value in results.items() if name != request.step_name},
             own_result=results.get(request.step_name),
         )
-
-
-class _SilentError(Exception):
-    """Time is up: say nothing."""
-
-
-class _OpenError(Exception):
-    """The breaker is open: the request must wait."""
-
-    def __init__(self, until: datetime) -> None:
-        super().__init__(until)
-        self.until = until
-
-
-async def _within(work: Awaitable[Any], seconds: float, clock: Clock) -> Any:
-    """Return what ``work`` returns unless the clock says that its time is up first."""
-    task = asyncio.ensure_future(work)
-    alarm = asyncio.ensure_future(clock.sleep(seconds))
-    try:
-        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise _SilentError
-    finally:
-        for pending in (task, alarm):
-            pending.cancel()
-        await asyncio.gather(task, alarm, return_exceptions=True)
 
 
 def _fits_deep(text: str) -> bool:

@@ -6,7 +6,6 @@ written only when it changes, guarded by its token.
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 
 import msgspec
@@ -19,8 +18,10 @@ from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
 from sas.domain.ids import key_time
 from sas.domain.messages import AlertKind
 from sas.ports import BusUnavailableError, Cell, ConflictError
+from sas.telemetry import metrics
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 LOOK_AGAIN_AFTER = timedelta(seconds=1)
 _TRIES = 4
 
@@ -124,7 +125,8 @@ class BreakerGuard:
             await self._look(self._context.clock.now())
             return self._breaker == to
         self._breaker = to
-        log.warning("breaker of %s: %s %s", self._agent, to.state.value, to.why)
+        metrics.breaker_changed(self._agent, to.state.value)
+        log.warning("breaker of %s: %s", self._agent, to.state.value)
         return True
 
     async def _tell(self, kind: AlertKind, text: str) -> None:
@@ -135,4 +137,4 @@ class BreakerGuard:
         try:
             await self._context.bus.send([alert(body, self._context.to)])
         except BusUnavailableError as down:
-            log.warning("an alert could not be sent: %s: %s", text, down)
+            log.warning("alert %s could not be sent: %s", own_id, down)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from sas.actors.compose import Addresses
 from sas.actors.outbox import Outbox
 from sas.actors.rejections import Rejections
+from sas.domain.changes import Change
+from sas.domain.model import Order
 from sas.domain.queues import Queues
-from sas.ports import Clock, MessageBus, StateStore
+from sas.ports import Clock, ConflictError, MessageBus, StateStore
+from sas.telemetry import metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,16 @@ class Context:
     def queues(self) -> Queues:
         """Return the names of the queues."""
         return self.to.queues
+
+    async def commit(self, change: Change) -> Order:
+        """Commit a change and tell what came of it; raises as ``StateStore.commit`` does."""
+        try:
+            after = await self.store.commit(change)
+        except ConflictError:
+            metrics.conflict()
+            raise
+        metrics.committed(change)
+        return after
 
     @classmethod
     def of(

@@ -7,7 +7,7 @@ of it, or a rival, can no longer act upon it; only then is anybody told.
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -23,8 +23,10 @@ from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
 from sas.domain.model import Details
 from sas.ports import Business, ConflictError
+from sas.telemetry import tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
 
 
@@ -51,17 +53,24 @@ class DeadLetters:
         self._bytes_max = order_bytes_max
         self._shell = Shell(context, business.workflow_of)
 
-    async def handle(self, letter: DeadLetter) -> None:
-        """Take one dead letter.
+    async def handle(
+        self, letter: DeadLetter, properties: Mapping[str, object] | None = None
+    ) -> None:
+        """Take one dead letter; its ``properties`` carry its trace.
 
         Raises:
             StoreUnavailableError, BusUnavailableError, ContentionError: let it come again.
         """
+        with tracing.received("dead-letters", "dead-letters", properties):
+            await self._handle(letter)
+
+    async def _handle(self, letter: DeadLetter) -> None:
         try:
             message = internal.decode(letter.body, _INTERNAL)
         except MalformedError:
             await self._not_internal(letter)
             return
+        tracing.about(order_id=message.order_id)
         match message:
             case RequestMessage():
                 # Agents commit nothing: the step's CompleteBy brings the supervisor to it.
@@ -80,6 +89,7 @@ class DeadLetters:
             sender = salvage(letter.body)
             await self._put_aside(letter, sender.order_id)
             return
+        tracing.about(order_id=submission.order_id)
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         if await self._finished(submission.order_id, cause):
             return
@@ -126,7 +136,7 @@ class DeadLetters:
                 at=self._context.clock.now(),
             )
             try:
-                await self._context.store.commit(change)
+                await self._context.commit(change)
             except ConflictError:
                 await self._context.clock.sleep(backoff(attempt))
             else:
@@ -149,7 +159,7 @@ class DeadLetters:
         by = f"dead letters {self._context.instance}"
         change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
         try:
-            await self._context.store.commit(change)
+            await self._context.commit(change)
         except ConflictError:
             return await self._fenced(submission.order_id, cause)
         return True

@@ -6,7 +6,6 @@ row before, and a trigger message (or an out row) that brings it here again if i
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
 from sas.actors.compose import Addresses, compose
@@ -23,8 +22,9 @@ from sas.ports import (
     StateStore,
     UndeliverableError,
 )
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)
 
 

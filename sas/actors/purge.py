@@ -8,7 +8,6 @@ listed as finished, and the next run takes it up.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,8 +16,10 @@ from sas.actors.context import Context
 from sas.codec.record import record_of, to_line
 from sas.domain.model import FINISHED, Order
 from sas.ports import Exporter, StoreUnavailableError, Summary
+from sas.telemetry import tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LEASE = "purge"
 PURGE_ORDERS_MAX = 20_000
@@ -61,6 +62,10 @@ class Purger:
         Raises:
             StoreUnavailableError: not even the list of finished orders could be read.
         """
+        with tracing.span("purge", actor="purge"):
+            return await self._run()
+
+    async def _run(self) -> Purge:
         began = self._context.clock.now()
         store, holder = self._context.store, self._context.instance
         if not await store.acquire_lease(LEASE, holder, began + PURGE_TIME_MAX, began):

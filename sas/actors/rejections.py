@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 
 from sas.actors.compose import Addresses, alert, notification
 from sas.codec import outward
@@ -15,8 +14,10 @@ from sas.domain.messages import AlertKind, Notice
 from sas.domain.model import Order, OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.ports import Clock, Message, MessageBus, UndeliverableError
+from sas.telemetry import metrics
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Rejections:
@@ -65,11 +66,11 @@ class Rejections:
 
     async def keep(self, rejection: Rejection) -> None:
         """Keep a message whole on the rejected queue, and tell nobody."""
-        log.warning(
-            "put aside a message of %s: %s: %s",
-            rejection.source_queue, rejection.reason, rejection.description,
-        )  # fmt: skip
-        parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=_base_id(rejection))
+        base = _base_id(rejection)
+        metrics.rejected(rejection.reason)
+        # Not the description: it may quote what the sender wrote. It is kept with the message.
+        log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
+        parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=base)
         await self._bus.send([self._kept(part, part.id, outward.encode(part)) for part in parts])
 
     async def keep_on(self, rejection: Rejection) -> None:

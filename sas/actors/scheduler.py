@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from datetime import datetime
 
 from sas.actors.context import Context
@@ -18,8 +18,10 @@ from sas.domain.messages import AlertKind
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.ports import Business
+from sas.telemetry import metrics, tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _FOR_SCHEDULER: type[WakeMessage | CommandMessage] = WakeMessage | CommandMessage  # type: ignore[assignment]
 
 
@@ -32,26 +34,40 @@ class Scheduler:
         self._shell = Shell(context, business.workflow_of)
         self._operator = Operator(context, business, self._shell)
 
-    async def handle(self, body: bytes, message_id: str) -> Acted:
-        """Take one message of the ``scheduler`` queue.
+    async def handle(
+        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+    ) -> Acted:
+        """Take one message of the ``scheduler`` queue; its ``properties`` carry its trace.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
         """
+        with tracing.received("scheduler", "scheduler", properties):
+            return await self._handle(body, message_id)
+
+    async def handle_reply(
+        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+    ) -> Acted:
+        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+        with tracing.received("scheduler reply", "scheduler", properties):
+            return await self._handle_reply(body, message_id)
+
+    async def _handle(self, body: bytes, message_id: str) -> Acted:
         queue = self._context.queues.scheduler
         try:
             message = internal.decode(body, _FOR_SCHEDULER)
             command = internal.to_command(message) if isinstance(message, CommandMessage) else None
         except MalformedError as wrong:
             return await self._put_aside(body, message_id, queue, wrong)
+        work = "claim" if command is None else "command"
+        tracing.about(f"scheduler {work}", order_id=message.order_id)
         source = Cause(cause_of(queue, message.id), self._context.instance)
         if command is not None:
             return await self._operator.carry_out(command, source.cause)
         acted = await self._shell.act(message.order_id, source, self._claim)
         return await self._known(acted, message, body, queue)
 
-    async def handle_reply(self, body: bytes, message_id: str) -> Acted:
-        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+    async def _handle_reply(self, body: bytes, message_id: str) -> Acted:
         queue = self._context.queues.replies
         try:
             message = internal.decode(body, ReplyMessage)
@@ -59,9 +75,16 @@ class Scheduler:
         except MalformedError as wrong:
             return await self._put_aside(body, message_id, queue, wrong)
 
+        tracing.about(order_id=message.order_id, epoch=message.epoch)
+        step = "unknown"
+
         def decide(order: Order, now: datetime) -> Decision | None:
+            nonlocal step
             if order.rejected:
                 return None
+            if 0 <= reply.step < len(order.steps):
+                step = order.steps[reply.step].name
+                tracing.about(step=step)
             rules = self._business.workflow_of(order).rules
             instance = self._context.instance
             return transitions.answer(order, reply, rules, now=now, instance=instance)
@@ -69,7 +92,8 @@ class Scheduler:
         source = Cause(cause_of(queue, message.id), f"agent of step {message.step}")
         acted = await self._shell.act(message.order_id, source, decide)
         if acted is Acted.NOTHING:
-            log.info("late reply: order %s step %d", message.order_id, message.step)
+            metrics.late_reply(step)
+            log.info("late reply: order %s step %s", message.order_id, step)
         return await self._known(acted, message, body, queue)
 
     def _claim(self, order: Order, now: datetime) -> Decision | None:

@@ -8,7 +8,6 @@ the order was loaded: a cause absent then was absent in what was loaded (docs/ad
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Workflow
 from sas.ports import ConflictError
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 CONFLICTS_MAX = 12
 
 
@@ -99,7 +99,7 @@ class Shell:
 
     async def _committed(self, change: Change) -> bool:
         try:
-            order = await self._context.store.commit(change)
+            order = await self._context.commit(change)
         except ConflictError:
             log.info("order %s: a rival won seq %s", change.after.order_id, change.entry.seq)
             return False

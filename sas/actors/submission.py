@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import uuid4
 
@@ -22,8 +22,10 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.transitions import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.ports import Business, ConflictError
+from sas.telemetry import tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _TRIES = 8
 
 
@@ -37,17 +39,26 @@ class Submitter:
         self._business = business
         self._bytes_max = order_bytes_max
 
-    async def handle(self, body: bytes, message_id: str) -> None:
+    async def handle(
+        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+    ) -> None:
         """Take one message of the ``orders`` queue; return when nothing of it can be lost.
+
+        ``properties`` are the message's application properties: they carry its trace.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again.
         """
+        with tracing.received("submission", "submission", properties):
+            await self._handle(body, message_id)
+
+    async def _handle(self, body: bytes, message_id: str) -> None:
         try:
             submission, workflow = self._checked(body, message_id)
         except MalformedError as wrong:
             await self._reject(body, message_id, wrong)
             return
+        tracing.about(order_id=submission.order_id, workflow=workflow.name)
         try:
             await self._take(submission, workflow)
         except MalformedError as conflict:
@@ -83,6 +94,7 @@ class Submitter:
             reply_queue=submission.reply_queue,
             correlation_id=submission.correlation_id,
             submitted_at=now,
+            traceparent=tracing.traceparent(),
         )
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         change = first_change(
@@ -140,7 +152,7 @@ class Submitter:
 
     async def _committed(self, change: Change, workflow: Workflow) -> bool:
         try:
-            order = await self._context.store.commit(change)
+            order = await self._context.commit(change)
         except ConflictError:
             return False
         await self._context.outbox.send(order, change.entry, workflow)

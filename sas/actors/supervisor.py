@@ -7,8 +7,8 @@ messages are sent. Several may sweep at once: the lease only saves work.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -17,13 +17,15 @@ from sas.actors.context import Context
 from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.actors.shell import CONFLICTS_MAX, backoff
 from sas.domain import transitions
-from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue, next_change
+from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue, next_change
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.ports import BusUnavailableError, ConflictError, StoreUnavailableError
+from sas.telemetry import metrics, tracing
+from sas.telemetry.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LEASE = "supervisor"
 SWEEP_DUE_MAX = 2000
@@ -40,7 +42,14 @@ class Sweep:
     led: bool = True
     looked_at: int = 0
     failed: int = 0
+    oldest: datetime | None = None
     done: dict[str, int] = field(default_factory=dict)
+
+    def saw(self, rows: Sequence[Due]) -> None:
+        """Count due rows, and remember the oldest."""
+        self.looked_at += len(rows)
+        known = () if self.oldest is None else (self.oldest,)
+        self.oldest = min((*known, *(row.at for row in rows)), default=None)
 
     def count(self, what: str) -> None:
         """Count one transition."""
@@ -66,6 +75,10 @@ class Supervisor:
         An order that cannot be helped now (the store or the bus is down, a bug) is logged and
         counted; the others go on, and its due row brings it back.
         """
+        with tracing.span("supervisor sweep", actor="supervisor"):
+            return await self._sweep()
+
+    async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
         holder = self._context.instance
         store = self._context.store
@@ -79,8 +92,9 @@ class Supervisor:
             if found.looked_at >= SWEEP_DUE_MAX:
                 break
             rows = await store.due(shard, now, SHARD_DUE_MAX)
-            found.looked_at += len(rows)
+            found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+        metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
         return found
@@ -112,7 +126,8 @@ class Supervisor:
             log.error("order %s: out row of seq %d without a journal row", row.order_id, row.seq)
             await store.remove_out(row)
             return None
-        await self._context.outbox.send(order, entry, None, out=row)
+        with _of(order, "supervisor send"):
+            await self._context.outbox.send(order, entry, None, out=row)
         return "sent again"
 
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
@@ -134,15 +149,21 @@ class Supervisor:
                 at=now,
                 out_at=out_at,
             )
-            try:
-                after = await self._context.store.commit(change)
-            except ConflictError:
-                await self._context.clock.sleep(backoff(attempt))
-                continue
-            out = OutDue(out_at, order.order_id, change.entry.seq)
-            await self._context.outbox.send(after, change.entry, None, out=out)
-            return decision.what
+            step = None if isinstance(row, DeadlineDue) else order.steps[row.step].name
+            with _of(order, "supervisor expire", step):
+                if await self._committed(change, out_at):
+                    return decision.what
+            await self._context.clock.sleep(backoff(attempt))
         return None
+
+    async def _committed(self, change: Change, out_at: datetime) -> bool:
+        try:
+            after = await self._context.commit(change)
+        except ConflictError:
+            return False
+        out = OutDue(out_at, after.order_id, change.entry.seq)
+        await self._context.outbox.send(after, change.entry, None, out=out)
+        return True
 
     def _decide(self, order: Order, row: StepDue | DeadlineDue, now: datetime) -> Decision | None:
         try:
@@ -154,3 +175,9 @@ class Supervisor:
         if isinstance(row, DeadlineDue):
             return transitions.expire_deadline(order, rules, now=now)
         return transitions.expire(order, row.step, row.epoch, rules, now=now)
+
+
+def _of(order: Order, what: str, step: str | None = None) -> AbstractContextManager[object]:
+    """What is done to an order belongs to the order's own trace, linked to the sweep's."""
+    details = order.details
+    return tracing.of_order(what, details.traceparent, order_id=details.order_id, step=step)

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from sas.ports import RefusedError, TransientError
+from sas.telemetry.tracing import carried
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
@@ -50,13 +51,15 @@ class HttpService:
                 method,
                 self._base_url + path,
                 json=body,
-                headers={"Idempotency-Key": key},
+                headers={"Idempotency-Key": key, **carried()},
                 allow_redirects=False,
             ) as answer:
                 return self._outcome(answer, await _read(answer))
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             what = str(broken) or type(broken).__name__
-            raise TransientError(f"{self._name} could not be reached: {what}"[:500]) from None
+            kind = "timeout" if isinstance(broken, TimeoutError) else "unreachable"
+            said = f"{self._name} could not be reached: {what}"[:500]
+            raise TransientError(said, kind=kind) from None
 
     async def close(self) -> None:
         """Close the session of the running loop, if one was opened."""
@@ -77,14 +80,14 @@ class HttpService:
             try:
                 return _json(data) if data else None
             except ValueError:
-                raise TransientError(
-                    f"{self._name} answered {answer.status} with no JSON"
-                ) from None
+                said = f"{self._name} answered {answer.status} with no JSON"
+                raise TransientError(said, kind="no-json") from None
         problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
-            raise TransientError(f"{self._name} answered {answer.status}: {text}", asked)
+            said = f"{self._name} answered {answer.status}: {text}"
+            raise TransientError(said, asked, f"http-{answer.status}")
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")

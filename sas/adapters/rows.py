@@ -88,6 +88,7 @@ def details_row(order: Order) -> Entity:
         "ReplyQueue": clean(details.reply_queue),
         "CorrelationID": None if details.correlation_id is None else clean(details.correlation_id),
         "SubmittedAt": key_time(details.submitted_at),
+        "TraceParent": details.traceparent,
         **chunked("Payload", details.payload),
     }
 
@@ -213,6 +214,7 @@ def _details_from(row: Row) -> Details:
         reply_queue=row["ReplyQueue"],
         correlation_id=row.get("CorrelationID"),
         submitted_at=parse_key_time(row["SubmittedAt"]),
+        traceparent=row.get("TraceParent"),
     )
 
 

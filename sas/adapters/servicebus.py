@@ -27,6 +27,8 @@ from azure.servicebus.exceptions import (
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.senders import Senders
 from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.telemetry import metrics
+from sas.telemetry.tracing import carried
 
 NEVER = (MessagingEntityNotFoundError, MessageSizeExceededError, ServiceBusAuthorizationError)
 """Sending again cannot help: no such queue, too large, no right to send.
@@ -120,6 +122,7 @@ class ServiceBus:
             raise BusUnavailableError(_why(queue, error)) from error
         finally:
             self.sent += outbox.sent
+            metrics.sent(outbox.sent)
 
     async def _try_to_send(self, queue: str, outbox: Outbox) -> None:
         """Empty the outbox. A sender that was told "not now" is kept, any other error ends it."""
@@ -186,13 +189,16 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     The time to live is set in the header itself: the SDK's own setter cuts it to whole
     seconds, and 0 would mean for ever.
     """
+    properties: dict[str | bytes, Any] = {}
+    properties.update(message.properties.items())
+    properties.update(carried().items())
     made = ServiceBusMessage(
         message.body,
         message_id=message.message_id,
         content_type=message.content_type,
         correlation_id=message.correlation_id,
         scheduled_enqueue_time_utc=message.scheduled_at,
-        application_properties={str(key): value for key, value in message.properties.items()},
+        application_properties=properties,
     )
     if message.time_to_live is not None:
         milliseconds = int(message.time_to_live.total_seconds() * 1000)

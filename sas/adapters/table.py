@@ -30,6 +30,7 @@ from sas.adapters.commit import Operation
 from sas.adapters.rows import Entity
 from sas.adapters.table_errors import BUSY, LOST, advice, code_of, first_line
 from sas.ports import StoreUnavailableError
+from sas.telemetry import metrics
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ class Meter:
     def count_request(self, _request: object) -> None:
         """Count one; the SDK's ``raw_request_hook``."""
         self.requests += 1
+        metrics.storage_request()
 
 
 class Table:

@@ -15,6 +15,7 @@ from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import MessageLockLostError
+from opentelemetry.trace import SpanKind
 
 from sas.client import links
 from sas.client.links import LinkError
@@ -31,6 +32,7 @@ from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_
 from sas.codec.outward import Notification
 from sas.codec.strict import MalformedError
 from sas.domain.queues import Queues
+from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
 
@@ -247,12 +249,16 @@ class OrdersClient:
             parse_order(body, receipt.submission_id, ORDER_BYTES_MAX)
         except (TypeError, ValueError, RecursionError) as wrong:
             raise InvalidOrderError(index, f"order {str(new.order_id)[:120]!r}: {wrong}") from None
-        message = ServiceBusMessage(
-            body,
-            message_id=receipt.submission_id,
-            content_type="application/json",
-            correlation_id=new.correlation_id,
-        )
+        with tracing.span(
+            "submit", kind=SpanKind.PRODUCER, order_id=new.order_id, workflow=new.workflow
+        ):
+            message = ServiceBusMessage(
+                body,
+                message_id=receipt.submission_id,
+                content_type="application/json",
+                correlation_id=new.correlation_id,
+                application_properties=dict(tracing.carried().items()),
+            )
         return message, receipt
 
 

@@ -123,7 +123,11 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What was ordered and by whom. Written once, never changed. ``payload`` is JSON text."""
+    """What was ordered and by whom. Written once, never changed. ``payload`` is JSON text.
+
+    ``traceparent`` (W3C) names the trace it was submitted in, so that what happens to the order
+    by time alone goes on in that trace; None where it came without one, or before there was any.
+    """
 
     order_id: str
     workflow: str
@@ -133,6 +137,7 @@ class Details:
     reply_queue: str
     correlation_id: str | None
     submitted_at: datetime
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

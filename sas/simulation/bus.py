@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 from sas.ports import BusUnavailableError, Clock, Message, UndeliverableError
+from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
@@ -137,6 +138,7 @@ class MemoryBus:
 
     def _queued(self, queue: Queue, message: Message, now: datetime) -> Queued:
         self._sequence += 1
+        message = replace(message, properties={**message.properties, **carried()})
         visible_at = max(now, message.scheduled_at or now)
         asked = [t for t in (message.time_to_live, queue.time_to_live) if t is not None]
         expires_at = visible_at + min(asked) if asked else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -111,13 +111,15 @@ class Kit:
 
     async def hand(self, message: Message) -> None:
         """Hand one message to the function of its queue."""
-        handlers: dict[str, Callable[[bytes, str], Awaitable[object]]] = {
+        handlers: dict[str, Callable[[bytes, str, Mapping[str, str]], Awaitable[object]]] = {
             QUEUES.orders: self.submitter.handle,
             QUEUES.scheduler: self.scheduler.handle,
             QUEUES.replies: self.scheduler.handle_reply,
             **{QUEUES.agent(name): actor.handle for name, actor in self.actors.items()},
         }
-        await self.run(handlers[message.queue](message.body, message.message_id))
+        await self.run(
+            handlers[message.queue](message.body, message.message_id, message.properties)
+        )
 
     async def step(self, queue: str) -> Message:
         """Take the oldest message of a queue, handle it, return it."""

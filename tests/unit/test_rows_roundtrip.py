@@ -159,7 +159,7 @@ STEP = StepRecord(
     undo=UndoRecord.BY_HAND,
     edited='{"amount":1}',
 )
-DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW)
+DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01")
 
 
 ORDER = Order(
@@ -197,6 +197,14 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     by_key = {row["RowKey"]: row for row in made}
     assert rows.order_from("o'1", by_key, "etag") == order
     assert rows.order_from("o'1", by_key, "etag").token == "etag"
+
+
+def test_an_order_written_before_traces_were_kept_still_loads() -> None:
+    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
+    made += [rows.step_row("o'1", step) for step in ORDER.steps]
+    del made[0]["TraceParent"]
+    found = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
+    assert found.details == replace(DETAILS, traceparent=None)
 
 
 @pytest.mark.parametrize(

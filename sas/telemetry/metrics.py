@@ -1,0 +1,151 @@
+"""Metrics: few names, few values, never an order's id. ``infra/telemetry-fields.json`` lists them.
+
+A metric is told where what it counts has become true: an order's state after its commit.
+"""
+
+from __future__ import annotations
+
+import re
+
+from opentelemetry import metrics
+from opentelemetry.metrics import Meter, MeterProvider
+
+from sas.domain.changes import Change
+from sas.domain.model import StepRecord, StepState
+from sas.telemetry import scope
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
+_NOT_A_CODE = re.compile(r"[^A-Za-z0-9_.-]+")
+_ENDS = frozenset({StepState.PROCESSED, StepState.COMPENSATED})
+CODE_LENGTH_MAX = 60
+
+
+class Instruments:
+    """Every instrument there is."""
+
+    def __init__(self, meter: Meter) -> None:
+        count = meter.create_counter
+        self.orders = count("sas.orders", "{order}", "orders that came to a state")
+        self.attempts = count("sas.agent.attempts", "{attempt}", "calls of remote services")
+        self.late = count("sas.replies.late", "{reply}", "replies fenced off")
+        self.conflicts = count("sas.conflicts", "{conflict}", "commits that a rival won")
+        self.requests = count("sas.storage.requests", "{request}", "requests to Table Storage")
+        self.messages = count("sas.bus.messages", "{message}", "messages that the bus took")
+        self.breakers = count("sas.breaker.changes", "{change}", "breakers that changed")
+        self.rejections = count("sas.rejections", "{message}", "messages put aside")
+        self.duration = meter.create_histogram(
+            "sas.step.duration",
+            "s",
+            "from a step's claim to its record",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        # No gauge: an exporter repeats a gauge's last value although no supervisor runs.
+        self.sweep_age = meter.create_histogram(
+            "sas.sweep.age",
+            "s",
+            "how overdue a sweep's oldest row was",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+
+
+_instruments = Instruments(metrics.get_meter("sas"))
+
+
+def use(provider: MeterProvider | None) -> None:
+    """Count with this provider from now on; None: with the process's own."""
+    global _instruments  # noqa: PLW0603  one process, one place that metrics go to
+    _instruments = Instruments(metrics.get_meter("sas", meter_provider=provider))
+
+
+def committed(change: Change) -> None:
+    """Tell what a commit brought about: the order's new state, the steps that ended by it."""
+    before, after = change.before, change.after
+    # A rejected order's workflow may be any name that a sender thought of.
+    workflow = "unknown" if after.rejected else after.details.workflow
+    state = after.process_state
+    if before is None or before.process_state is not state:
+        _instruments.orders.add(1, {"sas.state": state.value, "sas.workflow": workflow})
+    for old, new in zip(before.steps if before else (), after.steps, strict=False):
+        outcome = _outcome(old, new, change)
+        if outcome is not None:
+            seconds = max((change.entry.at - old.since).total_seconds(), 0.0)
+            attributes = {
+                "sas.workflow": workflow,
+                "sas.step": old.name,
+                "sas.direction": "undo" if old.process_state is StepState.COMPENSATING else "do",
+                "sas.outcome": outcome,
+            }
+            _instruments.duration.record(seconds, attributes)
+
+
+def _outcome(old: StepRecord, new: StepRecord, change: Change) -> str | None:
+    """Return how a dispatched step ended; None where it goes on, or was only cut off."""
+    if not old.dispatched or (new.dispatched and new.epoch == old.epoch):
+        return None
+    if scope.actor() == "supervisor":
+        expired = old.complete_by is not None and old.complete_by <= change.entry.at
+        return "expired" if expired else None
+    if new.error is not None and new.error != old.error:
+        return "refused"
+    ended = new.process_state in _ENDS and new.process_state is not old.process_state
+    return "done" if ended else None
+
+
+def conflict() -> None:
+    """Tell that a rival's commit won."""
+    _instruments.conflicts.add(1, _actor())
+
+
+def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = "") -> None:
+    """Tell of one call of a remote service."""
+    _instruments.attempts.add(
+        1,
+        {
+            "sas.agent": agent,
+            "sas.step": step,
+            "sas.direction": direction,
+            "sas.outcome": outcome,
+            "sas.fault": code(fault),
+        },
+    )
+
+
+def swept(age_s: float) -> None:
+    """Tell how overdue the oldest row of a sweep was, in seconds."""
+    _instruments.sweep_age.record(max(age_s, 0.0))
+
+
+def late_reply(step: str) -> None:
+    """Tell of a reply that changed nothing."""
+    _instruments.late.add(1, {"sas.step": step})
+
+
+def storage_request() -> None:
+    """Tell of one request to Table Storage; a command's or a tool's are nobody's."""
+    if scope.actor() is not None:
+        _instruments.requests.add(1, _actor())
+
+
+def sent(count: int) -> None:
+    """Tell of messages that the bus took."""
+    if count and scope.actor() is not None:
+        _instruments.messages.add(count, _actor())
+
+
+def breaker_changed(agent: str, state: str) -> None:
+    """Tell of a breaker's new state."""
+    _instruments.breakers.add(1, {"sas.agent": agent, "sas.breaker": state})
+
+
+def rejected(reason: str) -> None:
+    """Tell of a message put aside."""
+    _instruments.rejections.add(1, {**_actor(), "sas.reason": code(reason)})
+
+
+def code(text: str) -> str:
+    """Return a short code fit for an attribute, whatever a remote service or a sender wrote."""
+    return _NOT_A_CODE.sub("-", text[:CODE_LENGTH_MAX])
+
+
+def _actor() -> dict[str, str]:
+    return {"sas.actor": scope.actor() or "none"}
