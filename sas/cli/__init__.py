@@ -27,7 +27,10 @@ from sas.cli.errors import (
     UsageError,
 )
 
-VERBS = ("submit", "list", "show", "resubmit", "skip", "undo", "cancel", "acknowledge")
+VERBS = (
+    *("submit", "list", "show", "resubmit", "skip", "undo", "cancel", "acknowledge"),
+    *("export", "workflows"),
+)
 EPILOG = f"""\
 exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \
 {TROUBLE} Service Bus or Storage did not answer or refused; {INTERRUPTED} interrupted"""

@@ -65,7 +65,7 @@ async def find_finished(store: StateStore, wanted: Wanted) -> list[Summary]:
     """Return finished orders as their index rows tell of them, the oldest first."""
     states = _FINISHED.get(wanted.state)
     found: list[Summary] = []
-    async for batch in _summaries(store, in_error=False, since=wanted.since):
+    async for batch in summaries(store, in_error=False, since=wanted.since):
         found += [
             summary
             for summary in batch
@@ -96,6 +96,29 @@ async def under_way(store: StateStore) -> list[str]:
         rows = await store.due(shard, FOREVER, UNDER_WAY_MAX)
         ids.update((row.order_id, None) for row in rows)
     return list(ids)
+
+
+async def summaries(
+    store: StateStore,
+    *,
+    in_error: bool,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> AsyncIterator[list[Summary]]:
+    """Yield all summaries in batches: each begins at the last moment of the one before."""
+    seen: set[tuple[datetime, str]] = set()
+    while True:
+        most = BATCH + len(seen)
+        if in_error:
+            batch = await store.attention(most, since=since)
+        else:
+            batch = await store.finished(most, since=since, until=until)
+        fresh = [one for one in batch if (one.at, one.order_id) not in seen]
+        if not fresh:
+            return
+        yield fresh
+        since = fresh[-1].at
+        seen = {(one.at, one.order_id) for one in batch if one.at == since}
 
 
 def moment(text: str) -> datetime:
@@ -133,21 +156,5 @@ async def _candidates(store: StateStore, wanted: Wanted) -> AsyncIterator[list[s
         for start in range(0, len(ids), BATCH):
             yield ids[start : start + BATCH]
         return
-    async for batch in _summaries(store, in_error=True, since=wanted.since):
+    async for batch in summaries(store, in_error=True, since=wanted.since):
         yield [s.order_id for s in batch if wanted.workflow in {None, s.workflow}]
-
-
-async def _summaries(
-    store: StateStore, *, in_error: bool, since: datetime | None
-) -> AsyncIterator[list[Summary]]:
-    """Yield all summaries in batches: each begins at the last moment of the one before."""
-    asked = store.attention if in_error else store.finished
-    seen: set[tuple[datetime, str]] = set()
-    while True:
-        batch = await asked(BATCH + len(seen), since=since)
-        fresh = [one for one in batch if (one.at, one.order_id) not in seen]
-        if not fresh:
-            return
-        yield fresh
-        since = fresh[-1].at
-        seen = {(one.at, one.order_id) for one in batch if one.at == since}

@@ -1,0 +1,94 @@
+"""``sas export FILE``: finished orders with their journals, as JSON Lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TextIO
+
+from sas.cli import finding, output, page, storage
+from sas.cli.errors import UsageError
+from sas.codec.record import record_of, to_line
+from sas.domain.model import Order
+from sas.ports import StateStore
+
+SUMMARY = "write finished orders to a file, as JSON Lines"
+DESCRIPTION = """\
+Write finished orders (processed, compensated, rejected) with their content and their journals, one
+JSON object a line, the oldest first. FILE appears when it is whole; - writes to stdout as it goes.
+Nothing is removed. The content may be personal: keep the file as you keep such data.
+
+  sas export --older-than 30 finished.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("file", metavar="FILE", help="where to; - for stdout")
+    parser.add_argument(
+        "--older-than",
+        type=_days,
+        default=0.0,
+        metavar="DAYS",
+        help="only what was finished so many days ago or earlier (default: all)",
+    )
+    storage.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export; return the exit code."""
+    where = storage.read(arguments, os.environ)
+    until = datetime.now(UTC) - timedelta(days=arguments.older_than)
+    return asyncio.run(_export(where, arguments.file, until))
+
+
+async def _export(where: storage.Storage, name: str, until: datetime) -> int:
+    count = 0
+    async with storage.opened(where) as store:
+        with _written(name) as file:
+            async for order in _finished(store, until):
+                journal = await store.journal(order.order_id)
+                file.write(to_line(record_of(order, journal, content=True)) + "\n")
+                count += 1
+    output.complain(f"exported {page.orders(count)}")
+    return 0
+
+
+async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Order]:
+    async for batch in finding.summaries(store, in_error=False, until=until):
+        for order in await finding.load_all(store, [one.order_id for one in batch]):
+            if order.settled_at is not None and order.settled_at <= until:
+                yield order
+
+
+@contextmanager
+def _written(name: str) -> Iterator[TextIO]:
+    """Give a file to write that takes its name once it is whole."""
+    if name == "-":
+        yield sys.stdout
+        return
+    part = Path(f"{name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(name)
+    except OSError as wrong:
+        raise UsageError(f"cannot write {name}: {wrong.strerror}") from None
+
+
+def _days(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text!r}: give days, from 0 to 36500")
+    return value

@@ -1,0 +1,187 @@
+"""``sas workflows check`` and ``sas export``, over a store in memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sas.adapters.versions import Versions
+from sas.cli import main, storage
+from sas.domain.changes import Change
+from sas.domain.workflow import Step, Workflow, Workflows
+from sas.ports import Business, StateStore
+from sas.simulation.store import MemoryStore
+from tests.contract import cases
+from tests.contract.cases import NOW, SECOND
+
+NAMES = ("step-0", "step-1", "step-2")
+Check = Callable[..., int]
+
+
+def workflow(version: int = 2, names: tuple[str, ...] = NAMES, agent: str = "a") -> Workflow:
+    return Workflow("order", version, tuple(Step(name, agent) for name in names))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
+
+    @asynccontextmanager
+    async def opened(where: storage.Storage) -> AsyncIterator[StateStore]:
+        yield made
+
+    monkeypatch.setattr(storage, "opened", opened)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    return made
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    def run(*defined: Workflow, options: tuple[str, ...] = ()) -> int:
+        module = ModuleType("an_app_of_this_test")
+        module.__dict__["business"] = lambda: Business(Workflows(defined), {})
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return main(["workflows", "check", "--app", "an_app_of_this_test:business", *options])
+
+    return run
+
+
+async def in_flight(store: MemoryStore, count: int = 2) -> None:
+    """Orders of version 2, the first in Error; its definition remembered."""
+    first = await store.commit(cases.submitted("o-0"))
+    first = await store.commit(cases.claimed(first))
+    await store.commit(cases.refused(first, 0))
+    for number in range(1, count):
+        await store.commit(cases.submitted(f"o-{number}"))
+    await Versions([workflow()]).check(store, first)
+
+
+async def finished(store: MemoryStore) -> None:
+    await Versions([workflow()]).check(store, cases.submitted("x").after)
+    change: Change = cases.rejected("done", at=NOW - SECOND)
+    await store.commit(change)
+
+
+def run_in_thread(call: Callable[[], int]) -> int:
+    """``main`` runs a loop of its own: not inside the test's."""
+    import threading  # noqa: PLC0415
+
+    said: list[int] = []
+    thread = threading.Thread(target=lambda: said.append(call()))
+    thread.start()
+    thread.join(60)
+    return said[0]
+
+
+async def test_definitions_as_they_were_are_fine(
+    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await in_flight(store)
+    assert run_in_thread(lambda: check(workflow(), workflow(3))) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "order version 2: 2 orders in flight (o-1, o-0); as it was",
+        "order version 3: no order in flight; not used yet",
+    ]
+
+
+async def test_a_version_that_orders_in_flight_use_may_not_go(
+    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await in_flight(store, 5)
+    assert run_in_thread(lambda: check(workflow(3))) == 1
+    assert "order version 2: 5 orders in flight (" in (said := capsys.readouterr().out)
+    assert "missing: keep this version until its orders have ended" in said
+
+
+@pytest.mark.parametrize("changed", [workflow(agent="b"), workflow(names=("step-0", "step-2"))])
+async def test_a_version_that_orders_in_flight_use_may_not_change_even_if_recorded(
+    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str], changed: Workflow
+) -> None:
+    await in_flight(store)
+    assert run_in_thread(lambda: check(changed, options=("--record",))) == 1
+    said = capsys.readouterr()
+    assert "changed: give the new definition a version of its own" in said.out
+    assert said.err == "sas: nothing was recorded\n"
+    assert run_in_thread(lambda: check(workflow())) == 0
+
+
+async def test_other_steps_are_found_where_nothing_was_remembered(
+    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await store.commit(cases.submitted("o-0"))
+    assert run_in_thread(lambda: check(workflow(names=("step-0", "step-2")))) == 1
+    assert "changed: orders in flight have other steps" in capsys.readouterr().out
+
+
+async def test_a_version_that_only_finished_orders_used_may_change_once_it_is_recorded(
+    store: MemoryStore, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await finished(store)
+    changed = workflow(agent="b")
+    assert run_in_thread(lambda: check(changed)) == 1
+    assert "changed since it was used: --record accepts that" in capsys.readouterr().out
+    assert run_in_thread(lambda: check(changed, options=("--record",))) == 0
+    assert run_in_thread(lambda: check(changed)) == 0
+    await Versions([changed]).check(store, cases.submitted("x").after)
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("orders", "give MODULE:NAME"),
+        ("no_such_module:x", "No module named 'no_such_module'"),
+        ("json:x", "has no attribute 'x'"),
+        ("json:__name__", "is str: give a Workflows or a Business"),
+        ("orders:business", "ORDERS_STOCK_URL"),
+    ],
+)
+def test_an_app_that_is_none_is_bad_usage(
+    store: MemoryStore, app: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["workflows", "check", "--app", app]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_business_of_this_repository_can_be_checked(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["workflows", "check", "--app", "orders.workflows:workflows"]) == 0
+    assert "order version 1: no order in flight; not used yet" in capsys.readouterr().out
+
+
+async def test_finished_orders_are_exported_whole_and_stay(
+    store: MemoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await in_flight(store)
+    await store.commit(cases.rejected("done-1", at=NOW))
+    await store.commit(cases.rejected("done-0", at=NOW - SECOND))
+    file = tmp_path / "finished.jsonl"
+    assert run_in_thread(lambda: main(["export", str(file)])) == 0
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["OrderID"] for one in records] == ["done-0", "done-1"]
+    assert [entry["What"] for entry in records[0]["Journal"]] == ["rejected"]
+    assert capsys.readouterr().err == "exported 2 orders\n"
+    assert len(await store.finished(10)) == 2
+    assert [path.name for path in tmp_path.glob("*")] == [file.name]  # noqa: ASYNC240
+
+
+async def test_younger_orders_than_asked_for_are_not_exported(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await store.commit(cases.rejected("done", at=NOW))
+    days = ("--older-than", "36500")
+    assert run_in_thread(lambda: main(["export", "-", *days])) == 0
+    assert capsys.readouterr() == ("", "exported no order\n")
+
+
+def test_a_file_that_cannot_be_written_is_bad_usage(
+    store: MemoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tmp_path / "nowhere" / "x.jsonl")]) == 2
+    assert "cannot write" in capsys.readouterr().err

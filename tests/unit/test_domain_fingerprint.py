@@ -1,0 +1,78 @@
+"""The fingerprint of a workflow: what changes it, and what may be tuned at any time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.domain.fingerprint import cell_of, fingerprint
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
+
+STEPS = (
+    Step("reserve", "stock", undo=Undo()),
+    Step("pay", "payment", after=(), undo=Undo()),
+    Step("ship", "shipping"),
+)
+BASE = Workflow("order", 1, STEPS)
+
+
+def with_step(number: int, **changes: Any) -> Workflow:
+    steps = list(STEPS)
+    steps[number] = replace(steps[number], **changes)
+    return replace(BASE, steps=tuple(steps))
+
+
+def test_a_definition_written_again_has_the_same_fingerprint() -> None:
+    again = Workflow("order", 1, tuple(replace(step) for step in STEPS))
+    assert fingerprint(again) == fingerprint(BASE)
+    assert len(fingerprint(BASE)) == 64
+
+
+def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
+    assert fingerprint(BASE).startswith("fb6493ce9544f88c")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(BASE, name="orders"),
+        replace(BASE, version=2),
+        replace(BASE, on_failure=OnFailure.UNDO),
+        replace(BASE, steps=STEPS[:2]),
+        replace(BASE, steps=(STEPS[1], STEPS[0], STEPS[2])),
+        with_step(0, name="hold"),
+        with_step(0, agent="inventory"),
+        with_step(0, undo=None),
+        with_step(2, undo=Undo()),
+        with_step(2, after=("reserve",)),
+    ],
+)
+def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
+    assert fingerprint(changed) != fingerprint(BASE)
+
+
+@pytest.mark.parametrize(
+    "tuned",
+    [
+        with_step(0, time_allowed=timedelta(seconds=5)),
+        with_step(0, failures_max=9),
+        with_step(0, backoff=Backoff(timedelta(seconds=1))),
+        with_step(0, extended_wait=ExtendedWait(timedelta(minutes=1))),
+        with_step(0, undo=Undo(timedelta(seconds=5), call_limit=timedelta(seconds=1))),
+        with_step(2, after=("pay",)),  # what None means there
+        replace(BASE, notify_steps=False),
+        replace(BASE, pickup=timedelta(seconds=5)),
+        replace(BASE, deadline=timedelta(hours=1)),
+        replace(BASE, alert_after=timedelta(hours=1)),
+    ],
+)
+def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
+    assert fingerprint(tuned) == fingerprint(BASE)
+
+
+def test_each_version_has_a_cell_of_its_own() -> None:
+    cells = {cell_of(name, version) for name in ("a", "a-1", "b") for version in (1, 2, 11)}
+    assert len(cells) == 9
