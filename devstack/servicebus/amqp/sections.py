@@ -32,14 +32,14 @@ def sections(payload: bytes) -> Iterator[Section]:
     while position < len(payload):
         code, value_at, end = section_at(payload, position, last)
         yield Section(code, position, value_at, end)
-        last, position = code, end
+        last, position = max(code, last), end
 
 
 def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]:
     """Read the section at ``position``, which must not come before section ``last``.
 
-    The three sections before the bare message may come in any order: azure-servicebus writes
-    the annotations of a message that it received and sends again the other way round.
+    Delivery annotations may stand anywhere, and the sections before the bare message in any
+    order: azure-servicebus writes the delivery annotations behind the body.
     Returns its code, where its value begins and where it ends. Raises DecodeError.
     """
     if payload[position] != 0 or position + 3 >= len(payload):
@@ -49,7 +49,7 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
     else:
         code, value_at = decode.decode(payload, position + 1)
     known = isinstance(code, int) and HEADER <= code <= FOOTER
-    if not known or (code < last and last >= PROPERTIES):
+    if not known or (code < last and last >= PROPERTIES and code != DELIVERY_ANNOTATIONS):
         raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
     end = decode.skip(payload, value_at)
     if code in _COMPOUND:

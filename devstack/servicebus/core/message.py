@@ -127,10 +127,11 @@ def parse_message(payload: bytes) -> Message:
     size = message.size
     bare_at = -1
     has_properties = False
-    position, code = 0, HEADER
+    position, last = 0, HEADER
     while position < size:
-        code, value_at, end = section_at(payload, position, code)
+        code, value_at, end = section_at(payload, position, last)
         if code >= PROPERTIES:
+            last = code
             if bare_at < 0:
                 bare_at = position
             if code == PROPERTIES:
@@ -140,6 +141,10 @@ def parse_message(payload: bytes) -> Message:
             _read_header(message, payload, value_at)
         elif code == MESSAGE_ANNOTATIONS:
             _read_annotations(message, payload, value_at)
+        elif bare_at >= 0:
+            # Delivery annotations behind the body: they were for this hop only.
+            payload = payload[:position] + payload[end:]
+            size, end = len(payload), position
         position = end
     message.bare = payload[bare_at:] if bare_at >= 0 else b""
     if message.message_id is None:
