@@ -43,12 +43,14 @@ def compose(
     order: Order, entry: JournalEntry, workflow: Workflow | None, to: Addresses
 ) -> tuple[list[Message], list[Message]]:
     """Return the messages of a journal row: internal ones, then those that leave the system.
+    Of these alerts come first: an application's full queue must not keep them from the operator.
 
     ``workflow`` None (the supervisor knows none) leaves requests out: its own rows have
     none, and a scheduler's were sent before its notifications could fail.
     """
     within: list[Message] = []
-    outside: list[Message] = []
+    alerts: list[Message] = []
+    notices: list[Message] = []
     for index, item in enumerate(entry.messages):
         own_id = message_id(order.order_id, entry.seq, index)
         match item:
@@ -58,10 +60,10 @@ def compose(
                 if workflow is not None:
                     within.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
-                outside.append(_notification(order, item, own_id, entry, to))
+                notices.append(_notification(order, item, own_id, entry, to))
             case Alert():
-                outside.append(_alert(order, item, own_id, entry, to))
-    return within, outside
+                alerts.append(_alert(order, item, own_id, entry, to))
+    return within, [*alerts, *notices]
 
 
 def wake(order_id: str, own_id: str, to: Addresses) -> Message:

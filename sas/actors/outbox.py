@@ -54,7 +54,7 @@ class Outbox:
     ) -> None:
         """Send what a journal row remembers; its out row, where there is one, goes afterwards.
 
-        A notification that fails transiently leaves (or keeps) an out row; one that can never
+        A notification that fails transiently leaves an out row (or moves it on); one that can never
         be delivered goes to the rejected queue with an alert and counts as sent.
 
         Raises:
@@ -66,10 +66,11 @@ class Outbox:
             await self.send_all(outside, order)
         except BusUnavailableError as failed:
             log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
-            if out is None:
-                again = self._clock.now() + OUT_AGAIN_AFTER
-                await self._store.add_out(OutDue(again, order.order_id, entry.seq))
-            return
+            # Behind what is due by then: rows that never go would stand before all others for ever.
+            again = OutDue(self._clock.now() + OUT_AGAIN_AFTER, order.order_id, entry.seq)
+            await self._store.add_out(again)
+            if out in {None, again}:
+                return
         if out is not None:
             await self._store.remove_out(out)
 

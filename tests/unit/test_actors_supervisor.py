@@ -426,3 +426,29 @@ class _Died(BaseException):
 
 def _die(_message: Message) -> BusFault | None:
     raise _Died
+
+
+async def test_rows_of_a_full_response_queue_do_not_stand_before_what_is_due() -> None:
+    made = kit()
+    made.bus.declare("responses-full", length_max=0)
+    names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 20)]
+    full = [one for one in names if shard_of(one, 16) == shard_of("O-1", 16)][:SHARD_DUE_MAX]
+    for one in full:
+        await made.submit(order(one, reply_queue="responses-full"), one)
+    await made.later(60)
+    await made.submit()
+    made.bus.queues[QUEUES.scheduler].waiting.clear()
+    for _ in range(10):
+        await made.later(31)
+        await made.sweep()
+    assert "woken again" in made.words("O-1")
+    assert made.outs() >= SHARD_DUE_MAX
+
+
+async def test_an_operator_is_alerted_although_the_applications_queue_is_full() -> None:
+    made = await running("care")
+    made.bus.queues[SHOP].length_max = 0
+    made.agents["stock"].then(RefusedError("sold-out", "there is none left"))
+    await made.drain()
+    assert made.states() == ["Error", "Processed"]
+    assert [alert.kind for alert in made.alerts()] == ["step-failed"]
