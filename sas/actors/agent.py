@@ -8,6 +8,7 @@ reply, no error, no recovery; that is the supervisor's.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -86,7 +87,7 @@ class AgentActor:
         try:
             reply = await self._work(request)
         except OpenError as wait:
-            await self._put_back(request, body, wait.until)
+            await self._put_back(request, body, message_id, wait.until)
             return None
         if reply is None or left(request, self._context.clock) <= 0:
             log.info(
@@ -139,19 +140,24 @@ class AgentActor:
             result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
         return result
 
-    async def _put_back(self, request: RequestMessage, body: bytes, until: datetime) -> None:
+    async def _put_back(
+        self, request: RequestMessage, body: bytes, message_id: str, until: datetime
+    ) -> None:
         """Let a request come again when the breaker may be probed, within its CompleteBy.
 
-        No attempt is burnt. Past CompleteBy it is the supervisor's.
+        No attempt is burnt. Past CompleteBy it is the supervisor's. Its id follows from that of
+        the message handled: the same for a redelivery, another one for what comes back too
+        early (clocks are apart), or duplicate detection would swallow it.
         """
         if until >= request.complete_by:
             log.info(
                 "breaker of %s: order %s waits for the supervisor", self._name, request.order_id
             )
             return
+        own_id = hashlib.sha256(f"{request.id}|{message_id}|{key_time(until)}".encode())
         again = Message(
             self._context.queues.agent(self._name),
-            f"{request.id}/{key_time(until)}"[-128:],
+            f"put-back/{own_id.hexdigest()[:32]}",
             body,
             time_to_live=request.complete_by - until,
             scheduled_at=until,

@@ -233,3 +233,30 @@ async def test_a_success_between_failures_keeps_it_closed(rig: Rig) -> None:
     for number in range(10):
         assert await rig.handle(0, f"O-{number}") is not None
     assert (await rig.state()).state is BreakerState.CLOSED
+
+
+async def test_a_request_that_comes_back_before_its_time_is_put_back_again(rig: Rig) -> None:
+    """The bus's clock runs ahead of the agent's: duplicate detection must not swallow it."""
+    rig.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
+    await rig.handle(0, "O-1")
+    for _ in range(3):
+        (early,) = rig.bus.queues[QUEUE].waiting
+        rig.bus.queues[QUEUE].waiting.clear()
+        await rig.clock.run(rig.actors[0].handle(early.message.body, early.message.message_id))
+    assert len(rig.bus.queues[QUEUE].waiting) == 1
+
+
+async def test_requests_of_orders_with_long_ids_that_differ_at_the_front_are_all_put_back(
+    rig: Rig,
+) -> None:
+    rig.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
+    for first in "abc":
+        await rig.handle(0, first + 99 * "x")
+    assert len(rig.bus.queues[QUEUE].waiting) == 3
+
+
+async def test_a_request_handled_twice_is_put_back_once(rig: Rig) -> None:
+    rig.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
+    await rig.handle(0, "O-1")
+    await rig.handle(1, "O-1")
+    assert len(rig.bus.queues[QUEUE].waiting) == 1
