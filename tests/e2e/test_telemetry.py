@@ -1,0 +1,135 @@
+"""One order through broker, Azurite and a host process, its trace read where OTLP brings it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from devstack.stack import Stack
+from samples.remote_services import Faults, RemoteServices
+from sas.client import NewOrder, OrdersClient
+from tests.functions_rig import ROOT, SHOP, northwind, until
+from tests.telemetry_kit import telling, trace_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass
+class Collector:
+    """Takes OTLP over HTTP and keeps it."""
+
+    endpoint: str = ""
+    spans: list[Any] = field(default_factory=list)
+    metrics: set[str] = field(default_factory=set)
+    logs: list[Any] = field(default_factory=list)
+
+    async def traces(self, request: web.Request) -> web.Response:
+        told = ExportTraceServiceRequest.FromString(await request.read())
+        self.spans += [s for r in told.resource_spans for c in r.scope_spans for s in c.spans]
+        return web.Response()
+
+    async def numbers(self, request: web.Request) -> web.Response:
+        told = ExportMetricsServiceRequest.FromString(await request.read())
+        scopes = [c for r in told.resource_metrics for c in r.scope_metrics]
+        self.metrics |= {metric.name for scope in scopes for metric in scope.metrics}
+        return web.Response()
+
+    async def lines(self, request: web.Request) -> web.Response:
+        told = ExportLogsServiceRequest.FromString(await request.read())
+        self.logs += [n for r in told.resource_logs for c in r.scope_logs for n in c.log_records]
+        return web.Response()
+
+    def of_trace(self, trace_id: str) -> list[Any]:
+        return [span for span in self.spans if span.trace_id.hex() == trace_id]
+
+
+@asynccontextmanager
+async def collecting() -> AsyncIterator[Collector]:
+    collector = Collector()
+    app = web.Application()
+    app.router.add_post("/v1/traces", collector.traces)
+    app.router.add_post("/v1/metrics", collector.numbers)
+    app.router.add_post("/v1/logs", collector.lines)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    collector.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield collector
+    finally:
+        await runner.cleanup()
+
+
+def attributes(told: Any) -> dict[str, Any]:
+    return {a.key: a.value.string_value or a.value.int_value for a in told.attributes}
+
+
+async def test_one_order_is_one_trace_with_its_retries_from_client_to_notification() -> None:
+    async with (
+        collecting() as collector,
+        RemoteServices() as remote,
+        Stack(
+            ROOT,
+            settings={
+                "ORDERS_STOCK_URL": remote.stock_url,
+                "ORDERS_PAYMENT_URL": remote.payment_url,
+                "ORDERS_SHIPPING_URL": remote.shipping_url,
+                "SAS_TELEMETRY": "otlp",
+                "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+                "OTEL_BLRP_SCHEDULE_DELAY": "100",
+                "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            },
+            groups={"app": []},
+        ) as stack,
+        OrdersClient(stack.servicebus_connection, reply_queue=SHOP) as client,
+    ):
+        remote.set_faults(Faults(transient=1.0, max_transient_attempts=1), "payment")
+        with telling() as here:
+            await client.submit(NewOrder("T-1", northwind()))
+        trace_id = trace_of(here.span("submit"))
+        async with asyncio.timeout(60):
+            told = [one async for one in client.follow(["T-1"], patience_seconds=45)]
+        assert told[-1].type.startswith("sas.order.completed")
+
+        async def complete() -> bool:
+            replies = [s for s in collector.of_trace(trace_id) if s.name == "scheduler reply"]
+            return len(replies) == 3 and "sas.sweep.age" in collector.metrics
+
+        await until(complete, "every span of the order")
+        spans = collector.of_trace(trace_id)
+        names = {span.name for span in spans}
+        steps = {f"agent {name} do" for name in ("inventory", "payment", "shipping")}
+        tries = {f"agent {name} attempt" for name in ("inventory", "payment", "shipping")}
+        claims = {"submission", "scheduler claim", "scheduler reply"}
+        assert names == {*claims, *steps, *tries}
+        paid = sorted(
+            (attributes(span) for span in spans if span.name == "agent payment attempt"),
+            key=lambda one: one["sas.attempt"],
+        )
+        assert [one["sas.outcome"] for one in paid] == ["transient", "done"]
+        assert {one["sas.order_id"] for one in map(attributes, spans) if "sas.order_id" in one} == {
+            "T-1"
+        }
+        known = {span.span_id for span in spans}
+        roots = [span for span in spans if span.parent_span_id not in known]
+        assert [span.name for span in roots] == ["submission"], "all hang below the first"
+        assert {"sas.orders", "sas.step.duration", "sas.agent.attempts"} <= collector.metrics
+        assert {"sas.storage.requests", "sas.bus.messages"} <= collector.metrics
+        about = [attributes(line) for line in collector.logs]
+        retried = [one for one in about if one.get("sas.step") == "take-payment"]
+        assert retried
+        assert {one["sas.order_id"] for one in retried} == {"T-1"}

@@ -1,0 +1,278 @@
+"""Each metric counts what it says, under the names and values that the queries ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.adapters.servicebus import ServiceBus
+from sas.adapters.table import Meter
+from sas.domain.breaker import BreakerPolicy
+from sas.ports import Message, RefusedError, TransientError
+from sas.telemetry import metrics, tracing
+from tests.indexed_functions import ROOT
+from tests.telemetry_kit import Told, telling
+from tests.unit.actors_kit import QUEUES, Kit, command, done, kit, letter, order
+
+LISTED: dict[str, Any] = json.loads(
+    (Path(ROOT) / "infra" / "telemetry-fields.json").read_text(encoding="utf-8")
+)["metrics"]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    with telling() as made:
+        yield made
+
+
+async def test_an_order_is_counted_once_for_each_state_it_comes_to(told: Told) -> None:
+    made = kit()
+    await made.submit()
+    await made.drain()
+    points = told.metrics()["sas.orders"]
+    assert [(v, a["sas.state"], a["sas.workflow"]) for v, a in points] == [
+        (1, "Pending", "chain"),
+        (1, "Processing", "chain"),
+        (1, "Processed", "chain"),
+    ]
+
+
+async def test_a_repeated_message_counts_no_order_again(told: Told) -> None:
+    made = kit()
+    await made.submit()
+    await made.submit()
+    await made.submit(message_id="m-2")
+    assert told.count("sas.orders") == 1
+
+
+async def test_an_order_rejected_by_a_dead_letter_is_counted_without_its_workflow(
+    told: Told,
+) -> None:
+    made = kit()
+    await made.run(made.dead_letters.handle(letter(order(workflow="a-thousand-names"), "orders")))
+    assert told.count("sas.orders", state="Rejected", workflow="unknown") == 1
+
+
+async def test_a_steps_duration_is_from_its_claim_to_its_record(told: Told) -> None:
+    made = kit()
+    await made.submit()
+    await made.later(3)
+    await made.step(QUEUES.scheduler)
+    await made.later(5)
+    await made.hand(done())
+    ((seconds, about),) = told.metrics()["sas.step.duration"]
+    assert seconds == pytest.approx(5, abs=0.5)
+    assert about == {
+        "sas.workflow": "chain",
+        "sas.step": "reserve",
+        "sas.direction": "do",
+        "sas.outcome": "done",
+    }
+
+
+async def test_a_step_that_is_refused_or_expires_has_a_duration_too(told: Told) -> None:
+    made = kit()
+    made.agents["payment"].then(RefusedError("declined", "no"))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.later(31)
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Compensated"
+    ends = {
+        (a["sas.step"], a["sas.direction"], a["sas.outcome"])
+        for _, a in told.metrics()["sas.step.duration"]
+    }
+    assert ends == {
+        ("reserve", "do", "expired"),
+        ("reserve", "do", "done"),
+        ("pay", "do", "refused"),
+        ("reserve", "undo", "done"),
+        ("pay", "undo", "done"),
+    }
+
+
+async def test_every_attempt_is_counted_by_its_outcome(told: Told) -> None:
+    made = kit()
+    made.agents["stock"].then(TransientError("busy", kind="http-503"), TransientError("x"))
+    await made.submit()
+    await made.drain()
+    assert told.count("sas.agent.attempts", agent="stock", outcome="transient") == 2
+    assert told.count("sas.agent.attempts", outcome="transient", fault="http-503") == 1
+    assert told.count("sas.agent.attempts", agent="stock", step="reserve", outcome="done") == 1
+    assert told.count("sas.agent.attempts", agent="payment", direction="do", fault="") == 1
+
+
+async def test_an_attempt_cut_off_at_complete_by_is_silent(told: Told) -> None:
+    made = kit()
+
+    async def hangs(_: object) -> None:
+        await made.clock.sleep(1000)
+
+    made.agents["stock"].then(hangs)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("stock"))
+    assert told.count("sas.agent.attempts", outcome="silent") == 1
+
+
+async def test_a_bug_in_an_agent_is_an_attempt_all_the_same(told: Told) -> None:
+    made = kit()
+    made.agents["stock"].then(KeyError("x"))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    with pytest.raises(KeyError):
+        await made.step(QUEUES.agent("stock"))
+    assert told.count("sas.agent.attempts", outcome="transient", fault="agent-bug") == 1
+
+
+async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_says(told: Told) -> None:
+    made = kit()
+    made.agents["stock"].then(RefusedError("a code\nwith spaces " + "x" * 500, "no"))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("stock"))
+    ((_, about),) = told.metrics()["sas.agent.attempts"]
+    assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
+
+
+async def test_a_sweep_tells_how_overdue_its_oldest_row_was(told: Told) -> None:
+    made = kit()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.later(75)
+    await made.sweep()
+    ((seconds, about),) = told.metrics()["sas.sweep.age"]
+    assert seconds == pytest.approx(45, abs=1)
+    assert about == {}
+
+
+async def test_a_sweep_that_finds_nothing_tells_so_and_one_without_the_lease_tells_nothing(
+    told: Told,
+) -> None:
+    one = kit()
+    two = kit(beside=one, instance="host-2")
+    await one.sweep()
+    assert told.metrics()["sas.sweep.age"] == [(0, {})]
+    assert told.times("sas.sweep.age") == 1
+    await two.sweep()
+    assert told.times("sas.sweep.age") == 1
+    await one.sweep()
+    assert told.times("sas.sweep.age") == 2
+    assert LISTED["sas.sweep.age"]["kind"] == "histogram", "a gauge would tell on and on"
+
+
+async def test_a_late_reply_is_counted_by_its_step(told: Told) -> None:
+    made = kit()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.hand(done(epoch=7, id="O-1/00/do/7"))
+    assert told.metrics()["sas.replies.late"] == [(1, {"sas.step": "reserve"})]
+    await made.hand(done())
+    assert told.count("sas.replies.late") == 1
+
+
+async def test_a_conflict_is_counted_for_the_actor_that_lost(told: Told) -> None:
+    one = kit()
+    two = kit(beside=one, instance="host-2")
+    await one.run(
+        asyncio.gather(one.submitter.handle(order(), "m-1"), two.submitter.handle(order(), "m-2"))
+    )
+    assert told.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
+
+
+async def test_a_message_put_aside_is_counted_by_its_reason(told: Told) -> None:
+    made = kit()
+    await made.submit(b"{")
+    assert told.count("sas.rejections", actor="submission", reason="not-json") == 1
+
+
+async def test_a_breaker_is_counted_at_each_change_of_its_state(told: Told) -> None:
+    made = kit()
+    policy = BreakerPolicy(1)
+    actor = AgentActor(made.context, "stock", made.agents["stock"], RetryPolicy(0.2, 2.0), policy)
+    made.agents["stock"].then(TransientError("down"))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    await made.run(actor.handle(message.body, "m"))
+    assert told.count("sas.breaker.changes", agent="stock", breaker="open") == 1
+    await made.later(16)
+    await made.run(actor.handle(message.body, "m"))
+    assert told.count("sas.breaker.changes", breaker="half-open") == 1
+    assert told.count("sas.breaker.changes", breaker="closed") == 1
+
+
+async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
+    told: Told,
+) -> None:
+    class Sender:
+        async def send_messages(self, _: object) -> None:
+            pass
+
+        async def close(self) -> None:
+            pass
+
+    client = SimpleNamespace(get_queue_sender=lambda _: Sender(), close=Sender().close)
+    bus = ServiceBus(cast("ServiceBusClient", client))
+    meter = Meter()
+    await bus.send([Message("q", "m", b"{}")])
+    meter.count_request(None)
+    with tracing.span("work", actor="agent"):
+        await bus.send([Message("q", "m", b"{}")])
+        meter.count_request(None)
+        meter.count_request(None)
+    await bus.close()
+    assert told.metrics()["sas.bus.messages"] == [(1, {"sas.actor": "agent"})]
+    assert told.metrics()["sas.storage.requests"] == [(2, {"sas.actor": "agent"})]
+    assert meter.requests == 3
+
+
+async def everything(made: Kit) -> None:
+    """Bring about every metric that the actors tell."""
+    made.agents["stock"].then(TransientError("busy"), RefusedError("sold-out", "no"))
+    await made.submit()
+    await made.submit(b"{")
+    await made.drain()
+    await made.hand(done(epoch=7, id="O-1/00/do/7"))
+    await made.hand(command("undo", 1))
+    await made.sweep()
+    metrics.conflict()
+    metrics.breaker_changed("stock", "open")
+
+
+async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: Told) -> None:
+    made = kit()
+    await everything(made)
+    with tracing.span("work", actor="agent"):
+        metrics.conflict()
+        metrics.sent(1)
+        metrics.storage_request()
+    found = told.metrics()
+    assert set(found) == set(LISTED)
+    for name, points in found.items():
+        for _, about in points:
+            assert set(about) == set(LISTED[name]["attributes"]), name
+
+
+def test_every_instrument_is_of_the_kind_and_unit_that_is_listed() -> None:
+    made: dict[str, tuple[str, str]] = {}
+
+    class Recorder:
+        def create_counter(self, name: str, unit: str, _: str) -> None:
+            made[name] = ("counter", unit)
+
+        def create_histogram(self, name: str, unit: str, _: str, **__: object) -> None:
+            made[name] = ("histogram", unit)
+
+    metrics.Instruments(cast("Any", Recorder()))
+    assert made == {name: (one["kind"], one["unit"]) for name, one in LISTED.items()}

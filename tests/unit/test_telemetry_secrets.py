@@ -1,0 +1,246 @@
+"""Log lines say what they are about, and nothing of what was ordered, answered or is secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sas.adapters import telemetry
+from sas.adapters.telemetry import LogHandler, TelemetryError
+from sas.config import SettingError, read_config
+from sas.ports import RefusedError, StoreUnavailableError, TransientError, UndeliverableError
+from sas.simulation.bus import BusFault
+from sas.telemetry import scope, tracing
+from sas.telemetry.logs import logger
+from tests.telemetry_kit import Told, telling
+from tests.unit.actors_kit import CARE, QUEUES, SHOP, Kit, command, done, kit, letter, order
+
+SECRET = "s3cr3t-of-the-order"
+RESULT = "s3cr3t-of-a-result"
+REMOTE = "s3cr3t-a-service-quoted"
+KEY = "s3cr3tKey0123456789abcdefABCDEF="
+MARK = "s3cr3t"
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    with telling() as made:
+        yield made
+
+
+async def every_path(made: Kit) -> list[str]:
+    """Send marked orders and results along every path there is; return what was raised."""
+    raised: list[str] = []
+    marked = {"customer": SECRET, "lines": [{"note": SECRET}]}
+    made.agents["stock"].then(TransientError(REMOTE), {"said": RESULT})
+    made.agents["payment"].then(RefusedError("no", REMOTE))
+    await made.submit(order(order=marked))
+    await made.drain()
+    await made.submit(order(order={"other": SECRET}), "m-2")  # the id is taken
+    await made.submit(order("O-2", order=marked, workflow="care"), "m-3")
+    await made.step(QUEUES.scheduler)
+    await made.later(31)
+    await made.sweep()
+    await made.drain()
+    for body in (
+        json.dumps({"order_id": "O-3", SECRET: 1}).encode()[:-1],
+        json.dumps({"order_id": 7, "order": SECRET}).encode(),
+        order("O-4", reply_queue=f"no-queue-{SECRET}"),
+        b'{"order_id":"O-5","order":{"a":"' + SECRET.encode() + b'\xff"}}',
+    ):
+        await made.submit(body, "m-4")
+        await made.run(made.dead_letters.handle(letter(body, "orders")))
+    await made.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
+    await made.hand(done("O-9", result=f'"{RESULT}"'))
+    await made.run(made.scheduler.handle(SECRET.encode(), "m"))
+    await made.run(made.actors["stock"].handle(SECRET.encode(), "m"))
+    await made.hand(command("undo", 1))
+    for fault in (BusFault.UNAVAILABLE, BusFault.LOST_ANSWER):
+        made.bus.fail_next(fault)
+        try:
+            await made.submit(order(f"B-{fault.name}", order=marked), f"b-{fault.name}")
+        except Exception as error:  # noqa: BLE001  its text is what is looked at
+            raised.append(repr(error))
+    del made.bus.queues[SHOP]
+    await made.submit(order("O-6", order=marked), "m-6")
+    del made.bus.queues[QUEUES.alerts]
+    try:
+        await made.submit(order("O-7", order=marked), "m-7")
+    except UndeliverableError as error:
+        raised.append(repr(error))
+    return raised
+
+
+async def test_nothing_ordered_or_answered_is_in_a_log_line_a_span_or_a_metric(
+    told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    made = kit()
+    raised = await every_path(made)
+    lines = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
+    lines += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
+    spans = [span.to_json() for span in told.spans]
+    assert len(caplog.records) > 10
+    assert len(spans) > 30
+    assert len(raised) == 3
+    texts = [*lines, *spans, *raised, json.dumps(told.metrics())]
+    assert [text for text in texts if MARK in text] == []
+
+
+async def test_an_alert_quotes_neither_the_order_nor_a_result(told: Told) -> None:
+    made = kit(CARE)
+    marked = {"customer": SECRET}
+    made.agents["stock"].then({"said": RESULT})
+    made.agents["payment"].then(RefusedError("declined", "the card was declined"))
+    await made.submit(order(order=marked, workflow="care"))
+    await made.drain()
+    await made.submit(json.dumps({"order_id": "O-2", "order": SECRET}).encode(), "m-2")
+    await made.run(made.dead_letters.handle(letter(f'{{"order":"{SECRET}"'.encode(), "orders")))
+    alerts = made.alerts()
+    assert {one.kind for one in alerts} == {"step-failed", "rejected", "dead-lettered"}
+    assert [one for one in alerts if MARK in one.text] == []
+
+
+def test_a_connection_string_is_in_no_repr_and_in_no_refusal() -> None:
+    bus = f"Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey={KEY}"
+    tables = f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={KEY}"
+    env = {"ServiceBus": bus, "SAS_TABLES": tables}
+    assert KEY not in repr(read_config(env))
+    with pytest.raises(SettingError) as refused:
+        read_config({**env, "SAS_TABLE": "no table"})
+    assert KEY not in str(refused.value)
+
+
+async def test_every_line_about_an_order_names_it_with_its_step_and_epoch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    made = kit()
+    made.agents["stock"].then(TransientError("busy"))
+    await made.submit()
+    await made.drain()
+    (line,) = [record for record in caplog.records if "attempt 1" in record.getMessage()]
+    about = {name: line.__dict__[name] for name in ("sas.order_id", "sas.step", "sas.epoch")}
+    assert about == {"sas.order_id": "O-1", "sas.step": "reserve", "sas.epoch": 1}
+
+
+async def test_two_orders_at_once_never_lend_each_other_their_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    made = kit()
+    for name in ("A", "B"):
+        await made.submit(order(name), name)
+        await made.step(QUEUES.scheduler)
+    made.agents["stock"].then(TransientError("busy"), TransientError("busy"))
+    requests = made.bus.messages(QUEUES.agent("stock"))
+    actor = made.actors["stock"]
+    await made.run(asyncio.gather(*(actor.handle(r.body, r.message_id) for r in requests)))
+    lines = [record for record in caplog.records if "attempt 1" in record.getMessage()]
+    assert len(lines) == 2
+    for line in lines:
+        assert f"order {line.__dict__['sas.order_id']} " in line.getMessage()
+
+
+def test_a_line_outside_of_every_order_names_none(caplog: pytest.LogCaptureFixture) -> None:
+    logger("sas.x").warning("hello", extra={"sas.step": "own"})
+    (record,) = caplog.records
+    assert "sas.order_id" not in record.__dict__
+    assert record.__dict__["sas.step"] == "own"
+
+
+def test_a_fact_that_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(ValueError, match="payload: only order_id, step, epoch, workflow"):
+        scope.named(payload="x")
+
+
+async def test_what_is_known_ends_with_its_span() -> None:
+    with tracing.span("outer", actor="agent", order_id="A"):
+        with tracing.span("inner", step="s"):
+            tracing.about(epoch=3)
+            assert scope.facts() == {"sas.order_id": "A", "sas.step": "s", "sas.epoch": 3}
+        assert scope.facts() == {"sas.order_id": "A"}
+    assert (scope.facts(), scope.actor()) == ({}, None)
+
+
+def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type() -> None:
+    emitted: list[dict[str, Any]] = []
+    sink = SimpleNamespace(emit=lambda **given: emitted.append(given))
+    handler = LogHandler(cast("Any", sink))
+    record = logging.LogRecord("sas", logging.ERROR, "", 1, "failed %s", ("x",), None)
+    record.__dict__.update({"sas.order_id": "O-1", "payload": SECRET})
+    try:
+        raise StoreUnavailableError(SECRET)  # noqa: TRY301  an error with its traceback
+    except StoreUnavailableError:
+        record.exc_info = sys.exc_info()
+    handler.emit(record)
+    (line,) = emitted
+    assert (line["body"], line["severity_text"]) == ("failed x", "ERROR")
+    assert line["severity_number"].name == "ERROR"
+    assert line["attributes"]["sas.order_id"] == "O-1"
+    assert line["attributes"]["exception.type"] == "StoreUnavailableError"
+    assert "test_telemetry_secrets" in line["attributes"]["exception.stacktrace"]
+    assert MARK not in str(line).replace("test_telemetry_secrets", "")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str]]:
+    """Exporters are made; nothing is installed into this process."""
+    found: list[tuple[Any, str]] = []
+    monkeypatch.setattr(telemetry, "_configured", set())
+    monkeypatch.setattr(telemetry, "_install", lambda made, name: found.append((made, name)))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["console", "otlp"])
+def test_exporters_are_made_once_for_what_is_asked(
+    mode: str, installed: list[tuple[Any, str]]
+) -> None:
+    telemetry.configure(mode, "host-1")
+    telemetry.configure(mode, "host-1")
+    ((made, instance),) = installed
+    assert len(made) == 3
+    assert instance == "host-1"
+
+
+def test_off_makes_nothing(installed: list[tuple[Any, str]]) -> None:
+    telemetry.configure("off", "host-1")
+    assert installed == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "module", "package"),
+    [
+        (
+            "otlp",
+            "opentelemetry.exporter.otlp.proto.http",
+            "opentelemetry-exporter-otlp-proto-http",
+        ),
+        ("azuremonitor", "azure.monitor.opentelemetry", "azure-monitor-opentelemetry-exporter"),
+        ("console", "opentelemetry.sdk.trace", "opentelemetry-sdk"),
+    ],
+)
+def test_a_missing_package_is_one_sentence(
+    mode: str, module: str, package: str, installed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(TelemetryError, match=f"SAS_TELEMETRY={mode} needs the package {package} "):
+        telemetry.configure(mode, "host-1")
+    assert installed == []
+
+
+def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
+    bus = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
+    env = {"ServiceBus": bus, "SAS_TABLES": "UseDevelopmentStorage=true"}
+    assert read_config(env).telemetry == "off"
+    assert read_config({**env, "SAS_TELEMETRY": ""}).telemetry == "off"
+    assert read_config({**env, "SAS_TELEMETRY": "otlp"}).telemetry == "otlp"
+    with pytest.raises(SettingError, match="SAS_TELEMETRY='loud': give one of off, console"):
+        read_config({**env, "SAS_TELEMETRY": "loud"})

@@ -1,0 +1,262 @@
+"""One order, one trace: from its application's message to the notification, whoever acts."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import StatusCode
+
+from sas.adapters.servicebus import to_sdk
+from sas.client import NewOrder, OrdersClient
+from sas.ports import Message, RefusedError, TransientError
+from sas.simulation.bus import BusFault
+from sas.telemetry import tracing
+from tests.indexed_functions import ROOT
+from tests.telemetry_kit import Told, id_of, parent_of, telling, trace_of
+from tests.unit.actors_kit import CARE, QUEUES, SHOP, Kit, command, kit, letter, order
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SENDER = f"00-{TRACE}-00f067aa0ba902b7-01"
+UNSAMPLED = SENDER[:-1] + "0"
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    with telling() as made:
+        yield made
+
+
+async def submitted(made: Kit, properties: Mapping[str, object] | None = None) -> None:
+    carried = {"traceparent": SENDER} if properties is None else properties
+    await made.run(made.submitter.handle(order(), "m-1", carried))
+
+
+async def test_every_span_and_message_of_an_order_is_of_its_senders_trace(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert told.traces() == {TRACE}
+    expected = ["submission", "scheduler claim", *["scheduler reply"] * 2]
+    expected += ["agent payment attempt", "agent payment do"]
+    expected += ["agent stock attempt", "agent stock do"]
+    assert sorted(told.names) == sorted(expected)
+    notified = made.bus.messages(SHOP)
+    assert len(notified) == 4
+    assert {m.properties["traceparent"].split("-")[1] for m in notified} == {TRACE}
+
+
+async def test_each_span_hangs_below_the_one_that_sent_its_message(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await made.drain()
+    assert parent_of(told.span("submission")) == int(SENDER.split("-")[2], 16)
+    chain = ["submission", "scheduler claim", "agent stock do"]
+    for above, below in itertools.pairwise(chain):
+        assert parent_of(told.span(below)) == id_of(told.span(above)), below
+    assert parent_of(told.span("agent stock attempt")) == id_of(told.span("agent stock do"))
+
+
+async def test_a_retry_is_a_second_attempt_below_the_same_request(told: Told) -> None:
+    made = kit()
+    made.agents["stock"].then(TransientError("busy", kind="http-503"))
+    await submitted(made)
+    await made.drain()
+    attempts = [span for span in told.spans if span.name == "agent stock attempt"]
+    request = told.span("agent stock do")
+    assert {parent_of(span) for span in attempts} == {id_of(request)}
+    seen = [dict(span.attributes or {}) for span in attempts]
+    assert [one["sas.attempt"] for one in seen] == [1, 2]
+    assert [one["sas.outcome"] for one in seen] == ["transient", "done"]
+    assert [one["sas.fault"] for one in seen] == ["http-503", ""]
+    assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
+
+
+async def test_a_span_says_what_it_is_about(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await made.drain()
+    about = {"sas.order_id": "O-1", "sas.workflow": "chain", "sas.step": "pay", "sas.epoch": 1}
+    assert dict(told.span("agent payment do").attributes or {}) == about
+    assert dict(told.span("submission").attributes or {}) == {
+        "sas.order_id": "O-1",
+        "sas.workflow": "chain",
+    }
+
+
+async def test_what_the_supervisor_does_goes_on_in_the_orders_trace(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await made.step(QUEUES.scheduler)
+    await made.later(31)
+    await made.sweep()
+    sweep, expire = told.span("supervisor sweep"), told.span("supervisor expire")
+    assert trace_of(expire) == TRACE != trace_of(sweep)
+    assert [link.context.span_id for link in expire.links] == [id_of(sweep)]
+    (wake,) = made.bus.messages(QUEUES.scheduler)
+    assert wake.properties["traceparent"].split("-")[1] == TRACE
+
+
+async def test_an_out_row_is_sent_in_the_orders_trace(told: Told) -> None:
+    made = kit()
+    made.bus.plan = lambda m: BusFault.UNAVAILABLE if m.queue == SHOP else None
+    await submitted(made)
+    made.bus.plan = lambda _: None
+    await made.later(31)
+    await made.sweep()
+    assert trace_of(told.span("supervisor send")) == TRACE
+    (sent,) = made.bus.messages(SHOP)
+    assert sent.properties["traceparent"].split("-")[1] == TRACE
+
+
+async def test_a_command_and_a_dead_letter_have_spans_of_their_own(told: Told) -> None:
+    made = kit(CARE)
+    await made.submit(order(workflow="care"))
+    await made.hand(command("undo", made.order().seq))
+    await made.run(made.dead_letters.handle(letter(b"{", "orders"), {"traceparent": SENDER}))
+    assert dict(told.span("scheduler command").attributes or {})["sas.order_id"] == "O-1"
+    assert trace_of(told.span("dead-letters")) == TRACE
+
+
+async def test_a_repeat_after_a_crash_differs_in_its_trace_alone(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await submitted(made, {"traceparent": SENDER.replace("00f067aa0ba902b7", "b" * 16)})
+    for queue in (QUEUES.scheduler, SHOP):
+        first, second = made.bus.messages(queue)
+        assert first.properties["traceparent"] != second.properties["traceparent"]
+        assert replace(first, properties={}) == replace(second, properties={})
+        assert {n for n in first.properties if first.properties[n] != second.properties[n]} == {
+            "traceparent"
+        }
+
+
+async def test_an_order_without_a_trace_gets_one_and_keeps_it(told: Told) -> None:
+    made = kit()
+    await submitted(made, {})
+    await made.drain()
+    assert len(told.traces()) == 1
+    kept = made.order().details.traceparent
+    assert kept is not None
+    assert kept.split("-")[1] in told.traces()
+
+
+async def test_without_an_sdk_the_senders_trace_is_passed_on_all_the_same() -> None:
+    made = kit()
+    await submitted(made, {"traceparent": UNSAMPLED, "tracestate": "vendor=1"})
+    (wake,) = made.bus.messages(QUEUES.scheduler)
+    assert wake.properties == {"traceparent": UNSAMPLED, "tracestate": "vendor=1"}
+
+
+async def test_without_an_sdk_and_without_a_trace_messages_carry_nothing() -> None:
+    made = kit()
+    await submitted(made, {})
+    (wake,) = made.bus.messages(QUEUES.scheduler)
+    assert wake.properties == {}
+    assert made.order().details.traceparent is None
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"traceparent": "nonsense"},
+        {"traceparent": 7},
+        {"traceparent": b"\xff\xfe"},
+        {"traceparent": "00-" + "0" * 32 + "-" + "0" * 16 + "-01"},
+        {"traceparent": SENDER + "-" + "x" * 5000},
+        {"tracestate": "a=b"},
+        {"traceparent": None},
+        {"Traceparent": SENDER},
+    ],
+)
+async def test_nonsense_for_a_trace_is_as_good_as_none(told: Told, nonsense: Any) -> None:
+    made = kit()
+    await submitted(made, nonsense)
+    assert made.state() == "Pending"
+    assert parent_of(told.span("submission")) is None
+
+
+def test_a_trace_is_read_from_bytes_too() -> None:
+    context = tracing.context_of({"traceparent": SENDER.encode()})
+    assert f"{trace.get_current_span(context).get_span_context().trace_id:032x}" == TRACE
+
+
+async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(told: Told) -> None:
+    made = kit()
+    with tracing.span("host"):
+        await submitted(made)
+    submission = told.span("submission")
+    assert trace_of(submission) == TRACE
+    assert [link.context.span_id for link in submission.links] == [id_of(told.span("host"))]
+
+
+async def test_a_span_that_fails_says_by_what_kind_of_error(told: Told) -> None:
+    made = kit()
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(Exception, match="a fault was asked for"):
+        await submitted(made)
+    span = told.span("submission")
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["error.type"] == "BusUnavailableError"
+    assert span.events == ()
+
+
+async def test_a_refusal_is_an_attempts_outcome(told: Told) -> None:
+    made = kit()
+    made.agents["stock"].then(RefusedError("sold-out", "none left"))
+    await submitted(made)
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("stock"))
+    attributes = dict(told.span("agent stock attempt").attributes or {})
+    assert (attributes["sas.outcome"], attributes["sas.fault"]) == ("refused", "sold-out")
+
+
+def test_the_bus_sends_the_trace_beside_a_messages_own_properties(told: Told) -> None:
+    message = Message("q", "m", b"{}", properties={"sas_event": "received"})
+    with tracing.span("here"):
+        sent = to_sdk(message).application_properties or {}
+    assert set(sent) == {"sas_event", "traceparent"}
+    assert str(sent["traceparent"]).split("-")[1] == trace_of(told.span("here"))
+    assert set(to_sdk(message).application_properties or {}) == {"sas_event"}
+
+
+async def test_the_client_starts_a_trace_or_goes_on_in_its_applications(told: Told) -> None:
+    connection = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
+    async with OrdersClient(connection, reply_queue=SHOP) as client:
+        alone, _ = client._message(0, NewOrder("A", {}))
+        with tracing.span("shop"):
+            within, _ = client._message(0, NewOrder("B", {}))
+    first, second = (m.application_properties or {} for m in (alone, within))
+    shop = trace_of(told.span("shop"))
+    assert str(second["traceparent"]).split("-")[1] == shop
+    assert str(first["traceparent"]).split("-")[1] != shop
+    assert told.names == ["submit", "submit", "shop"]
+
+
+def test_the_sdk_is_not_imported_unless_it_is_asked_for() -> None:
+    code = (
+        "import sys, function_app; "
+        "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'azure.monitor',"
+        " 'opentelemetry.exporter'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+async def test_a_workflow_with_a_wait_in_it_is_still_one_trace(told: Told) -> None:
+    made = kit()
+    await submitted(made)
+    await made.step(QUEUES.scheduler)
+    await made.later(timedelta(seconds=31).total_seconds())
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Processed"
+    assert {trace_of(s) for s in told.spans if s.name != "supervisor sweep"} == {TRACE}
