@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -108,13 +109,14 @@ class AgentActor:
             if request.direction == Direction.DO.value:
                 result = await self._attempts.make(lambda: self._agent.do(call), request)
             else:
-                result = await self._undo(call, request)
+                await self._undo(call, request)
+                result = None  # an undo is confirmed, whatever its answer holds
         except RefusedError as refused:
             fault = Fault(_whole(refused.code), _whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
         except SilentError:
             return None
-        text = canonical(result)
+        text = _whole_json(result)
         if len(text.encode()) > RESULT_BYTES_MAX:
             fault = Fault(
                 "result-too-large",
@@ -131,14 +133,12 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=fault)
         return _reply(request, Outcome.DONE, result=text)
 
-    async def _undo(self, call: Call, request: RequestMessage) -> Any:
+    async def _undo(self, call: Call, request: RequestMessage) -> None:
         """Undo under the key of every generation: any of them may have had its effect."""
-        result: Any = None
         for generation in range(request.generation + 1):
             key = idempotency_key(request.order_id, request.step_name, generation)
             one = replace(call, key=key)
-            result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
-        return result
+            await self._attempts.make(functools.partial(self._agent.undo, one), request)
 
     async def _put_back(
         self, request: RequestMessage, body: bytes, message_id: str, until: datetime
@@ -210,6 +210,14 @@ def _fits_deep(text: str) -> bool:
 def _whole(text: str) -> str:
     """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _whole_json(result: Any) -> str:
+    """Return a result as JSON in whole characters; half of one would make its reply malformed."""
+    text = canonical(result)
+    if "\\ud" not in text:
+        return text
+    return canonical(json.loads(_whole(json.dumps(result, ensure_ascii=False))))
 
 
 def _reply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -393,3 +394,22 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
     state = made.order()
     await made.hand(late)
     assert made.order() == state
+
+
+async def test_a_result_in_halves_of_characters_is_kept_in_whole_ones() -> None:
+    made, message = await requested()
+    made.agents["stock"].then({"name": "x\ud800", "face": "\U0001f600"})
+    await made.hand(message)
+    await made.step(QUEUES.replies)
+    assert made.rejected() == []
+    assert json.loads(made.order().steps[0].result or "") == {"name": "x?", "face": "\U0001f600"}
+
+
+async def test_an_undo_is_confirmed_however_much_its_service_answers() -> None:
+    made, message = await requested()
+    await made.hand(message)
+    await made.step(QUEUES.replies)
+    made.agents["payment"].then(RefusedError("declined", "no"))
+    made.agents["stock"].then("x" * (RESULT_BYTES_MAX + 1))
+    await made.drain()
+    assert made.states() == ["Compensated", "Compensated"]
