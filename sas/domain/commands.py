@@ -32,6 +32,9 @@ WHEN = {
 }
 """Why a command changed nothing, by verb."""
 
+EFFECT_POSSIBLE = frozenset({"timed-out", "result-too-large", "result-too-deep"})
+"""Codes of a fault after which the remote action may have been done, or was: no refusal."""
+
 
 def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide upon a command; None where ``WHEN`` says that it cannot be."""
@@ -79,7 +82,7 @@ def resubmit(
             undo=one.undo if doing else UndoRecord.UNDOING,
         )
         if edited is not None and doing:
-            told = one.error is not None and one.error.code != "timed-out"
+            told = one.error is not None and one.error.code not in EFFECT_POSSIBLE
             refused = told and one.failure_count == 0
             again = replace(again, edited=edited, generation=one.generation + refused)
         steps[one.number] = again

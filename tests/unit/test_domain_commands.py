@@ -56,6 +56,15 @@ def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() 
     assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
 
 
+@pytest.mark.parametrize("code", ["result-too-large", "result-too-deep"])
+def test_an_edited_input_of_a_step_whose_result_was_refused_keeps_the_key_of_its_effect(
+    code: str,
+) -> None:
+    order = claimed().refused("a", Fault(code, "the service did it, and said too much"))
+    order.resubmit(edited=EDITED)
+    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+
+
 def test_every_refused_edit_has_a_new_key_and_a_plain_resubmission_keeps_edit_and_key() -> None:
     order = claimed()
     for generation in (1, 2):
