@@ -65,6 +65,9 @@ class DeadLetters:
             await self._handle(letter)
 
     async def _handle(self, letter: DeadLetter) -> None:
+        if letter.source_queue == self._context.queues.orders:  # where applications send
+            await self._not_internal(letter)
+            return
         try:
             message = internal.decode(letter.body, _INTERNAL)
         except MalformedError:

@@ -328,6 +328,15 @@ async def test_the_source_queue_is_only_for_people_to_read() -> None:
     assert made.rejected()[0].source_queue == "forged"
 
 
+async def test_an_applications_message_that_looks_internal_fences_nothing() -> None:
+    """It may lie on ``orders`` until its time to live, which the sender chose, is over."""
+    made = await claimed()
+    words = made.words()
+    await dead(made, letter(done(), QUEUES.orders))
+    assert made.words() == words
+    assert [kept.source_queue for kept in made.rejected()] == [QUEUES.orders]
+
+
 async def test_an_order_without_a_known_source_is_told_all_the_same() -> None:
     made = kit()
     await dead(made, DeadLetter(order(), "m-1", None, None, None))
