@@ -24,9 +24,10 @@ def check_order_id(value: str) -> str:
     """Return ``value`` when it can be an OrderID, else raise InvalidIdError saying why."""
     if not value:
         raise InvalidIdError("order_id is empty: give every order an id of its own")
-    if len(value) > ORDER_ID_LENGTH_MAX:
+    length = len(value.encode("utf-16-le", "surrogatepass")) // 2  # as Service Bus counts an id
+    if length > ORDER_ID_LENGTH_MAX:
         raise InvalidIdError(
-            f"order_id has {len(value)} characters: at most {ORDER_ID_LENGTH_MAX} are allowed"
+            f"order_id has {length} characters: at most {ORDER_ID_LENGTH_MAX} are allowed"
         )
     found = _FORBIDDEN.search(value)
     if found:

@@ -40,6 +40,13 @@ def test_an_order_id_may_have_a_hundred_characters_and_no_more() -> None:
         ids.check_order_id("é" * 101)
 
 
+def test_an_order_id_leaves_room_for_the_rest_of_a_message_id_as_service_bus_counts_it() -> None:
+    longest = ids.check_order_id("\U0001f9fe" * 50)
+    assert len(ids.message_id(longest, 10**9, 29).encode("utf-16-le")) // 2 <= 128
+    with pytest.raises(InvalidIdError, match="102 characters: at most 100"):
+        ids.check_order_id("\U0001f9fe" * 51)
+
+
 def test_an_empty_order_id_is_refused() -> None:
     with pytest.raises(InvalidIdError, match="is empty"):
         ids.check_order_id("")
