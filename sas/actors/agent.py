@@ -194,7 +194,7 @@ class AgentActor:
             key=request.idempotency_key,
             complete_by=request.complete_by,
             order=internal.value_of(internal.raw(edited or order.details.payload)),
-            results={name: value for name, value in results.items() if name != request.step_name},
+            results={name: value for name, value in results.items() if name in request.results},
             own_result=results.get(request.step_name),
         )
 

@@ -131,8 +131,9 @@ def _request(
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
+        names = dict.fromkeys(body.results, msgspec.Raw(b"null"))  # whose results to read
         light = msgspec.structs.replace(
-            body, order=msgspec.UNSET, results={}, own_result=msgspec.UNSET
+            body, order=msgspec.UNSET, results=names, own_result=msgspec.UNSET
         )
         encoded = internal.encode(light)
     # "Requests live no longer than their CompleteBy."

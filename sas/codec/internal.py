@@ -69,7 +69,8 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
-    ``order`` absent means that it did not fit: read it from the state store (a claim check).
+    ``order`` absent means that it did not fit: read it from the state store (a claim check), and
+    the results of the steps that ``results`` names.
     """
 
     workflow: str

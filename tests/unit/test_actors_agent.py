@@ -311,6 +311,22 @@ async def test_an_undo_of_a_large_order_is_given_its_own_result_too() -> None:
     assert made.agents["stock"].calls[-1][1].own_result == {"reservation_id": 7}
 
 
+@pytest.mark.parametrize(
+    ("workflow", "results"), [("care", {}), ("chain", {"reserve": {"by": "O-1/reserve"}})]
+)
+async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_only(
+    workflow: str, results: dict[str, Any]
+) -> None:
+    """As if it were small: a step that happens to be done beside it is none of its business."""
+    made = kit()
+    await made.submit(order(workflow=workflow, order={"text": "x" * 200_000}))
+    await made.step(QUEUES.scheduler)
+    await made.step(STOCK)
+    await made.step(QUEUES.replies)
+    await made.step(QUEUES.agent("payment"))
+    assert made.agents["payment"].calls[0][1].results == results
+
+
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
     made, message = await requested(order={"text": "x" * 200_000})
     made.store.orders.clear()
