@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import pytest_asyncio
 
 from samples.remote_services import Faults
 from tests.contract import cases
-from tests.functions_rig import ROOT, Rig, body_of, rig, until
+from tests.functions_rig import EVERY_SECOND, ROOT, Rig, body_of, rig, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -101,6 +103,39 @@ async def test_where_the_bus_does_not_answer_the_exit_code_says_try_again(alone:
     failed = await sas(alone, "undo", "W-1", "--yes", ServiceBus=silent)
     assert failed.code == 3
     assert "0 of 1 commands were sent before it" in failed.err
+
+
+async def test_the_purge_function_exports_and_removes_what_is_old_and_nothing_else(
+    alone: Rig, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    await alone.store.commit(cases.rejected("P-old", at=now - timedelta(days=2)))
+    await alone.store.commit(cases.rejected("P-new", at=now))
+    timer = {"SAS_PURGE_SCHEDULE": EVERY_SECOND, "SAS_RETENTION_DAYS": "1"}
+
+    async def gone() -> bool:
+        return await alone.store.load("P-old") is None
+
+    async with alone.host("purge", SAS_PURGE_EXPORT=str(tmp_path), **timer):
+        await until(gone, "the old order is purged")
+    assert await alone.state("P-new") == "Rejected"
+    assert await alone.state("W-1") == "Processing"
+    (file,) = tmp_path.glob("*.jsonl")  # noqa: ASYNC240
+    assert json.loads(file.read_text())["OrderID"] == "P-old"
+
+    exported = await sas(alone, "export", "-")
+    assert [json.loads(line)["OrderID"] for line in exported.out.splitlines()] == ["P-new"]
+    assert await alone.store.purge(await alone.order("P-new"))
+
+
+async def test_the_check_before_a_deploy_finds_orders_whose_version_is_missing(
+    alone: Rig,
+) -> None:
+    checked = await sas(alone, "workflows", "check", "--app", "orders.workflows:workflows")
+    assert checked.code == 1  # W-1 and T-1 are of a version 2 that this business does not have
+    assert "order version 2: 2 orders in flight (" in checked.out
+    assert "missing: keep this version until its orders have ended" in checked.out
+    assert "order version 1: no order in flight; not used yet" in checked.out
 
 
 async def refused_at(made: Rig, remote: str, *order_ids: str) -> None:
