@@ -63,16 +63,20 @@ class Rig:
         """Run the functions named, or all. Hosts with equal settings share an application."""
         host = Host(ROOT, settings=self.settings | settings, only=only or None, drain_s=5.0)
         await host.start()
+        module = sys.modules["function_app"]
+        own = module.application
         try:
-            module = sys.modules["function_app"]
             key = frozenset(settings.items())
             if key not in self.applications:
-                self.applications[key] = module.application()
+                self.applications[key] = own()
             application = self.applications[key]
             module.__dict__["application"] = lambda: application
             yield host
         finally:
             await host.stop()
+            # A message that waited may have come first, and made the module its own one.
+            if own.cache_info().currsize and own() is not application:
+                await own().close()
 
     async def close(self) -> None:
         """Let go of every connection, all at once: closing one takes the SDK half a second."""
