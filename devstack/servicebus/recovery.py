@@ -81,6 +81,7 @@ def _message(row: tuple[Any, ...]) -> Message:
         message.expires_at,
         message.ttl_s,
         message.dead_letter_source,
+        message.delivery_annotations,
     ) = row[1:]
     read_identity(message)
     return message

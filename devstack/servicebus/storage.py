@@ -23,7 +23,7 @@ from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session
 
 FILE_NAME = "broker.sqlite3"
-FORMAT = 1
+FORMAT = 2
 SHIFT = 44
 _RESERVE = 1000
 _PURGE_AT = 1000
@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, properties TEXT, created
 CREATE TABLE IF NOT EXISTS message(
     id INTEGER PRIMARY KEY, header BLOB, annotations BLOB, annotation_count INTEGER, bare BLOB,
     size INTEGER, enqueued_at REAL, enqueued_sequence INTEGER, scheduled_at REAL,
-    expires_at REAL, ttl_s REAL, source TEXT);
+    expires_at REAL, ttl_s REAL, source TEXT, delivery_annotations BLOB);
 CREATE TABLE IF NOT EXISTS lease(
     id INTEGER PRIMARY KEY, delivery_count INTEGER, state INTEGER, token BLOB,
     locked_until REAL);
@@ -265,7 +265,7 @@ class SqliteJournal:
         self.database.close()
 
 
-_PUT = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?)"
+_PUT = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _LEASE = "INSERT OR REPLACE INTO lease VALUES(?,?,?,?,?)"
 
 
@@ -284,6 +284,7 @@ def _row(key: int, message: Message) -> tuple[Any, ...]:
         message.expires_at,
         None if ttl is None or ttl >= FOREVER_S else ttl,
         message.dead_letter_source,
+        message.delivery_annotations,
     )
 
 

@@ -88,7 +88,14 @@ def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bo
     after = [message for message, _ in owner.receive("plain", 5)]
     assert [body_of(message) for message in after] == [b"1", b"2", b"3"]
     for old, new in zip(before, after, strict=True):
-        for field in ("sequence", "header", "bare", "annotations", "enqueued_at", "expires_at"):
+        for field in (
+            "sequence",
+            "header",
+            "bare",
+            "annotations",
+            "delivery_annotations",
+            "expires_at",
+        ):
             assert getattr(old, field) == getattr(new, field), field
         assert (old.message_id, old.size) == (new.message_id, new.size)
 

@@ -179,12 +179,20 @@ def test_annotations_may_come_in_either_order() -> None:
     assert message.bare.endswith(b"\x00\x53\x75\xa0\x01x")
 
 
-def test_delivery_annotations_behind_the_body_are_left_out() -> None:
-    body, late = b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x71\xc1\x01\x00"
+def test_delivery_annotations_behind_the_body_are_passed_on_before_it() -> None:
+    body = b"\x00\x53\x75\xa0\x01x"
+    late = b"\x00\x53\x71" + encode.map_([(encode.symbol("mine"), encode.int64(1))])
     footer = b"\x00\x53\x78\xc1\x01\x00"
     message = parse_message(b"\x00\x53\x73\xc0\x04\x01\xa1\x01i" + body + late + footer)
     assert message.message_id == "i"
     assert message.bare.endswith(body + footer)
+    message.token = bytes(16)
+    found = [
+        decode.decode(encode_message(message), section.value_at)[0]
+        for section in sections(encode_message(message))
+        if section.code == 0x71
+    ]
+    assert found == [{"mine": 1, "x-opt-lock-token": UUID(int=0)}]
 
 
 def test_application_properties_are_added_replaced_and_otherwise_left() -> None:

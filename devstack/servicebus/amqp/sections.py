@@ -39,7 +39,7 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
     """Read the section at ``position``, which must not come before section ``last``.
 
     Delivery annotations may stand anywhere, and the sections before the bare message in any
-    order: azure-servicebus writes the delivery annotations behind the body.
+    order: azure-servicebus writes its delivery annotations behind the body.
     Returns its code, where its value begins and where it ends. Raises DecodeError.
     """
     if payload[position] != 0 or position + 3 >= len(payload):

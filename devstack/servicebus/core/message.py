@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.decode import Described
@@ -56,6 +56,7 @@ class Message:
         "annotations",
         "bare",
         "dead_letter_source",
+        "delivery_annotations",
         "delivery_count",
         "enqueued_at",
         "enqueued_sequence",
@@ -87,6 +88,7 @@ class Message:
         self.session_id: str | None = None
         self.dead_letter_source: str | None = None
         self.header = _EMPTY_HEADER
+        self.delivery_annotations = b""
         self.annotations = b""
         self.annotation_count = 0
         self.bare = b""
@@ -141,10 +143,12 @@ def parse_message(payload: bytes) -> Message:
             _read_header(message, payload, value_at)
         elif code == MESSAGE_ANNOTATIONS:
             _read_annotations(message, payload, value_at)
-        elif bare_at >= 0:
-            # Delivery annotations behind the body: they were for this hop only.
-            payload = payload[:position] + payload[end:]
-            size, end = len(payload), position
+        else:
+            kept = [raw for key, raw, _ in pairs(payload, value_at) if key not in _BROKER_OWNS]
+            message.delivery_annotations = b"".join(kept)
+            if bare_at >= 0:
+                payload = payload[:position] + payload[end:]
+                size, end = len(payload), position
         position = end
     message.bare = payload[bare_at:] if bare_at >= 0 else b""
     if message.message_id is None:
@@ -261,7 +265,9 @@ def encode_message(message: Message) -> bytes:
         values += 2
     pairs_joined = b"".join(annotations)
     parts = [_HEADER_PREFIX, bytes((1 + len(header) + len(count), 5)), header, count]
-    if token is not None:
+    if message.delivery_annotations:
+        parts.append(_delivery_annotations(message))
+    elif token is not None:
         parts += (_LOCK_TOKEN_PREFIX, token[3::-1], token[5:3:-1], token[7:5:-1], token[8:])
     parts += (
         _MAP32(b"\x00\x53\x72", 0xD1, len(pairs_joined) + 4, values),
@@ -269,3 +275,15 @@ def encode_message(message: Message) -> bytes:
         message.bare,
     )
     return b"".join(parts)
+
+
+def _delivery_annotations(message: Message) -> bytes:
+    """Encode the sender's delivery annotations, which the service passes on, with the token."""
+    joined = message.delivery_annotations
+    if message.token is not None:
+        joined += encode.symbol("x-opt-lock-token") + encode.uuid(UUID(bytes_le=message.token))
+    count, position = 0, 0
+    while position < len(joined):
+        position = decode.skip(joined, position)
+        count += 1
+    return b"\x00\x53\x71" + encode.map_of_pairs(joined, count)
