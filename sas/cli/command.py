@@ -154,7 +154,7 @@ def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int)
     kinds = finding.grouped(possible)
     output.say(f"{verb} of {page.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
     if left := len(found) - len(possible):
-        output.say(f"{page.orders(left)} more cannot be put to it and are left alone")
+        output.say(f"{page.orders(left)} besides cannot be put to it and are left alone")
 
 
 def _confirmed(plan: Plan, what: str) -> bool:

@@ -1,0 +1,113 @@
+"""Which orders a list or a bulk command finds, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from sas.cli import finding
+from sas.cli.errors import UsageError
+from sas.cli.finding import Wanted, find, find_finished, fingerprints, grouped, moment
+from sas.domain.model import Order
+from sas.simulation.store import MemoryStore
+from tests.contract import cases
+from tests.contract.cases import NOW, SECOND
+
+
+async def in_error(
+    store: MemoryStore, order_id: str, *, at: datetime = NOW, step: int = 0
+) -> Order:
+    order = await store.commit(cases.claimed(await store.commit(cases.submitted(order_id))))
+    for number in range(step):
+        order = await store.commit(cases.answered(order, number))
+    return await store.commit(cases.refused(order, step, at=at))
+
+
+def ids(orders: list[Order]) -> list[str]:
+    return [order.order_id for order in orders]
+
+
+async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "BATCH", 2)
+    store = MemoryStore()
+    for number in range(7):  # three of one moment: a batch ends among them
+        await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
+    await store.commit(cases.submitted("running"))
+    assert ids(await find(store, Wanted("error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await find(store, Wanted("error", limit=3))) == ["o-0", "o-1", "o-2"]
+    since = Wanted("error", since=NOW + 2 * SECOND)
+    assert ids(await find(store, since)) == [f"o-{n}" for n in range(2, 7)]
+
+
+async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
+    store = MemoryStore()
+    await in_error(store, "early")
+    late = await in_error(store, "late", step=1, at=NOW + SECOND)
+    assert fingerprints(late) == ["step-1/out-of-stock"]
+    chosen = await find(store, Wanted("error", fingerprint="step-1/out-of-stock"))
+    assert ids(chosen) == ["late"]
+    assert ids(await find(store, Wanted("error", workflow="order"))) == ["early", "late"]
+    assert await find(store, Wanted("error", workflow="other")) == []
+
+
+async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
+    store = MemoryStore()
+    await in_error(store, "failed")
+    await store.commit(cases.rejected("rejected"))
+    await store.commit(cases.submitted("ready"))
+    await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
+    assert sorted(ids(await find(store, Wanted("running")))) == ["out", "ready"]
+
+
+async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "BATCH", 2)
+    store, rules = MemoryStore(), cases.rules_of(1)
+    for number in range(5):
+        order = await store.commit(cases.submitted(f"p-{number}", rules))
+        order = await store.commit(cases.claimed(order, rules))
+        await store.commit(cases.answered(order, 0, rules, at=NOW + number * SECOND))
+    await store.commit(cases.rejected("r-0", at=NOW + 9 * SECOND))
+    monkeypatch.setattr(store, "load", None)
+
+    async def found(wanted: Wanted) -> list[str]:
+        return [summary.order_id for summary in await find_finished(store, wanted)]
+
+    every = [*(f"p-{number}" for number in range(5)), "r-0"]
+    assert await found(Wanted("finished")) == every
+    assert await found(Wanted("rejected")) == ["r-0"]
+    assert await found(Wanted("processed", limit=4)) == every[:4]
+    assert await found(Wanted("compensated")) == []
+    assert await found(Wanted("finished", workflow="other")) == []
+
+
+def test_failures_are_counted_by_fingerprint_the_most_frequent_first() -> None:
+    first = cases.submitted("o").after
+    order = replace(first, token="t")
+    out = replace(cases.claimed(order).after, token="t")
+    failed = cases.refused(out, 0).after
+    assert grouped([failed, failed]) == "2 step-0/out-of-stock"
+    assert grouped([order]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
+        ("2026-11-21T03:00", datetime(2026, 11, 21, 3, tzinfo=UTC)),
+        ("2026-11-21T03:00+02:00", datetime(2026, 11, 21, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_is_utc_unless_it_says_otherwise(text: str, meant: datetime) -> None:
+    assert moment(text) == meant
+    assert moment(text).utcoffset() in {timedelta(0), timezone(timedelta(hours=2)).utcoffset(None)}
+
+
+def test_what_is_no_moment_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match="'yesterday' is no moment"):
+        moment("yesterday")

@@ -1,0 +1,273 @@
+"""An operator's command up to the queue: arguments, confirmation, what is sent, what is said."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sas.cli import carrying, main, storage
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from sas.config import Endpoint
+from sas.domain import commands
+from sas.domain.ids import cause_of
+from sas.domain.messages import Command
+from sas.ports import BusUnavailableError, Message, MessageBus, StateStore
+from sas.simulation.store import MemoryStore
+from tests.contract import cases
+from tests.contract.cases import NOW
+from tests.unit.test_cli_workflows import run_in_thread
+
+Said = pytest.CaptureFixture[str]
+KEY = "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=a2V5"
+
+
+class Scheduler:
+    """A bus with a scheduler behind it that carries out at once what ``works`` lets it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.got: list[Command] = []
+        self.works: Callable[[str], bool] = lambda _order_id: True
+        self.down_after = 10**6
+        self._store = store
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        if len(self.got) >= self.down_after:
+            raise BusUnavailableError("The bus is down.")
+        for message in messages:
+            command = internal.to_command(internal.decode(message.body, CommandMessage))
+            assert (message.queue, message.message_id) == ("scheduler", command.command_id)
+            self.got.append(command)
+            if self.works(command.order_id):
+                await self._carry_out(command)
+
+    async def _carry_out(self, command: Command) -> None:
+        order = await self._store.load(command.order_id)
+        assert order is not None
+        assert command.seq in {order.seq, None}
+        decision = commands.decide(order, command, cases.ROW, now=NOW)
+        cause = cause_of("scheduler", command.command_id)
+        await self._store.commit(cases.upon(order, decision, cause=cause))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    made = Scheduler(store)
+
+    @asynccontextmanager
+    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
+        yield store
+
+    @asynccontextmanager
+    async def opened_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
+        assert endpoint.connection_string == KEY
+        yield made
+
+    monkeypatch.setattr(storage, "opened", opened_store)
+    monkeypatch.setattr(carrying, "opened", opened_bus)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    monkeypatch.setenv("ServiceBus", KEY)
+    monkeypatch.setenv("SAS_OPERATOR", "ann")
+    return made
+
+
+async def failed(store: MemoryStore, *order_ids: str) -> None:
+    for order_id in order_ids:
+        order = await store.commit(cases.submitted(order_id))
+        order = await store.commit(cases.claimed(order))
+        await store.commit(cases.refused(order, 0))
+
+
+def sas(*arguments: str) -> int:
+    return run_in_thread(lambda: main(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say which order"),
+        (["A", "--state", "error"], "say which order"),
+        (["A", "--workflow", "order"], "they go with --state"),
+        (["A", "--fingerprint", "x/y"], "they go with --state"),
+        (["--state", "error", "--seq", "3"], "it goes with ORDER_ID"),
+        (["A", "--input", "{"], "--input: the body is not JSON"),
+        (["A", "--input", '{"a":1,"a":2}'], "stands twice"),
+        (["A", "--input", '"' + "x" * 4001 + '"'], "--input has over 4,000 characters"),
+        (["A", "--input", "@nowhere.json"], "cannot read nowhere.json"),
+        (["A", "--by", "x" * 101], "--by has 101 characters"),
+        (["A/B"], "order_id contains '/'"),
+        (["A", "--connection", "nowhere"], "neither a connection string"),
+        (["A", "--table", "a-b"], "SAS_TABLE='a-b'"),
+    ],
+)
+def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(
+    scheduler: Scheduler, arguments: list[str], said: str, capsys: Said
+) -> None:
+    assert sas("resubmit", *arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("sas: ")
+    assert error.count("\n") == 1
+    assert scheduler.got == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["resubmit", "A", "--state", "running"],
+        ["cancel", "--state", "error"],
+        ["undo", "A", "--step", "x"],
+        ["undo", "A", "--wait", "0"],
+        ["undo", "A", "--limit", "none"],
+        ["list", "--state", "broken"],
+    ],
+)
+def test_an_argument_that_a_verb_does_not_have_shows_how_it_is_used(
+    arguments: list[str], capsys: Said
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: sas" in capsys.readouterr().err
+
+
+async def test_a_command_carries_who_what_and_the_seq_that_was_seen(
+    scheduler: Scheduler, store: MemoryStore, tmp_path: Path, capsys: Said
+) -> None:
+    await failed(store, "A")
+    file = tmp_path / "input.json"
+    file.write_text('{"amount": 1.50}\n')
+    options = ("--step", "step-0", "--input", f"@{file}", "--by", "bob", "--yes")
+    assert sas("resubmit", "A", *options) == 0
+    (got,) = scheduler.got
+    assert (got.verb.value, got.seq, got.by, got.step) == ("resubmit", 3, "bob", "step-0")
+    assert got.input == '{"amount": 1.50}'
+    assert "done: seq 4, resubmitted; the order is Pending" in capsys.readouterr().out
+
+
+async def test_two_commands_have_two_ids(scheduler: Scheduler, store: MemoryStore) -> None:
+    await failed(store, "A")
+    assert [sas("acknowledge", "A"), sas("acknowledge", "A")] == [0, 0]
+    assert len({command.command_id for command in scheduler.got}) == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code", "sent"), [("y\n", 0, 1), ("n\n", 1, 0), ("", 1, 0)])
+async def test_at_a_terminal_it_asks_and_goes_by_the_answer(
+    scheduler: Scheduler,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    sent: int,
+) -> None:
+    await failed(store, "A")
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    assert sas("undo", "A") == code
+    assert len(scheduler.got) == sent
+
+
+async def test_a_dry_run_says_what_would_be_and_sends_nothing(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A", "B")
+    assert sas("undo", "A", "--dry-run") == 0
+    assert "undo would undo the order, for good" in capsys.readouterr().out
+    assert sas("undo", "--state", "error", "--dry-run") == 0
+    assert capsys.readouterr().out == "undo of 2 orders: 2 step-0/out-of-stock\n"
+    assert scheduler.got == []
+
+
+async def test_to_cancel_it_does_not_matter_how_far_an_order_has_come_unless_said(
+    scheduler: Scheduler, store: MemoryStore
+) -> None:
+    await failed(store, "A", "B")
+    assert sas("cancel", "A", "--yes") == 0
+    assert sas("cancel", "B", "--seq", "3", "--yes") == 0
+    assert [command.seq for command in scheduler.got] == [None, 3]
+
+
+async def test_of_many_each_is_told_that_was_not_carried_out(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A", "B", "C")
+    scheduler.works = lambda order_id: order_id != "B"
+    assert sas("resubmit", "--state", "error", "--yes", "--wait", "0.3") == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == "asked 3, carried out 2"
+    assert said.err.startswith("sas: order B: not carried out within 0.3 s")
+    assert said.err.count("\n") == 1
+
+
+async def test_of_many_those_that_cannot_be_are_left_alone(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A", "B")
+    assert sas("skip", "--state", "error", "--step", "step-1", "--yes") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "skip of no order",
+        "2 orders besides cannot be put to it and are left alone",
+    ]
+
+
+async def test_where_the_bus_fails_half_way_it_is_said_how_many_were_sent(
+    scheduler: Scheduler,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Said,
+) -> None:
+    monkeypatch.setattr(carrying, "SEND_MAX", 2)
+    await failed(store, "A", "B", "C")
+    scheduler.down_after = 2
+    assert sas("undo", "--state", "error", "--yes") == 3
+    assert "The bus is down. 2 of 3 commands were sent before it" in capsys.readouterr().err
+
+
+def arguments(given: str | None = None, table: str | None = None) -> argparse.Namespace:
+    return argparse.Namespace(storage=given, table=table)
+
+
+def test_the_storage_comes_from_the_argument_then_the_environment() -> None:
+    env = {"SAS_TABLES__endpoint": "https://a.table.core.windows.net", "SAS_TABLE": "mine"}
+    assert storage.read(arguments(), env).endpoint == Endpoint(
+        address="https://a.table.core.windows.net"
+    )
+    assert storage.read(arguments(), env).table == "mine"
+    assert storage.read(arguments("a=b", "other"), env) == storage.Storage(
+        Endpoint(connection_string="a=b"), "other"
+    )
+    by_name = storage.read(arguments("https://b.table.core.windows.net"), {"SAS_TABLES": "c=d"})
+    assert by_name.endpoint == Endpoint(address="https://b.table.core.windows.net")
+    assert (
+        storage.read(arguments(), {"AzureWebJobsStorage": "e=f"}).endpoint.connection_string
+        == "e=f"
+    )
+
+
+def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.setenv("SAS_TABLES", "nonsense")
+    assert main(["list"]) == 2
+    assert "the storage connection string cannot be read" in capsys.readouterr().err
+    monkeypatch.delenv("SAS_TABLES")
+    monkeypatch.delenv("AzureWebJobsStorage", raising=False)
+    assert main(["list"]) == 2
+    assert "the setting SAS_TABLES is missing" in capsys.readouterr().err
