@@ -55,7 +55,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     settings = config or read_config()
-    telemetry.configure(settings.telemetry, settings.instance)
+    telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     store = VersionedStore.connect(settings.tables, settings.table, settings.shards)
     store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)

@@ -59,6 +59,7 @@ class Config:
     source: str
     instance: str
     telemetry: str
+    telemetry_share: float
     order_bytes_max: int
     supervisor_lease: timedelta
     agent_first_delay: float
@@ -85,6 +86,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
         instance=_instance(env),
         telemetry=_telemetry(env),
+        telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 480_000),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
@@ -158,6 +160,13 @@ def _telemetry(env: Mapping[str, str]) -> str:
     if mode not in TELEMETRY:
         raise SettingError(f"SAS_TELEMETRY={mode!r}: give one of {', '.join(TELEMETRY)}")
     return mode
+
+
+def _share(env: Mapping[str, str], name: str) -> float:
+    share = _number(env, name, 1.0)
+    if share > 1:
+        raise SettingError(f"{name}={share:g}: give a share, more than 0 and at most 1")
+    return share
 
 
 def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -62,6 +62,9 @@ var settings = [
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
   { name: 'SAS_RETENTION_DAYS', value: '30' }
+  { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
+  { name: 'SAS_TELEMETRY_SHARE', value: '1' }
+  { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
 ]

@@ -16,6 +16,7 @@ from sas.telemetry.logs import ATTRIBUTES
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
+    from opentelemetry.sdk.trace import SpanProcessor
 
 _PACKAGES = {
     "console": "opentelemetry-sdk",
@@ -29,8 +30,10 @@ class TelemetryError(Exception):
     """Telemetry was asked for and cannot be had; the text says what to install or to set."""
 
 
-def configure(mode: str, instance: str) -> None:
+def configure(mode: str, instance: str, share: float = 1.0) -> None:
     """Have spans, metrics and log lines of ``sas`` exported, once a process; ``off`` does nothing.
+
+    ``share`` is the share of traces whose spans are kept; a failed span always is.
 
     Raises:
         TelemetryError: a package is missing, or the exporter refused its settings.
@@ -47,7 +50,7 @@ def configure(mode: str, instance: str) -> None:
     except ValueError as wrong:
         raise TelemetryError(f"SAS_TELEMETRY={mode}: {wrong}") from None
     _configured.add(mode)
-    _install(exporters, instance)
+    _install(exporters, instance, share)
 
 
 def _exporters(mode: str) -> tuple[Any, Any, Any]:
@@ -83,7 +86,7 @@ def _exporters(mode: str) -> tuple[Any, Any, Any]:
     )
 
 
-def _install(exporters: tuple[Any, Any, Any], instance: str) -> None:
+def _install(exporters: tuple[Any, Any, Any], instance: str, share: float) -> None:
     from opentelemetry.sdk._logs import LoggerProvider  # noqa: PLC0415
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor  # noqa: PLC0415
     from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
@@ -101,7 +104,7 @@ def _install(exporters: tuple[Any, Any, Any], instance: str) -> None:
     # The SDK's default obeys a sender that did not sample: its failures would be lost.
     sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
     tracers = TracerProvider(resource=resource, sampler=sampler)
-    tracers.add_span_processor(BatchSpanProcessor(spans))
+    tracers.add_span_processor(keeping_failures(BatchSpanProcessor(spans), share))
     meters = MeterProvider([PeriodicExportingMetricReader(numbers)], resource=resource)
     loggers = LoggerProvider(resource)
     loggers.add_log_record_processor(BatchLogRecordProcessor(lines))
@@ -111,6 +114,24 @@ def _install(exporters: tuple[Any, Any, Any], instance: str) -> None:
     ours.addHandler(LogHandler(loggers.get_logger("sas")))
     if ours.getEffectiveLevel() > logging.INFO:
         ours.setLevel(logging.INFO)
+
+
+def keeping_failures(processor: SpanProcessor, share: float) -> SpanProcessor:
+    """Return a processor that passes on the spans of a share of all traces, and all that failed.
+
+    Every process decides the same for one trace: its id decides.
+    """
+    from opentelemetry.sdk.trace import ReadableSpan, SynchronousMultiSpanProcessor  # noqa: PLC0415
+
+    class KeepingFailures(SynchronousMultiSpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            low = span.context.trace_id % 2**64 if span.context else 0
+            if low < share * 2**64 or not span.status.is_ok:
+                super().on_end(span)
+
+    made = KeepingFailures()  # type: ignore[no-untyped-call]  # the SDK's own is untyped
+    made.add_span_processor(processor)
+    return made
 
 
 class LogHandler(logging.Handler):

@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sas.adapters import telemetry
 from sas.adapters.telemetry import LogHandler, TelemetryError
@@ -195,7 +198,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str]]:
     """Exporters are made; nothing is installed into this process."""
     found: list[tuple[Any, str]] = []
     monkeypatch.setattr(telemetry, "_configured", set())
-    monkeypatch.setattr(telemetry, "_install", lambda made, name: found.append((made, name)))
+    monkeypatch.setattr(telemetry, "_install", lambda made, name, _: found.append((made, name)))
     return found
 
 
@@ -244,3 +247,34 @@ def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
     assert read_config({**env, "SAS_TELEMETRY": "otlp"}).telemetry == "otlp"
     with pytest.raises(SettingError, match="SAS_TELEMETRY='loud': give one of off, console"):
         read_config({**env, "SAS_TELEMETRY": "loud"})
+    assert read_config(env).telemetry_share == 1
+    assert read_config({**env, "SAS_TELEMETRY_SHARE": "0.1"}).telemetry_share == 0.1
+    with pytest.raises(SettingError, match=r"SAS_TELEMETRY_SHARE=1\.5: give a share"):
+        read_config({**env, "SAS_TELEMETRY_SHARE": "1.5"})
+
+
+def test_a_share_keeps_whole_traces_and_every_span_that_failed() -> None:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(telemetry.keeping_failures(SimpleSpanProcessor(kept), 0.5))
+    tracing.use(provider)
+    try:
+        for _ in range(200):
+            with tracing.span("above"), tracing.span("below"):
+                pass
+            with pytest.raises(StoreUnavailableError), tracing.span("fails"):
+                raise StoreUnavailableError("down")
+    finally:
+        tracing.use(None)
+        provider.shutdown()
+    spans = [
+        (span.name, span.context and span.context.trace_id) for span in kept.get_finished_spans()
+    ]
+    count = {
+        name: sum(1 for one, _ in spans if one == name) for name in ("above", "below", "fails")
+    }
+    assert count["fails"] == 200
+    assert 60 <= count["above"] <= 140
+    assert {t for name, t in spans if name == "above"} == {
+        t for name, t in spans if name == "below"
+    }
