@@ -107,9 +107,11 @@ class AgentActor:
         try:
             call = await self._call_of(request)
             if request.direction == Direction.DO.value:
+                # A call under an older key may be on its way still: close those keys first.
+                await self._undo(call, request, request.generation)
                 result = await self._attempts.make(lambda: self._agent.do(call), request)
             else:
-                await self._undo(call, request)
+                await self._undo(call, request, request.generation + 1)
                 result = None  # an undo is confirmed, whatever its answer holds
         except RefusedError as refused:
             fault = Fault(_whole(refused.code), _whole(str(refused)))
@@ -133,9 +135,9 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=fault)
         return _reply(request, Outcome.DONE, result=text)
 
-    async def _undo(self, call: Call, request: RequestMessage) -> None:
-        """Undo under the key of every generation: any of them may have had its effect."""
-        for generation in range(request.generation + 1):
+    async def _undo(self, call: Call, request: RequestMessage, generations: int) -> None:
+        """Undo under the keys of these generations: any of them may have had its effect."""
+        for generation in range(generations):
             key = idempotency_key(request.order_id, request.step_name, generation)
             one = replace(call, key=key)
             await self._attempts.make(functools.partial(self._agent.undo, one), request)

@@ -17,6 +17,7 @@ from sas.domain.decisions import Decision
 from sas.domain.ids import key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.model import Direction, Order, StepState
+from sas.domain.workflow import Rules
 from sas.ports import Business
 
 
@@ -41,6 +42,9 @@ class Operator:
             if refusal:
                 return None
             rules = self._business.workflow_of(order).rules
+            refusal = _unfit_step(order, command, rules)
+            if refusal:
+                return None
             decision = commands.decide(order, command, rules, now=now)
             if decision is None:
                 refusal = f"{commands.WHEN[command.verb]}, and this is {order.process_state.value}"
@@ -101,4 +105,15 @@ def _unfit_input(order: Order, command: Command) -> str:
         return f"its steps {names} are in Error: say which of them the input is for"
     if order.direction is Direction.UNDO:
         return "it is being undone, and an undo takes no input"
+    return ""
+
+
+def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
+    """Under a new key the older ones must be undone first: without an undo there is no new one."""
+    if command.input is None or command.verb is not Verb.RESUBMIT:
+        return ""
+    failed = [step for step in order.steps if step.process_state is StepState.ERROR]
+    bare = [step.name for step in failed if not commands.takes_input(step, rules)]
+    if bare and command.step in {None, *bare}:
+        return f"its step {bare[0]} names no undo, and only a step that can be undone takes input"
     return ""

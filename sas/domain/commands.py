@@ -89,6 +89,11 @@ def resubmit(
     return Decision("resubmitted", open_steps(steps, rules, now), (Wake(),))
 
 
+def takes_input(step: StepRecord, rules: Rules) -> bool:
+    """Return whether a step can be resubmitted with edited input: only if it can be undone."""
+    return rules.steps[step.number].undo_time_allowed is not None
+
+
 def skip(
     order: Order,
     rules: Rules,

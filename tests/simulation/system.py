@@ -300,8 +300,8 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
     """An effect is there where the order is Processed, once, and none where it is undone.
 
     A step that an operator skipped may lack its effect, one undone by hand or that names no
-    undo may keep it. Two
-    keys (an input was edited) may both have had theirs, see the protocol check; undo covers both.
+    undo may keep it. However many keys there are (an input was edited), one effect is in force
+    at most: the older keys are undone before a new one is used.
     """
     generations = range(step.generation + 1)
     keys = [idempotency_key(order.order_id, step.name, number) for number in generations]
@@ -309,6 +309,8 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
     there = any(effects.in_force for effects in known)
     if step.name != COURIED:  # without tombstones a late do after an undo has an effect again
         assert all(effects.done <= 1 for effects in known), f"{where}: more than one effect"
+        in_force = sum(effects.in_force for effects in known)
+        assert in_force <= 1, f"{where}: {in_force} effects in force under several keys"
     if order.process_state is OrderState.PROCESSED and not skipped(step):
         assert there, f"{where} has no effect"
     no_undo = step.undo is UndoRecord.NOT_NEEDED and step.epoch > 0

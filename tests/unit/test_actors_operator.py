@@ -71,24 +71,40 @@ def refusals(made: Kit) -> list[str]:
 # What is carried out
 
 
-async def test_a_step_is_resubmitted_with_an_edited_input_under_a_new_key() -> None:
+async def test_edited_input_goes_under_a_new_key_once_the_old_one_is_closed() -> None:
     made = await failed()
     await tell(made, "resubmit", input='{"lines":[1]}', step="reserve")
     await made.drain()
     assert made.state() == "Processed"
     calls = made.agents["stock"].calls
-    assert [(call.key, call.order) for _, call in calls] == [
-        ("O-1/reserve", {"lines": [1, 2, 3]}),
-        ("O-1/reserve/1", {"lines": [1]}),
+    assert [(verb, call.key, call.order) for verb, call in calls] == [
+        ("do", "O-1/reserve", {"lines": [1, 2, 3]}),
+        ("undo", "O-1/reserve", {"lines": [1]}),
+        ("do", "O-1/reserve/1", {"lines": [1]}),
     ]
     (payment,) = made.agents["payment"].calls
     assert payment[1].order == {"lines": [1, 2, 3]}, "the edit is of one step"
+
+
+async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
+    bare = replace(HOLDING, steps=tuple(replace(step, undo=None) for step in HOLDING.steps))
+    made = await failed(bare)
+    await tell(made, "resubmit", input='{"lines":[1]}')
+    await made.drain()
+    assert made.state() == "Error"
+    assert refusals(made) == [
+        (
+            "resubmit of order O-1 was refused: its step reserve names no undo, and only a step that "
+            "can be undone takes input."
+        )
+    ]
 
 
 async def test_the_undo_of_an_edited_step_covers_every_generation() -> None:
     made = await failed()
     await tell(made, "resubmit", input='{"lines":[1]}')
     await made.drain()
+    made.agents["stock"].calls.clear()
     await tell(made, "undo", id="w-2")
     await made.drain()
     assert made.state() == "Compensated"
@@ -116,7 +132,8 @@ async def test_an_edited_input_reaches_an_agent_that_redeems_a_claim_check() -> 
     await tell(made, "resubmit", input='{"amount":1}')
     await made.drain()
     assert made.state() == "Processed"
-    assert [call.order for _, call in made.agents["payment"].calls] == [large, {"amount": 1}]
+    done = [call.order for verb, call in made.agents["payment"].calls if verb == "do"]
+    assert done == [large, {"amount": 1}]
 
 
 async def test_a_skipped_step_is_gone_past_and_its_result_is_what_the_operator_gave() -> None:
