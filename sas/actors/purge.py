@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sas.actors.context import Context
+from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.codec.record import record_of, to_line
+from sas.domain.changes import OutDue
 from sas.domain.model import FINISHED, Order
 from sas.ports import Exporter, StoreUnavailableError, Summary
 from sas.telemetry import tracing
@@ -29,6 +31,8 @@ PURGE_TIME_MAX = timedelta(minutes=8)
 BATCH = 50
 """Orders read, exported and removed before the next are looked for."""
 AT_ONCE = 4
+SHARD_DUE_MAX = 10_000
+"""Due rows of one shard that are looked through for messages not yet sent."""
 
 
 @dataclass(slots=True)
@@ -39,7 +43,7 @@ class Purge:
     looked_at: int = 0
     removed: int = 0
     left: int = 0
-    """Changed since they were listed: an operator had a hand in them."""
+    """Changed since they were listed (an operator had a hand in them), or not all was sent."""
     failed: int = 0
 
 
@@ -71,6 +75,9 @@ class Purger:
         if not await store.acquire_lease(LEASE, holder, began + PURGE_TIME_MAX, began):
             return Purge(led=False)
         found = Purge()
+        unsent = await self._unsent(began)
+        if unsent is None:
+            return found
         until, since = began - self._retention, None
         seen: set[tuple[datetime, str]] = set()
         while found.looked_at < PURGE_ORDERS_MAX and self._in_time(began):
@@ -78,18 +85,33 @@ class Purger:
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
                 break
-            await self._purge(fresh, until, found)
+            found.looked_at += len(fresh)
+            told = [one for one in fresh if one.order_id not in unsent]
+            found.left += len(fresh) - len(told)
+            await self._purge(told, until, found)
             since = fresh[-1].at
             seen |= {(one.at, one.order_id) for one in fresh}
             seen = {one for one in seen if one[0] == since}
         log.info("purge of what ended before %s: %s", until, found)
         return found
 
+    async def _unsent(self, now: datetime) -> set[str] | None:
+        """Return the orders with messages not yet known to be sent; None where the supervisor is
+        so far behind that they cannot all be known: then nothing is removed.
+        """
+        ids: set[str] = set()
+        for shard in self._context.store.shards:
+            rows = await self._context.store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
+            if len(rows) >= SHARD_DUE_MAX:
+                log.warning("nothing is purged: shard %s has %d rows due", shard, len(rows))
+                return None
+            ids.update(row.order_id for row in rows if isinstance(row, OutDue))
+        return ids
+
     def _in_time(self, began: datetime) -> bool:
         return self._context.clock.now() - began < PURGE_TIME_MAX
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
-        found.looked_at += len(batch)
         gate = asyncio.Semaphore(AT_ONCE)
         loaded = await asyncio.gather(*(self._load(one, until, found, gate) for one in batch))
         orders = [(order, line) for order, line in loaded if order is not None]

@@ -11,6 +11,7 @@ import pytest
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
 from sas.adapters.export import JsonLines
+from sas.domain.changes import OutDue
 from sas.domain.model import Order
 from sas.ports import Exporter
 from sas.simulation.store import StoreFault
@@ -151,6 +152,30 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     found = await run(made)
     assert (found.removed, found.failed, found.looked_at) == (4, 1, 5)
     made.store.plan = lambda _operation, _key: None
+    assert (await run(made)).removed == 1
+
+
+async def test_an_order_whose_application_could_not_be_told_yet_stays_until_it_is() -> None:
+    made = kit()
+    order = await processed(made, "old", 60)
+    out = OutDue(made.clock.now() - DAY, "old", order.seq)
+    await made.store.add_out(out)
+    found = await run(made)
+    assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
+    await made.store.remove_out(out)
+    assert (await run(made)).removed == 1
+
+
+async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
+    made = kit()
+    await processed(made, "old", 60)
+    out = OutDue(made.clock.now(), "another", 1)
+    await made.store.add_out(out)
+    assert await run(made) == Purge()
+    await made.store.remove_out(out)
     assert (await run(made)).removed == 1
 
 
