@@ -101,7 +101,18 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
 def read_queues(env: Mapping[str, str]) -> Queues:
     """Return the names of the queues, each from its setting or by its default."""
     given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
-    return Queues(**given)
+    queues = Queues(**given)
+    names = [getattr(queues, field) for field in QUEUE_SETTINGS if not field.endswith("_prefix")]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise SettingError(f"two queues are named {twice.pop()!r}: give each a name of its own")
+    own = next((name for name in names if name.startswith(queues.response_prefix)), None)
+    if own is not None or queues.agent_prefix.startswith(queues.response_prefix):
+        raise SettingError(
+            f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} covers queues of this system's "
+            "own: applications could aim it at itself; choose another prefix"
+        )
+    return queues
 
 
 def _service_bus(env: Mapping[str, str]) -> Endpoint:

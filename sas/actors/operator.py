@@ -14,7 +14,7 @@ from sas.actors.shell import Acted, Cause, Shell
 from sas.codec.outward import AlertMessage
 from sas.domain import commands
 from sas.domain.decisions import Decision
-from sas.domain.ids import key_time
+from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.model import Direction, Order, StepState
 from sas.domain.workflow import Rules
@@ -65,10 +65,15 @@ class Operator:
             kind=AlertKind.COMMAND_REFUSED.value,
             at=key_time(self._context.clock.now()),
             text=text,
-            id=f"refused/{command.command_id}"[:128],
+            id=_refusal_id(command.command_id),
             order_id=command.order_id,
         )
         await self._context.bus.send([alert(told, self._context.to)])
+
+
+def _refusal_id(command_id: str) -> str:
+    """A MessageId has 128 characters at most; two commands must never share one."""
+    return f"refused/{command_id if len(command_id) <= 100 else cause_hash(command_id)}"
 
 
 def _stale(order: Order, command: Command) -> str:

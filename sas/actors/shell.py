@@ -19,7 +19,7 @@ from sas.actors.context import Context
 from sas.domain.changes import Change, next_change
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
-from sas.domain.workflow import Workflow
+from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.ports import ConflictError
 from sas.telemetry.logs import logger
 
@@ -94,8 +94,20 @@ class Shell:
         if not entry.messages:
             return Acted.REPEATED
         fresh = await self._context.store.load(order.order_id) or order
-        await self._context.outbox.send(fresh, entry, self._workflow_of(fresh))
+        await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
         return Acted.REPEATED
+
+    def _known_workflow(self, order: Order) -> Workflow | None:
+        """Return an order's workflow, or None where this deployment has it no longer.
+
+        What was recorded is then sent without its requests: their steps expire, and the
+        supervisor says that the workflow is missing.
+        """
+        try:
+            return self._workflow_of(order)
+        except UnknownWorkflowError as unknown:
+            log.warning("order %s: repeated without its requests: %s", order.order_id, unknown)
+            return None
 
     async def _committed(self, change: Change) -> bool:
         try:

@@ -66,7 +66,9 @@ class Salvage:
     correlation_id: str | None = None
 
 
-def parse_order(body: bytes, message_id: str, bytes_max: int = ORDER_BYTES_MAX) -> Submission:
+def parse_order(
+    body: bytes, message_id: str | None, bytes_max: int = ORDER_BYTES_MAX
+) -> Submission:
     """Return what an application submitted.
 
     Raises:
@@ -88,15 +90,16 @@ def parse_order(body: bytes, message_id: str, bytes_max: int = ORDER_BYTES_MAX) 
         check_order_id(message.order_id)
     except InvalidIdError as wrong:
         raise MalformedError("invalid-order-id", str(wrong)) from None
+    digest = content_hash(message.workflow, message.reply_queue, value["order"])
     return Submission(
         order_id=message.order_id,
         workflow=message.workflow,
         version=message.workflow_version,
         reply_queue=message.reply_queue,
         correlation_id=message.correlation_id,
-        submission_id=message.submission_id or message_id,
+        submission_id=message.submission_id or message_id or digest,
         payload=bytes(message.order).decode("utf-8"),
-        content_hash=content_hash(message.workflow, message.reply_queue, value["order"]),
+        content_hash=digest,
     )
 
 
