@@ -57,7 +57,8 @@ def compose(
             case Wake():
                 within.append(wake(order.order_id, own_id, to))
             case Request():
-                if workflow is not None:
+                # Nobody would count the answer to an older epoch; its input may be edited since.
+                if workflow is not None and order.steps[item.step].epoch == item.epoch:
                     within.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
                 notices.append(_notification(order, item, own_id, entry, to))

@@ -120,5 +120,8 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     failed = [step for step in order.steps if step.process_state is StepState.ERROR]
     bare = [step.name for step in failed if not commands.takes_input(step, rules)]
     if bare and command.step in {None, *bare}:
-        return f"its step {bare[0]} names no undo, and only a step that can be undone takes input"
+        return (
+            f"its step {bare[0]} names no undo that closes its key at once, and only such a step "
+            "takes input"
+        )
     return ""

@@ -62,7 +62,10 @@ class Rejections:
             id=f"{base}/alert",
             order_id=rejection.order_id,
         )
-        await self._bus.send([alert(body, self._to)])
+        try:
+            await self._bus.send([alert(body, self._to)])
+        except UndeliverableError as refused:  # the message itself is kept
+            log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  no trace
 
     async def keep(self, rejection: Rejection) -> None:
         """Keep a message whole on the rejected queue, and tell nobody."""

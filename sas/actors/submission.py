@@ -137,7 +137,11 @@ class Submitter:
             )
             return Acted.COMMITTED if await self._committed(change, workflow) else None
         if order.rejected:
-            return Acted.REPEATED  # this very submission was given up and fenced
+            raise MalformedError(
+                "given-up",
+                "this submission was given up before and nothing of it was begun: "
+                "send the order again under another submission_id",
+            )
         if order.details.content_hash != submission.content_hash:
             raise MalformedError(
                 "order-id-taken",

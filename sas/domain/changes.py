@@ -18,6 +18,7 @@ from sas.domain.model import (
     IllegalMoveError,
     Order,
     OrderState,
+    StepState,
     check_moves,
 )
 
@@ -178,10 +179,15 @@ def _after(order: Order, decision: Decision, at: datetime) -> Order:
     same = state is order.process_state
     settled = state in FINISHED or state is OrderState.ERROR
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
-    seen = decision.acknowledged_by or (order.acknowledged_by if same else None)
+    news = _in_error(after) - _in_error(order)
+    seen = decision.acknowledged_by or (order.acknowledged_by if same and not news else None)
     return replace(
         after,
         settled_at=(order.settled_at if same else at) if settled else None,
         deadline=None if over else order.deadline,
         acknowledged_by=seen,
     )
+
+
+def _in_error(order: Order) -> set[int]:
+    return {step.number for step in order.steps if step.process_state is StepState.ERROR}

@@ -90,8 +90,12 @@ def resubmit(
 
 
 def takes_input(step: StepRecord, rules: Rules) -> bool:
-    """Return whether a step can be resubmitted with edited input: only if it can be undone."""
-    return rules.steps[step.number].undo_time_allowed is not None
+    """Return whether a step can be resubmitted with edited input.
+
+    Only if it can be undone, at once (a remote without tombstones has to be waited out).
+    """
+    own = rules.steps[step.number]
+    return own.undo_time_allowed is not None and own.call_limit is None
 
 
 def skip(

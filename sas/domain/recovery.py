@@ -50,8 +50,8 @@ def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Dec
 def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
     """Decide what follows once the whole order's deadline has passed.
 
-    By the workflow's policy it is undone, or goes on with an alert. An order in Error, being
-    undone or finished has no deadline any more.
+    By the workflow's policy it is undone, or goes on (or stays in Error) with an alert. An order
+    being undone or finished has no deadline any more.
     """
     if order.rejected or order.deadline is None or order.deadline > now:
         return None
@@ -59,7 +59,9 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
         return None
     text = f"the order is past its deadline ({order.deadline.isoformat()})"
     if rules.on_failure is OnFailure.HOLD:
-        alert = Alert(AlertKind.OVERDUE, None, f"{text} and goes on. Undo or cancel it if need be.")
+        stands = "is in Error" if order.process_state is OrderState.ERROR else "goes on"
+        text = f"{text} and {stands}. Undo or cancel it if need be."
+        alert = Alert(AlertKind.OVERDUE, None, text)
         return Decision("overdue", order.steps, (alert,), overdue=True)
     after = open_steps(begin_undo(order.steps, rules, now=now), rules, now)
     failed = Notify(Notice.FAILED, None, Fault("overdue", text), undoing=True)

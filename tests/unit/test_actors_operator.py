@@ -94,8 +94,8 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     assert made.state() == "Error"
     assert refusals(made) == [
         (
-            "resubmit of order O-1 was refused: its step reserve names no undo, and only a step that "
-            "can be undone takes input."
+            "resubmit of order O-1 was refused: its step reserve names no undo that closes its "
+            "key at once, and only such a step takes input."
         )
     ]
 
