@@ -73,7 +73,6 @@ async def every_path(made: Kit) -> list[str]:
             raised.append(repr(error))
     del made.bus.queues[SHOP]
     await made.submit(order("O-6", order=marked), "m-6")
-    del made.bus.queues[QUEUES.alerts]
     for lost in (QUEUES.alerts, QUEUES.rejected):
         made.bus.queues.pop(lost)
         try:
