@@ -295,3 +295,12 @@ def test_every_verb_is_decided_and_says_when_it_is_not() -> None:
         assert decision is not None
         assert decision.what == word
         assert decision.acknowledged_by == ("ann" if verb is Verb.ACKNOWLEDGE else None)
+
+
+def test_a_second_failure_is_seen_anew_though_the_first_was_acknowledged() -> None:
+    order = story("two beside each other")
+    order.claim()
+    order.refused("a")
+    assert order.acknowledge("ann")
+    order.refused("b")
+    assert order.order.acknowledged_by is None

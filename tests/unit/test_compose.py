@@ -1,0 +1,48 @@
+"""From a journal row to its messages, again and again the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from orders.workflows import workflows
+from sas.actors.compose import Addresses, compose
+from sas.domain.messages import JournalEntry
+from sas.domain.model import Details, Order
+from sas.domain.queues import Queues
+from sas.domain.transitions import claim, submit
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WORKFLOW = workflows().find("order")
+TO = Addresses(Queues(), "/t")
+
+
+def claimed() -> tuple[Order, JournalEntry]:
+    """An order whose first step is out, and the journal row that sent it there."""
+    details = Details("O-1", "order", 1, '{"a": 1}', "h", "responses-x", "c-1", NOW)
+    order = Order(details, submit(WORKFLOW.rules, now=NOW).steps, seq=1)
+    decision = claim(order, WORKFLOW.rules, now=NOW, instance="i")
+    assert decision is not None
+    entry = JournalEntry(2, NOW, "claimed", "i", "c", "scheduler:1", decision.messages)
+    return replace(order, steps=decision.steps, seq=2), entry
+
+
+def test_the_same_row_gives_the_same_messages_with_the_same_ids() -> None:
+    order, entry = claimed()
+    first, again = compose(order, entry, WORKFLOW, TO), compose(order, entry, WORKFLOW, TO)
+    assert first == again
+    (request,), outside = first
+    assert (request.queue, request.message_id, outside) == ("agent-inventory", "O-1/2/0", [])
+    assert request.time_to_live == timedelta(seconds=30)
+
+
+def test_a_request_of_an_older_epoch_is_not_sent_again() -> None:
+    order, entry = claimed()
+    later = replace(order.steps[0], epoch=2)
+    moved = replace(order, steps=(later, *order.steps[1:]))
+    assert compose(moved, entry, WORKFLOW, TO) == ([], [])
+
+
+def test_whoever_knows_no_workflow_leaves_requests_out() -> None:
+    order, entry = claimed()
+    assert compose(order, entry, None, TO) == ([], [])
