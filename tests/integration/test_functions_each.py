@@ -111,7 +111,11 @@ async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) ->
     assert await made.words("S-1") == ["submitted", "claimed", "step reset"]
     assert expired.steps[0].failure_count == 1
     assert expired.steps[0].locked_by is None
-    await holds(made, "agent-inventory", 0)  # requests die with their CompleteBy, or a second
+
+    async def gone() -> bool:
+        return made.broker.counts("agent-inventory").active == 0
+
+    await until(gone, "the request's death with its CompleteBy")
     async with made.host():
         await made.ends("S-1", "Processed")
         await made.quiet()
