@@ -19,9 +19,9 @@ from sas.domain.model import (
     StepState,
     UndoRecord,
 )
+from sas.domain.policies import Rules
 from sas.domain.turns import open_steps
 from sas.domain.undo import begin_undo, turn, undone_by_hand, undone_notice
-from sas.domain.workflow import Rules
 
 WHEN = {
     Verb.RESUBMIT: "only an order in Error can be resubmitted",

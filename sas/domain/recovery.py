@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from sas.domain.decisions import Decision
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord, StepState
+from sas.domain.policies import OnFailure, Rules
 from sas.domain.turns import dispatch, is_ready, open_steps, with_step
 from sas.domain.undo import begin_undo, turn, undo_failed, undone_notice
-from sas.domain.workflow import OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
 

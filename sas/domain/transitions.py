@@ -17,6 +17,7 @@ from sas.domain.commands import resubmit, undo
 from sas.domain.decisions import Decision
 from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Reply, Wake
 from sas.domain.model import Direction, Fault, Order, StepRecord, StepState
+from sas.domain.policies import Rules
 from sas.domain.recovery import (
     REWAKE_MAX,
     cancelled,
@@ -28,7 +29,6 @@ from sas.domain.recovery import (
 )
 from sas.domain.turns import dispatch, open_steps, with_step
 from sas.domain.undo import undo_failed, undone
-from sas.domain.workflow import Rules
 
 __all__ = [
     "REWAKE_MAX",

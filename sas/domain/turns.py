@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sas.domain.messages import Request
 from sas.domain.model import StepRecord, StepState
-from sas.domain.workflow import Rules
+from sas.domain.policies import Rules
 
 
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:

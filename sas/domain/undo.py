@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from sas.domain.decisions import Decision
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Reply, Wake
 from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.policies import Rules
 from sas.domain.turns import dispatch, open_steps, with_step
-from sas.domain.workflow import Rules
 
 SKEW = timedelta(seconds=5)
 """How far clocks may be apart: an undo that waits out a call waits so much longer."""

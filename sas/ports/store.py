@@ -1,20 +1,15 @@
-"""What the actors need of the world: a state store, a message bus, a clock, remote agents.
-
-Each port has two adapters that pass one contract suite: the real one in ``sas.adapters``
-and the one in memory in ``sas.simulation``.
-"""
+"""The state store: orders, journals, index rows, small shared values; and where exports go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
 from sas.domain.changes import Change, Due, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
-from sas.domain.workflow import Workflow, Workflows
 
 
 class ConflictError(Exception):
@@ -31,48 +26,6 @@ class StoreMismatchError(Exception):
     """The table was written with other settings than this start has: its number of shards, or
     the definition of a workflow under the same version.
     """
-
-
-class BusUnavailableError(Exception):
-    """The bus did not take a message in time (busy, throttled, cut off). Send it again later."""
-
-
-class RefusedError(Exception):
-    """A remote service refused for good, and certainly without effect.
-
-    ``code`` is for programs, the message for people.
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class TransientError(Exception):
-    """A remote service failed in a way that may pass; whether it had an effect is unknown.
-
-    ``retry_after`` is what the service asked for, if it did; ``kind`` a short code, such as
-    http-503, for metrics and logs: they never carry the message, which may quote the order.
-    """
-
-    def __init__(
-        self, message: str, retry_after: timedelta | None = None, kind: str = "transient"
-    ) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        self.kind = kind
-
-
-class Clock(Protocol):
-    """UTC now, and sleeping."""
-
-    def now(self) -> datetime:
-        """Return the time in UTC, aware."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,105 +157,3 @@ class Exporter(Protocol):
             OSError: they could not be kept.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message to send. ``time_to_live`` None means the queue's own default."""
-
-    queue: str
-    message_id: str
-    body: bytes
-    content_type: str = "application/json"
-    correlation_id: str | None = None
-    time_to_live: timedelta | None = None
-    scheduled_at: datetime | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
-class UndeliverableError(Exception):
-    """The bus will never take this message: no such queue, no right to send, or too large.
-
-    ``undelivered`` is the message; the text says why.
-    """
-
-    def __init__(self, reason: str, undelivered: Message) -> None:
-        super().__init__(reason)
-        self.undelivered = undelivered
-
-
-class MessageBus(Protocol):
-    """Sending. Receiving is the host's: functions are handed their messages."""
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in their order; those to one queue may travel as one batch.
-
-        On an error some may have been sent: sending all again is safe, their ids stay.
-
-        Raises:
-            BusUnavailableError: after the bus's own retries.
-            UndeliverableError: naming the first message that can never be sent.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What an agent is given: one remote action to do or to undo.
-
-    ``order`` is the order's payload, ``results`` the results of the steps before it by
-    name, ``key`` the idempotency key (the same for do, undo and every retry), ``own_result``
-    what the step's do returned, for its undo.
-    """
-
-    order_id: str
-    step: str
-    key: str
-    complete_by: datetime
-    order: Any
-    results: Mapping[str, Any]
-    own_result: Any = None
-
-
-class Agent(Protocol):
-    """One remote service, wrapped. Written by the adopter; retries are the pattern's."""
-
-    async def do(self, call: Call) -> Any:
-        """Make one attempt and return a JSON-able result.
-
-        Raises:
-            RefusedError: the service refused for good.
-            TransientError: try again.
-        """
-        ...
-
-    async def undo(self, call: Call) -> Any:
-        """Make one attempt to undo what ``do`` with the same key did or may yet do."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Business:
-    """What an adopter supplies: workflows, an agent for each name the steps use, and checks
-    of the order's content per workflow, which raise ValueError with a sentence.
-    """
-
-    workflows: Workflows
-    agents: Mapping[str, Agent]
-    checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
-
-    def workflow_of(self, order: Order) -> Workflow:
-        """Return the workflow an order was submitted with.
-
-        Raises:
-            UnknownWorkflowError: this deployment no longer has it.
-        """
-        return self.workflows.find(order.details.workflow, order.details.version)

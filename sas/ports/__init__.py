@@ -1,0 +1,38 @@
+"""What the actors need of the world: a state store, a message bus, a clock, remote agents.
+
+Each port has two adapters that pass one contract suite: the real one in ``sas.adapters``
+and the one in memory in ``sas.simulation``.
+"""
+
+from sas.ports.agents import Agent, Business, Call, RefusedError, TransientError
+from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
+from sas.ports.clock import Clock
+from sas.ports.store import (
+    Cell,
+    ConflictError,
+    Exporter,
+    StateStore,
+    StoreMismatchError,
+    StoreUnavailableError,
+    Summary,
+)
+
+__all__ = [
+    "Agent",
+    "BusUnavailableError",
+    "Business",
+    "Call",
+    "Cell",
+    "Clock",
+    "ConflictError",
+    "Exporter",
+    "Message",
+    "MessageBus",
+    "RefusedError",
+    "StateStore",
+    "StoreMismatchError",
+    "StoreUnavailableError",
+    "Summary",
+    "TransientError",
+    "UndeliverableError",
+]

@@ -1,0 +1,95 @@
+"""What an adopter writes: agents over remote services, and the business they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from sas.domain.model import Order
+from sas.domain.workflow import Workflow, Workflows
+
+
+class RefusedError(Exception):
+    """A remote service refused for good, and certainly without effect.
+
+    ``code`` is for programs, the message for people.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TransientError(Exception):
+    """A remote service failed in a way that may pass; whether it had an effect is unknown.
+
+    ``retry_after`` is what the service asked for, if it did; ``kind`` a short code, such as
+    http-503, for metrics and logs: they never carry the message, which may quote the order.
+    """
+
+    def __init__(
+        self, message: str, retry_after: timedelta | None = None, kind: str = "transient"
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What an agent is given: one remote action to do or to undo.
+
+    ``order`` is the order's payload, ``results`` the results of the steps before it by
+    name, ``key`` the idempotency key (the same for do, undo and every retry), ``own_result``
+    what the step's do returned, for its undo.
+    """
+
+    order_id: str
+    step: str
+    key: str
+    complete_by: datetime
+    order: Any
+    results: Mapping[str, Any]
+    own_result: Any = None
+
+
+class Agent(Protocol):
+    """One remote service, wrapped. Written by the adopter; retries are the pattern's."""
+
+    async def do(self, call: Call) -> Any:
+        """Make one attempt and return a JSON-able result.
+
+        Raises:
+            RefusedError: the service refused for good.
+            TransientError: try again.
+        """
+        ...
+
+    async def undo(self, call: Call) -> Any:
+        """Make one attempt to undo what ``do`` with the same key did or may yet do."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Business:
+    """What an adopter supplies: workflows, an agent for each name the steps use, and checks
+    of the order's content per workflow, which raise ValueError with a sentence.
+    """
+
+    workflows: Workflows
+    agents: Mapping[str, Agent]
+    checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
+
+    def workflow_of(self, order: Order) -> Workflow:
+        """Return the workflow an order was submitted with.
+
+        Raises:
+            UnknownWorkflowError: this deployment no longer has it.
+        """
+        return self.workflows.find(order.details.workflow, order.details.version)
