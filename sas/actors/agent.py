@@ -15,10 +15,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from sas.actors.attempts import Attempts, OpenError, RetryPolicy, SilentError, left
 from sas.actors.breakers import BreakerGuard
+from sas.actors.calls import call_of
 from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
@@ -105,7 +104,7 @@ class AgentActor:
         if left(request, self._context.clock) <= 0:
             return None
         try:
-            call = await self._call_of(request)
+            call = await call_of(request, self._context.store)
             if request.direction == Direction.DO.value:
                 # A call under an older key may be on its way still: close those keys first.
                 await self._undo(call, request, request.generation)
@@ -165,40 +164,6 @@ class AgentActor:
             scheduled_at=until,
         )
         await self._context.bus.send([again])
-
-    async def _call_of(self, request: RequestMessage) -> Call:
-        if request.order is msgspec.UNSET:
-            return await self._claimed(request)
-        return Call(
-            order_id=request.order_id,
-            step=request.step_name,
-            key=request.idempotency_key,
-            complete_by=request.complete_by,
-            order=internal.value_of(request.order),
-            results={name: internal.value_of(part) for name, part in request.results.items()},
-            own_result=internal.value_of(request.own_result),
-        )
-
-    async def _claimed(self, request: RequestMessage) -> Call:
-        """Redeem a claim check: the order was too large to travel, so read it."""
-        order = await self._context.store.load(request.order_id)
-        if order is None:
-            raise RefusedError("unknown-order", f"order {request.order_id} is no longer stored")
-        results = {
-            step.name: internal.value_of(internal.raw(step.result))
-            for step in order.steps
-            if step.result is not None
-        }
-        edited = order.steps[request.step].edited if request.step < len(order.steps) else None
-        return Call(
-            order_id=request.order_id,
-            step=request.step_name,
-            key=request.idempotency_key,
-            complete_by=request.complete_by,
-            order=internal.value_of(internal.raw(edited or order.details.payload)),
-            results={name: value for name, value in results.items() if name in request.results},
-            own_result=results.get(request.step_name),
-        )
 
 
 def _fits_deep(text: str) -> bool:
