@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import msgspec
-
 from sas.actors.compose import alert
 from sas.actors.context import Context
+from sas.codec.breakers import cell_name, from_cell, to_value
 from sas.codec.outward import AlertMessage
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
@@ -24,16 +23,6 @@ from sas.telemetry.logs import logger
 log = logger(__name__)
 LOOK_AGAIN_AFTER = timedelta(seconds=1)
 _TRIES = 4
-
-
-def cell_name(agent: str) -> str:
-    """Return the name under which an agent's breaker is kept."""
-    return f"breaker|{agent}"
-
-
-def from_cell(cell: Cell | None) -> Breaker:
-    """Return the breaker that a cell holds; a closed one where there is none."""
-    return msgspec.json.decode(cell.value, type=Breaker) if cell else Breaker()
 
 
 class BreakerGuard:
@@ -115,7 +104,7 @@ class BreakerGuard:
 
     async def _change(self, to: Breaker) -> bool:
         """Write the shared state; False where a rival changed it first (then look again)."""
-        value = msgspec.json.encode(to).decode()
+        value = to_value(to)
         token = self._cell.token if self._cell else None
         try:
             self._cell = await self._context.store.write_cell(cell_name(self._agent), value, token)

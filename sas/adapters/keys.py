@@ -126,6 +126,17 @@ def cell(name: str) -> str:
     return f"cell|{name}"
 
 
+def cell_name(row_key: str) -> str:
+    """Return the name that ``cell`` was given."""
+    return row_key.removeprefix("cell|")
+
+
+def cells(prefix: str) -> tuple[str, str]:
+    """Range (from, below) of the named values whose names begin so."""
+    low = cell(prefix)
+    return low, low[:-1] + chr(ord(low[-1]) + 1)
+
+
 def lease(name: str) -> str:
     """Row of a named lease."""
     return f"lease|{name}"

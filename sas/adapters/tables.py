@@ -229,6 +229,16 @@ class TableStore:
         found = await self.table.get(keys.META_PARTITION, keys.cell(name))
         return None if found is None else Cell(found["Value"], str(found.metadata["etag"]))
 
+    async def cells(self, prefix: str) -> dict[str, Cell]:
+        """See ``StateStore.cells``."""
+        await self.open()
+        span = keys.cells(prefix)
+        return {
+            keys.cell_name(row["RowKey"]): Cell(row["Value"], str(row.metadata["etag"]))
+            async for page in self.table.pages(keys.META_PARTITION, span)
+            for row in page
+        }
+
     async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
         """See ``StateStore.write_cell``."""
         await self.open()

@@ -36,6 +36,14 @@ def orders(count: int) -> str:
     return {0: "no order", 1: "1 order"}.get(count, f"{count:,} orders")
 
 
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines whose columns stand below each other; foreign text does no harm."""
+    safe = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
+    for row in safe:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
 def is_failed(step: StepRecord) -> bool:
     """Return whether a step is in Error."""
     return step.process_state is StepState.ERROR
@@ -107,10 +115,9 @@ def _head(order: Order) -> Iterator[str]:
 
 
 def _steps(steps: Sequence[StepRecord]) -> Iterator[str]:
-    table = [FIELDS, *(_row(step) for step in steps)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(FIELDS))]
-    for row, step in zip(table, (None, *steps), strict=True):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    rows = table([FIELDS, *(_row(step) for step in steps)])
+    for row, step in zip(rows, (None, *steps), strict=True):
+        yield row
         if step is not None and step.error is not None:
             yield one_line(f"    {step.error.code}: {step.error.message}")
 
@@ -121,7 +128,7 @@ def _row(step: StepRecord) -> tuple[str, ...]:
         step.name,
         step.process_state.value + (" (held)" if step.hold else ""),
         str(step.failure_count),
-        one_line(step.locked_by or "-"),
+        step.locked_by or "-",
         time_of(step.complete_by),
         step.undo.value if step.undo else ("to be undone" if turned else "-"),
     )

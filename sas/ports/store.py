@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -123,6 +123,10 @@ class StateStore(Protocol):
 
     async def read_cell(self, name: str) -> Cell | None:
         """Return a named value; None where it was never written."""
+        ...
+
+    async def cells(self, prefix: str) -> Mapping[str, Cell]:
+        """Return every named value whose name begins so, by name, in the order of names."""
         ...
 
     async def write_cell(self, name: str, value: str, token: str | None) -> Cell:

@@ -150,6 +150,11 @@ class MemoryStore:
         await self._begin("read_cell", name)
         return self._cells.get(name)
 
+    async def cells(self, prefix: str) -> dict[str, Cell]:
+        """See ``StateStore.cells``."""
+        await self._begin("cells", prefix)
+        return {name: self._cells[name] for name in sorted(self._cells) if name.startswith(prefix)}
+
     async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
         """See ``StateStore.write_cell``."""
         await self._begin("write_cell", name)

@@ -29,6 +29,17 @@ async def test_a_cell_changes_only_under_the_token_that_was_read(store: StateSto
     assert await store.read_cell("c") == second
 
 
+async def test_cells_are_listed_by_the_beginning_of_their_names(store: StateStore) -> None:
+    names = ("breaker|stock", "breaker|a", "breakers", "breaker", "workflow|order|1")
+    written = {name: await store.write_cell(name, f"of {name}", None) for name in names}
+    found = await store.cells("breaker|")
+    assert list(found.items()) == [(n, written[n]) for n in ("breaker|a", "breaker|stock")]
+    assert await store.cells("breaker|b") == {}
+    assert await store.cells("") == written
+    again = await store.write_cell("breaker|a", "changed", found["breaker|a"].token)
+    assert (await store.cells("breaker|a"))["breaker|a"] == again
+
+
 async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
     async def write(number: int) -> Cell | None:
         try:

@@ -1,0 +1,124 @@
+"""``sas breakers``: what is shown of each agent's breaker, over a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sas.cli import main, storage
+from sas.codec.breakers import cell_name, to_value
+from sas.domain.breaker import Breaker, BreakerPolicy, closed, opened, probe
+from sas.ports import StateStore
+from sas.simulation.store import MemoryStore
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+POLICY = BreakerPolicy(open_for=timedelta(seconds=15), probe_for=timedelta(seconds=60))
+OPEN = opened(Breaker(), POLICY, NOW, "payment: 503")
+BREAKERS = {
+    "shipping": probe(
+        opened(OPEN, POLICY, NOW + timedelta(seconds=15), "no answer"), "r-1", POLICY, NOW
+    ),
+    "payment": OPEN,
+    "inventory": closed(NOW),
+}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
+
+    @asynccontextmanager
+    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
+        yield made
+
+    monkeypatch.setattr(storage, "opened", opened_store)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    return made
+
+
+def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:
+    async def write() -> None:
+        await store.write_cell("workflow|order|1", "not a breaker", None)
+        for agent, breaker in breakers.items():
+            await store.write_cell(cell_name(agent), to_value(breaker), None)
+
+    asyncio.run(write())
+
+
+def test_every_breaker_is_shown_with_its_state_since_until_rounds_and_why(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, BREAKERS)
+    assert main(["breakers"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Agent      State      Since                 Until                 Rounds  Why",
+        "inventory  closed     2026-11-21 12:00:00Z  -                     0       -",
+        "payment    open       2026-11-21 12:00:00Z  2026-11-21 12:00:15Z  1       payment: 503",
+        "shipping   half-open  2026-11-21 12:00:00Z  2026-11-21 12:01:00Z  2       no answer",
+        "1 closed, 1 open, 1 half-open",
+    ]
+
+
+def test_each_breaker_is_one_line_of_json_with_its_probe(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, BREAKERS)
+    assert main(["breakers", "--json"]) == 0
+    closed_one, open_one, probing = map(json.loads, capsys.readouterr().out.splitlines())
+    assert open_one == {
+        "Agent": "payment",
+        "State": "open",
+        "Since": "2026-11-21T12:00:00.000000Z",
+        "Until": "2026-11-21T12:00:15.000000Z",
+        "Rounds": 1,
+        "Why": "payment: 503",
+        "Prober": None,
+    }
+    assert (closed_one["State"], closed_one["Until"], closed_one["Rounds"]) == ("closed", None, 0)
+    assert (probing["State"], probing["Prober"], probing["Rounds"]) == ("half-open", "r-1", 2)
+
+
+def test_an_agent_whose_breaker_never_opened_is_shown_where_it_is_named(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, BREAKERS)
+    assert main(["breakers", "payment", "courier"]) == 0
+    _heading, courier, payment, count = capsys.readouterr().out.splitlines()
+    assert courier.split() == ["courier", "closed", "-", "-", "0", "never", "opened"]
+    assert payment.startswith("payment  open")
+    assert count == "1 closed, 1 open"
+
+
+def test_an_app_says_which_agents_there_are(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, {"gone": OPEN})
+    assert main(["breakers", "--app", "orders.workflows:workflows", "--json"]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = {one["Agent"]: one["State"] for one in shown}
+    agents = ("inventory", "payment", "shipping")
+    assert states == {"gone": "open"} | dict.fromkeys(agents, "closed")
+
+
+def test_without_any_breaker_that_is_said(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["breakers"]) == 0
+    assert capsys.readouterr().out == "no breaker was ever opened here\n"
+    assert main(["breakers", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_service_said_can_neither_break_the_table_nor_drive_the_terminal(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, {"payment": opened(Breaker(), POLICY, NOW, "one\x1b[2J\ntwo\u202e")})
+    assert main(["breakers"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 3
+    assert not set(said) & set("\x1b\u202e")
