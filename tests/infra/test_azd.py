@@ -120,6 +120,24 @@ def test_the_workflow_gives_every_setting_that_the_first_hook_asks_for() -> None
     }
 
 
+def test_all_that_is_pinned_is_looked_at_every_week() -> None:
+    config = read_yaml(ROOT / ".github" / "dependabot.yml")
+    assert config["version"] == 2
+    looked_at = set()
+    for one in config["updates"]:
+        assert one["schedule"]["interval"] == "weekly"
+        places = one.get("directories") or [one["directory"]]
+        looked_at |= {(one["package-ecosystem"], place) for place in places}
+    locks = list(ROOT.glob("*/*/package-lock.json"))
+    locks += ROOT.glob("*/*/*/package-lock.json")
+    npm = {
+        ("npm", f"/{path.parent.relative_to(ROOT).as_posix()}")
+        for path in locks
+        if "node_modules" not in path.parts
+    }
+    assert looked_at == {("pip", "/"), ("github-actions", "/")} | npm
+
+
 def test_the_workflow_signs_in_with_federated_identity_and_keeps_no_secret() -> None:
     deploy = ROOT / ".github" / "workflows" / "deploy.yml"
     assert read_yaml(deploy)["jobs"]["deploy"]["permissions"]["id-token"] == "write"
