@@ -12,13 +12,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sas.actors.attempts import Attempts, OpenError, RetryPolicy, SilentError, left
 from sas.actors.breakers import BreakerGuard
 from sas.actors.calls import call_of
 from sas.actors.context import Context
+from sas.actors.longsteps import LongSteps
 from sas.codec import internal
 from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
 from sas.codec.outward import Rejection
@@ -27,7 +28,7 @@ from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
-from sas.ports import Agent, Call, Message, RefusedError
+from sas.ports import Agent, AwaitCallback, Call, Later, Message, RefusedError, StillRunning
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
 
@@ -54,6 +55,7 @@ class AgentActor:
         self._agent = agent
         guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
         self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guard)
+        self._long = LongSteps(context, context.queues.agent(name))
 
     async def handle(
         self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
@@ -85,38 +87,41 @@ class AgentActor:
             workflow=request.workflow,
         )
         try:
-            reply = await self._work(request)
+            granted = await self._long.granted(request)
+            answer = await self._work(granted) if granted else None
         except OpenError as wait:
             await self._put_back(request, body, message_id, wait.until)
             return None
-        if reply is None or left(request, self._context.clock) <= 0:
+        if granted is None or answer is None or left(granted, self._context.clock) <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
             )  # fmt: skip
             return None
-        message = internal.from_reply(reply)
+        if not isinstance(answer, Reply):
+            await self._long.go_on(granted, answer)
+            return None
+        message = internal.from_reply(answer)
         sent = Message(self._context.queues.replies, message.id, internal.encode(message))
         await self._context.bus.send([sent])
-        return reply
+        return answer
 
-    async def _work(self, request: RequestMessage) -> Reply | None:
+    async def _work(self, request: RequestMessage) -> Reply | Later | None:
         if left(request, self._context.clock) <= 0:
             return None
         try:
             call = await call_of(request, self._context.store)
-            if request.direction == Direction.DO.value:
-                # A call under an older key may be on its way still: close those keys first.
-                await self._undo(call, request, request.generation)
-                result = await self._attempts.make(lambda: self._agent.do(call), request)
-            else:
-                await self._undo(call, request, request.generation + 1)
-                result = None  # an undo is confirmed, whatever its answer holds
+            result = await self._called(call, request)
         except RefusedError as refused:
             fault = Fault(_whole(refused.code), _whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
         except SilentError:
             return None
+        if isinstance(result, StillRunning | AwaitCallback):
+            return replace(result, note=_whole(result.note))
+        return self._done(request, result)
+
+    def _done(self, request: RequestMessage, result: Any) -> Reply:
         text = _whole_json(result)
         if len(text.encode()) > RESULT_BYTES_MAX:
             fault = Fault(
@@ -134,12 +139,33 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=fault)
         return _reply(request, Outcome.DONE, result=text)
 
-    async def _undo(self, call: Call, request: RequestMessage, generations: int) -> None:
-        """Undo under the keys of these generations: any of them may have had its effect."""
-        for generation in range(generations):
+    async def _called(self, call: Call, request: RequestMessage) -> Any:
+        """Return the result of a do, None of an undo; or a ``Later`` of either."""
+        # A call under an older key may be on its way still: close those keys first.
+        later = await self._undo_older(call, request)
+        if later is not None:
+            return later
+        if request.direction == Direction.DO.value:
+            return await self._attempts.make(lambda: self._agent.do(call), request)
+        result = await self._attempts.make(lambda: self._agent.undo(call), request)
+        # An undo is confirmed, whatever its answer holds.
+        return result if isinstance(result, StillRunning | AwaitCallback) else None
+
+    async def _undo_older(self, call: Call, request: RequestMessage) -> Later | None:
+        """Undo under the keys of earlier generations: any of them may have had its effect.
+
+        A callback is about the newest key alone: what is awaited for an older one is asked for
+        again instead.
+        """
+        for generation in range(request.generation):
             key = idempotency_key(request.order_id, request.step_name, generation)
             one = replace(call, key=key)
-            await self._attempts.make(functools.partial(self._agent.undo, one), request)
+            result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
+            if isinstance(result, AwaitCallback):
+                return StillRunning(timedelta(seconds=request.time_allowed), result.note)
+            if isinstance(result, StillRunning):
+                return result
+        return None
 
     async def _put_back(
         self, request: RequestMessage, body: bytes, message_id: str, until: datetime

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from sas.actors.breakers import BreakerGuard
 from sas.codec.internal import RequestMessage
-from sas.ports import Clock, RefusedError, TransientError
+from sas.ports import AwaitCallback, Clock, RefusedError, StillRunning, TransientError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.logs import logger
 
@@ -91,7 +91,8 @@ class Attempts:
             span.set_attribute("sas.attempt", number)
             try:
                 result = await self._guarded(attempt, request)
-                outcome, fault = "done", ""
+                later = isinstance(result, StillRunning | AwaitCallback)
+                outcome, fault = ("later" if later else "done"), ""
             except TransientError as failed:
                 fault = failed.kind
                 raise

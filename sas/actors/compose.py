@@ -129,6 +129,7 @@ def _request(
         own_result=internal.raw(
             order.steps[item.step].result if item.direction is Direction.UNDO else None
         ),
+        time_allowed=(item.complete_by - at).total_seconds(),
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:

@@ -14,7 +14,14 @@ from uuid import uuid4
 from sas.actors.context import Context
 from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, Internal, ReplyMessage, RequestMessage, WakeMessage
+from sas.codec.internal import (
+    CommandMessage,
+    Internal,
+    ProgressMessage,
+    ReplyMessage,
+    RequestMessage,
+    WakeMessage,
+)
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
@@ -81,7 +88,7 @@ class DeadLetters:
             case WakeMessage() | CommandMessage():
                 cause = cause_of(self._context.queues.scheduler, message.id)
                 await self._finish(message.order_id, cause, letter)
-            case ReplyMessage():
+            case ReplyMessage() | ProgressMessage():
                 cause = cause_of(self._context.queues.replies, message.id)
                 await self._finish(message.order_id, cause, letter)
 

@@ -9,12 +9,18 @@ from sas.actors.context import Context
 from sas.actors.operator import Operator
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, Internal, ReplyMessage, WakeMessage
+from sas.codec.internal import (
+    CommandMessage,
+    Internal,
+    ProgressMessage,
+    ReplyMessage,
+    WakeMessage,
+)
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain import transitions
 from sas.domain.ids import cause_of
-from sas.domain.messages import AlertKind
+from sas.domain.messages import AlertKind, Progress, Reply
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.ports import Business
@@ -23,6 +29,7 @@ from sas.telemetry.logs import logger
 
 log = logger(__name__)
 _FOR_SCHEDULER: type[WakeMessage | CommandMessage] = WakeMessage | CommandMessage  # type: ignore[assignment]
+_FROM_AGENTS: type[ReplyMessage | ProgressMessage] = ReplyMessage | ProgressMessage  # type: ignore[assignment]
 
 
 class Scheduler:
@@ -70,8 +77,8 @@ class Scheduler:
     async def _handle_reply(self, body: bytes, message_id: str) -> Acted:
         queue = self._context.queues.replies
         try:
-            message = internal.decode(body, ReplyMessage)
-            reply = internal.to_reply(message)
+            message = internal.decode(body, _FROM_AGENTS)
+            said = _said(message)
         except MalformedError as wrong:
             return await self._put_aside(body, message_id, queue, wrong)
 
@@ -82,16 +89,18 @@ class Scheduler:
             nonlocal step
             if order.rejected:
                 return None
-            if 0 <= reply.step < len(order.steps):
-                step = order.steps[reply.step].name
+            if 0 <= said.step < len(order.steps):
+                step = order.steps[said.step].name
                 tracing.about(step=step)
+            if isinstance(said, Progress):
+                return transitions.progressed(order, said, now=now)
             rules = self._business.workflow_of(order).rules
             instance = self._context.instance
-            return transitions.answer(order, reply, rules, now=now, instance=instance)
+            return transitions.answer(order, said, rules, now=now, instance=instance)
 
         source = Cause(cause_of(queue, message.id), f"agent of step {message.step}")
         acted = await self._shell.act(message.order_id, source, decide)
-        if acted is Acted.NOTHING:
+        if acted is Acted.NOTHING and isinstance(said, Reply):
             metrics.late_reply(step)
             log.info("late reply: order %s step %s", message.order_id, step)
         return await self._known(acted, message, body, queue)
@@ -114,3 +123,9 @@ class Scheduler:
         rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
         await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
         return Acted.NOTHING
+
+
+def _said(message: ReplyMessage | ProgressMessage) -> Reply | Progress:
+    if isinstance(message, ProgressMessage):
+        return internal.to_progress(message)
+    return internal.to_reply(message)

@@ -139,6 +139,7 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "CalledUntil": _time(step.called_until),
         "Undo": step.undo.value if step.undo else None,
         "Edited": None if step.edited is None else clean(step.edited),
+        "Note": None if step.note is None else clean(step.note),
         **inline,
     }
 
@@ -238,6 +239,7 @@ def _step_from(row: Row, result: str | None) -> StepRecord:
         called_until=_moment(row.get("CalledUntil")),
         undo=UndoRecord(row["Undo"]) if row.get("Undo") else None,
         edited=row.get("Edited"),
+        note=row.get("Note"),
     )
 
 

@@ -120,6 +120,8 @@ def _steps(steps: Sequence[StepRecord]) -> Iterator[str]:
         yield row
         if step is not None and step.error is not None:
             yield one_line(f"    {step.error.code}: {step.error.message}")
+        if step is not None and step.note is not None:
+            yield one_line(f"    {step.note}")
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.codec.strict import DEPTH_MAX, MalformedError, check_depth, convert, parse
 from sas.domain.ids import check_order_id, reply_id
-from sas.domain.messages import Command, Outcome, Reply, Verb
+from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.model import Direction, Fault
 
 RESULT_BYTES_MAX = 48 * 1024
@@ -70,7 +70,8 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
     ``order`` absent means that it did not fit: read it from the state store (a claim check), and
-    the results of the steps that ``results`` names.
+    the results of the steps that ``results`` names. ``time_allowed`` is the step's, in seconds;
+    ``checks`` counts how often the agent has put it back to look at the remote work again.
     """
 
     workflow: str
@@ -84,6 +85,8 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     order: Part = UNSET
     results: dict[str, msgspec.Raw] = {}
     own_result: Part = UNSET
+    time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    checks: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -104,7 +107,17 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     error: FaultBody | None = None
 
 
-Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage
+class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_defaults=True):
+    """From an agent to the scheduler: the step goes on, and asks for this CompleteBy."""
+
+    step: int
+    direction: Literal["do", "undo"]
+    epoch: int
+    complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
+    note: Annotated[str, msgspec.Meta(max_length=Progress.NOTE_LENGTH_MAX)] = ""
+
+
+Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage
 
 
 M = TypeVar("M", bound=Envelope)
@@ -162,6 +175,31 @@ def from_reply(reply: Reply) -> ReplyMessage:
         outcome=reply.outcome.value,
         result=raw(reply.result),
         error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
+    )
+
+
+def to_progress(message: ProgressMessage) -> Progress:
+    """Return what an agent says of a step's progress as the domain knows it."""
+    return Progress(
+        message.order_id,
+        message.step,
+        Direction(message.direction),
+        message.epoch,
+        message.complete_by,
+        message.note,
+    )
+
+
+def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
+    """Return what an agent says of a step's progress as it travels."""
+    return ProgressMessage(
+        id=own_id,
+        order_id=progress.order_id,
+        step=progress.step,
+        direction=progress.direction.value,
+        epoch=progress.epoch,
+        complete_by=progress.complete_by,
+        note=progress.note,
     )
 
 

@@ -61,6 +61,7 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Epoch": step.epoch,
         "Generation": step.generation,
         "Hold": step.hold,
+        "Note": step.note,
     }
     inside = {"Result": _json(step.result), "Edited": _json(step.edited)}
     return said | (inside if content else {})

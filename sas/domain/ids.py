@@ -87,6 +87,11 @@ def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
     return f"{order_id}/{step:02d}/{direction}/{epoch}"
 
 
+def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int) -> str:
+    """Return the MessageId of what an agent says of a step's progress at its check-th look."""
+    return f"{reply_id(order_id, step, direction, epoch)}/{check}"
+
+
 def idempotency_key(order_id: str, step_name: str, generation: int) -> str:
     """Return the key a remote call carries through all retries and resubmissions.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import ClassVar
 
 from sas.domain.model import Direction, Fault
 
@@ -98,6 +99,43 @@ class Reply:
     step: int
     direction: Direction
     epoch: int
+    outcome: Outcome
+    result: str | None = None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An agent's word that a step goes on, and until when it asks to be given time.
+
+    ``note`` says how far it is, for people; a longer one is cut.
+    """
+
+    order_id: str
+    step: int
+    direction: Direction
+    epoch: int
+    complete_by: datetime
+    note: str = ""
+
+    NOTE_LENGTH_MAX: ClassVar[int] = 200
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "note", self.note[: self.NOTE_LENGTH_MAX])
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What an external event said of a step, by a callback.
+
+    It names no epoch but the key's ``generation``: it is about the effect, whichever dispatch
+    of the step it was that asked for it.
+    """
+
+    order_id: str
+    step: int
+    direction: Direction
+    generation: int
     outcome: Outcome
     result: str | None = None
     fault: Fault | None = None

@@ -95,6 +95,7 @@ class StepRecord:
     ``called_until`` is the CompleteBy of its last do; ``undo`` is its line in the ledger of a
     compensation. ``result`` and ``edited`` (an operator's input instead of the order's) are
     JSON text. Direction UNDO while Processing: cancelled, to be undone once it is back.
+    ``note`` is what its agent last said of its progress; None once it is no longer out.
     """
 
     number: int
@@ -114,6 +115,7 @@ class StepRecord:
     called_until: datetime | None = None
     undo: UndoRecord | None = None
     edited: str | None = None
+    note: str | None = None
 
     @property
     def dispatched(self) -> bool:

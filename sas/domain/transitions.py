@@ -15,9 +15,9 @@ from datetime import datetime
 from sas.domain import commands
 from sas.domain.commands import resubmit, undo
 from sas.domain.decisions import Decision
-from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Reply, Wake
+from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Progress, Reply, Wake
 from sas.domain.model import Direction, Fault, Order, StepRecord, StepState
-from sas.domain.policies import Rules
+from sas.domain.policies import TIME_ALLOWED_MAX, Rules
 from sas.domain.recovery import (
     REWAKE_MAX,
     cancelled,
@@ -27,7 +27,7 @@ from sas.domain.recovery import (
     postpone,
     postpone_deadline,
 )
-from sas.domain.turns import dispatch, open_steps, with_step
+from sas.domain.turns import dispatch, is_out, open_steps, with_step
 from sas.domain.undo import undo_failed, undone
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "fail",
     "postpone",
     "postpone_deadline",
+    "progressed",
     "resubmit",
     "submit",
     "undo",
@@ -97,13 +98,33 @@ def answer(
             return undo_failed(order, reply.step, fault, rules, now)
 
 
+def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
+    """Decide upon an agent's word that a step goes on: give it the time it asks for.
+
+    It counts as a reply does. CompleteBy only ever moves on, to ``TIME_ALLOWED_MAX`` from now at
+    most. A step that was cancelled is given no more time: it is waited for no longer than before.
+    """
+    if not is_out(order, progress.step, progress.direction, progress.epoch):
+        return None
+    step = order.steps[progress.step]
+    if step.complete_by is None or step.direction is not progress.direction:
+        return None
+    until = max(step.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
+    note = progress.note or step.note
+    if (until, note) == (step.complete_by, step.note):
+        return None
+    goes_on = replace(
+        step,
+        complete_by=until,
+        note=note,
+        called_until=until if progress.direction is Direction.DO else step.called_until,
+    )
+    return Decision("progress", with_step(order.steps, goes_on), ())
+
+
 def counts(order: Order, reply: Reply) -> bool:
     """Return whether a reply is to the dispatch that is out right now."""
-    if order.rejected or not 0 <= reply.step < len(order.steps):
-        return False
-    step = order.steps[reply.step]
-    expected = StepState.PROCESSING if reply.direction is Direction.DO else StepState.COMPENSATING
-    return step.process_state is expected and step.dispatched and step.epoch == reply.epoch
+    return is_out(order, reply.step, reply.direction, reply.epoch)
 
 
 def _done(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:

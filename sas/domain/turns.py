@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.messages import Request
-from sas.domain.model import StepRecord, StepState
+from sas.domain.model import Direction, Order, StepRecord, StepState
 from sas.domain.policies import Rules
 
 
@@ -42,10 +42,12 @@ def open_steps(steps: Sequence[StepRecord], rules: Rules, now: datetime) -> tupl
     """Give CompleteBy to steps whose turn has come and take it from those whose has not.
 
     So exactly the steps whose turn it is have one, and a due row. A step's age counts from
-    when its turn came, not from when it began to wait for others.
+    when its turn came, not from when it began to wait for others. What was said of the
+    progress of a step that is no longer out is forgotten.
     """
     made: list[StepRecord] = []
-    for step in steps:
+    for one in steps:
+        step = replace(one, note=None) if one.note is not None and not one.dispatched else one
         if step.dispatched or (step.hold and step.complete_by):
             made.append(step)
         elif is_ready(step, steps, rules):
@@ -74,12 +76,22 @@ def dispatch(
             complete_by=now + allowed,
             epoch=step.epoch + 1,
             called_until=step.called_until if undoing else now + allowed,
+            note=None,
         )
         steps[step.number] = claimed
         requests.append(
             Request(step.number, step.direction, claimed.epoch, claimed.generation, now + allowed)
         )
     return steps, tuple(requests)
+
+
+def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
+    """Return whether this dispatch of a step is the one that is out right now."""
+    if order.rejected or not 0 <= number < len(order.steps):
+        return False
+    step = order.steps[number]
+    expected = StepState.PROCESSING if direction is Direction.DO else StepState.COMPENSATING
+    return step.process_state is expected and step.dispatched and step.epoch == epoch
 
 
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:

@@ -4,7 +4,16 @@ Each port has two adapters that pass one contract suite: the real one in ``sas.a
 and the one in memory in ``sas.simulation``.
 """
 
-from sas.ports.agents import Agent, Business, Call, RefusedError, TransientError
+from sas.ports.agents import (
+    Agent,
+    AwaitCallback,
+    Business,
+    Call,
+    Later,
+    RefusedError,
+    StillRunning,
+    TransientError,
+)
 from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
 from sas.ports.clock import Clock
 from sas.ports.store import (
@@ -19,6 +28,7 @@ from sas.ports.store import (
 
 __all__ = [
     "Agent",
+    "AwaitCallback",
     "BusUnavailableError",
     "Business",
     "Call",
@@ -26,10 +36,12 @@ __all__ = [
     "Clock",
     "ConflictError",
     "Exporter",
+    "Later",
     "Message",
     "MessageBus",
     "RefusedError",
     "StateStore",
+    "StillRunning",
     "StoreMismatchError",
     "StoreUnavailableError",
     "Summary",

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from sas.domain.model import Order
+from sas.domain.policies import TIME_ALLOWED_MAX
 from sas.domain.workflow import Workflow, Workflows
 
 
@@ -38,6 +39,50 @@ class TransientError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class StillRunning:
+    """Instead of a result: the remote work goes on; call again with the same key in a while.
+
+    In between nothing is held, no message and no function: a step may take hours. ``note`` says
+    how far it is, for people (200 characters are kept).
+
+    Raises:
+        ValueError: ``check_after`` is none, or more than ``TIME_ALLOWED_MAX``.
+    """
+
+    check_after: timedelta
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_span("check_after", self.check_after)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCallback:
+    """Instead of a result: an event outside ends the step, by a callback ``within`` this time.
+
+    Past it the step has timed out like any other, and is called again with the same key.
+
+    Raises:
+        ValueError: ``within`` is none, or more than ``TIME_ALLOWED_MAX``.
+    """
+
+    within: timedelta
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_span("within", self.within)
+
+
+Later = StillRunning | AwaitCallback
+"""What an agent returns of a step that has not ended yet."""
+
+
+def _check_span(name: str, span: timedelta) -> None:
+    if not timedelta(0) < span <= TIME_ALLOWED_MAX:
+        raise ValueError(f"{name}={span}: give more than no time, and at most {TIME_ALLOWED_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What an agent is given: one remote action to do or to undo.
 
@@ -59,7 +104,7 @@ class Agent(Protocol):
     """One remote service, wrapped. Written by the adopter; retries are the pattern's."""
 
     async def do(self, call: Call) -> Any:
-        """Make one attempt and return a JSON-able result.
+        """Make one attempt and return a JSON-able result, or a ``Later``.
 
         Raises:
             RefusedError: the service refused for good.
@@ -68,7 +113,10 @@ class Agent(Protocol):
         ...
 
     async def undo(self, call: Call) -> Any:
-        """Make one attempt to undo what ``do`` with the same key did or may yet do."""
+        """Make one attempt to undo what ``do`` with the same key did or may yet do.
+
+        Returns and raises as ``do`` does; its result is not kept.
+        """
         ...
 
     async def close(self) -> None:

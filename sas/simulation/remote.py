@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-from sas.ports import Call, Clock, RefusedError, TransientError
+from sas.ports import Call, Clock, RefusedError, StillRunning, TransientError
 
 
 @dataclass(slots=True)
 class RemoteFaults:
-    """Shares of calls, from 0 to 1. ``lost`` calls have their effect, but never answer."""
+    """Shares of calls, from 0 to 1. ``lost`` calls have their effect, but never answer.
+
+    ``later`` calls go on: their effect comes at a later look, up to ``look_seconds_max`` away.
+    """
 
     transient: float = 0.0
     lost_answer: float = 0.0
@@ -20,6 +24,8 @@ class RemoteFaults:
     refused: float = 0.0
     undo_refused: float = 0.0
     seconds_max: float = 2.0
+    later: float = 0.0
+    look_seconds_max: float = 120.0
 
 
 @dataclass(slots=True)
@@ -89,6 +95,8 @@ class SimulatedAgent:
             raise RefusedError("undone", "this key was undone")
         if effects.refused:
             raise RefusedError("out-of-stock", "there is none left")
+        if not effects.in_force and self._goes_on():
+            return self._later()
         if not effects.in_force:
             effects.in_force = True
             effects.done += 1
@@ -100,10 +108,19 @@ class SimulatedAgent:
         if self._rng.random() < self._faults.undo_refused:
             raise RefusedError("undo-refused", "it cannot be taken back")
         effects = self._ledger.of(call.key)
+        if not effects.tombstone and self._goes_on():
+            return self._later()
         effects.in_force = False
         effects.tombstone = True
         await self._answer()
         return {"undone": True}
+
+    def _goes_on(self) -> bool:
+        return bool(self._faults.later) and self._rng.random() < self._faults.later
+
+    def _later(self) -> StillRunning:
+        seconds = self._rng.uniform(0.1, self._faults.look_seconds_max)
+        return StillRunning(timedelta(seconds=seconds), "going on")
 
     async def _travel(self) -> None:
         await self._clock.sleep(self._rng.uniform(0, self._faults.seconds_max))

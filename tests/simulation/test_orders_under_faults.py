@@ -71,6 +71,27 @@ async def test_every_order_ends_whole_without_duplicate_detection(seed: int) -> 
     await run(build(seed, faults, remote, duplicate_detection=False), times=2)
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_whose_steps_go_on_for_longer_than_their_time_allowed(
+    seed: int,
+) -> None:
+    faults = Faults(crash=0.02, lease_lost=0.05, duplicate=0.05, bus_lost_answer=0.03)
+    remote = RemoteFaults(later=0.6, transient=0.1, lost_answer=0.1, refused=0.05)
+    system = await run(build(seed, faults, remote))
+    words = [entry.what for one in system.store.orders.values() for entry in one.journal]
+    assert "progress" in words
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -> None:
+    system = await run(build(seed, Faults(), RemoteFaults(later=0.7)))
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    words = {entry.what for one in system.store.orders.values() for entry in one.journal}
+    assert words == {"submitted", "claimed", "progress", "step processed"}
+    steps = [step for one in system.store.orders.values() for step in one.order.steps]
+    assert {step.epoch for step in steps} == {1}
+
+
 async def test_the_faults_lead_to_every_kind_of_end() -> None:
     """What the tests above claim to cover happens: each end is reached, handlers crash."""
     ends: Counter[OrderState] = Counter()

@@ -17,7 +17,17 @@ from typing import TypeVar
 
 from sas.domain import commands, transitions
 from sas.domain.changes import Change, next_change
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Reply, Request, Wake
+from sas.domain.messages import (
+    Alert,
+    AlertKind,
+    Notice,
+    Notify,
+    Outcome,
+    Progress,
+    Reply,
+    Request,
+    Wake,
+)
 from sas.domain.model import Direction, Fault, IllegalMoveError, Order, StepRecord, StepState
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
@@ -173,6 +183,7 @@ def normal(order: Order) -> Order:
             epoch=min(s.epoch, EPOCH_MAX),
             result=None,
             error=None,
+            note="on its way" if s.dispatched else s.note,
         )
         for s in order.steps
     )
@@ -194,6 +205,7 @@ def events(order: Order, rules: Rules) -> Iterator[Event]:
     for step in order.steps:
         for name in ("done", "refused", "undone", "undo refused"):
             yield Event(name, step.number)
+        yield from (Event("progress", step.number), Event("undo progress", step.number))
         yield Event("expire", step.number)
         if not is_out(step):  # the same whenever it comes
             yield Event("expire", step.number, LATE)
@@ -225,6 +237,8 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
         case "expire":
             epoch = order.steps[event.step].epoch
             return transitions.expire(order, event.step, epoch, rules, now=event.at)
+        case "progress" | "undo progress":
+            return transitions.progressed(order, progress_of(order, event), now=event.at)
         case _:
             reply = reply_to(order, event.step, event.name)
             return transitions.answer(order, reply, rules, now=event.at, instance="scheduler")
@@ -240,6 +254,12 @@ def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
+
+
+def progress_of(order: Order, event: Event, *, epoch_off: int = 0) -> Progress:
+    direction = Direction.UNDO if event.name.startswith("undo") else Direction.DO
+    epoch = order.steps[event.step].epoch + epoch_off
+    return Progress(order.order_id, event.step, direction, epoch, event.at + WAIT, "on its way")
 
 
 @cache

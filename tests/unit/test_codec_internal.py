@@ -15,6 +15,7 @@ from sas.codec.internal import (
     Envelope,
     FaultBody,
     Internal,
+    ProgressMessage,
     ReplyMessage,
     RequestMessage,
     WakeMessage,
@@ -57,6 +58,8 @@ MESSAGES: dict[str, Internal] = {
         order=msgspec.Raw(b'{"n":1.10}'),
         results={"reserve-stock": msgspec.Raw(b'["r"]')},
         own_result=msgspec.Raw(b"null"),
+        time_allowed=7.5,
+        checks=3,
     ),
     "claim check": RequestMessage(
         id="A/1/1",
@@ -77,6 +80,15 @@ MESSAGES: dict[str, Internal] = {
         epoch=1,
         outcome="done",
         result=msgspec.Raw(b'{"r":1}'),
+    ),
+    "progress": ProgressMessage(
+        id="A/00/do/1/0",
+        order_id="A",
+        step=0,
+        direction="do",
+        epoch=1,
+        complete_by=COMPLETE_BY,
+        note="half of it",
     ),
     "refused": ReplyMessage(
         id="A/00/do/1",
@@ -113,7 +125,8 @@ def test_an_unknown_member_another_version_or_kind_is_refused(name: str) -> None
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
     optional = {"v", "order", "results", "own_result", "result", "error"}
-    optional |= {"seq", "step", "input"} if name == "command" else {"generation"}
+    optional |= {"generation", "time_allowed", "checks", "note"}
+    optional |= {"seq", "step", "input"} if name == "command" else set()
     for member in good.keys() - optional:
         lacking = {key: value for key, value in good.items() if key != member}
         with pytest.raises(MalformedError):

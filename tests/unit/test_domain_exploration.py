@@ -30,19 +30,23 @@ from tests.unit.domain_model_check import (
     CALL_LIMIT,
     LATE,
     SOON,
+    WAIT,
     Case,
     Edge,
+    Event,
     Graph,
     all_after,
     explore,
     find_cycle,
     held,
     is_out,
+    progress_of,
     reaching,
     reply_to,
     whose_turn,
 )
 
+PROGRESS = ("progress", "undo progress")
 REPLIES = ("done", "refused", "undone", "undo refused")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
@@ -625,6 +629,53 @@ def test_an_order_is_resubmitted_from_error_and_from_nothing_else(graph: Graph) 
                 assert new.process_state is not StepState.ERROR
             else:
                 assert new.process_state is old.process_state
+
+
+# Steps that go on
+
+
+@in_every_graph
+def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
+    graph: Graph,
+) -> None:
+    said = {(e.source, e.event) for e in graph.edges if e.event.name in PROGRESS}
+    for key, order in graph.states.items():
+        for step, name in product(order.steps, PROGRESS):
+            event = Event(name, step.number)
+            undoing = name.startswith("undo")
+            wanted = StepState.COMPENSATING if undoing else StepState.PROCESSING
+            out = is_out(step) and step.process_state is wanted
+            cancelled = not undoing and step.direction is Direction.UNDO
+            assert ((key, event) in said) == (out and not cancelled)
+            for off in (-1, 1):
+                stale = progress_of(order, event, epoch_off=off)
+                assert transitions.progressed(order, stale, now=SOON) is None
+
+
+@in_every_graph
+def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph) -> None:
+    for edge in graph.edges:
+        if edge.event.name not in PROGRESS:
+            continue
+        assert edge.change.entry.messages == ()
+        for old, new in edge.pairs():
+            if old.number != edge.event.step:
+                assert new == old
+                continue
+            until = SOON + WAIT
+            doing = old.process_state is StepState.PROCESSING
+            called = until if doing else old.called_until
+            assert new == replace(old, complete_by=until, called_until=called), str(edge)
+
+
+@in_every_graph
+def test_what_was_said_of_its_progress_is_forgotten_once_a_step_is_no_longer_out(
+    graph: Graph,
+) -> None:
+    for edge in graph.edges:
+        for old, new in edge.pairs():
+            kept = is_out(old) and is_out(new) and old.epoch == new.epoch
+            assert new.note == (old.note if kept else None), str(edge)
 
 
 # Every order ends

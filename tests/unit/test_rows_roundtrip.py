@@ -158,6 +158,7 @@ STEP = StepRecord(
     called_until=NOW + timedelta(seconds=2),
     undo=UndoRecord.BY_HAND,
     edited='{"amount":1}',
+    note="the van is at stop 3 of 9",
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01")
 
