@@ -23,7 +23,7 @@ from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session
 
 FILE_NAME = "broker.sqlite3"
-FORMAT = 2
+FORMAT = 3
 SHIFT = 44
 _RESERVE = 1000
 _PURGE_AT = 1000

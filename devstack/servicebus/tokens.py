@@ -81,5 +81,7 @@ class Gate:
                 "connection string is not the one given to --require-key"
             )
         if not expiry.isdigit() or int(expiry) <= now:
-            raise UnauthorizedError(f"the token for '{audience[:200]}' has expired; make a new one")
+            raise UnauthorizedError(
+                f"ExpiredToken: the token for '{audience[:200]}' has expired; make a new one"
+            )
         return Claim(path_of(unquote_plus(resource)), float(expiry))

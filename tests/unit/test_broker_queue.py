@@ -279,6 +279,24 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     }
 
 
+def test_a_dead_letter_keeps_its_number_and_one_forwarded_tells_it(world: World) -> None:
+    world.queue("graves")
+    plain, forwards = world.queue("plain"), world.queue("f", forward_dead_letters_to="graves")
+    for queue in (plain, forwards):
+        first, second = world.send(queue, b"1", b"2")
+        receiver = world.receiver(queue, 2)
+        for message, token in reversed(receiver.got):
+            settlement.dead_letter(queue, token, world.now)
+            assert message.enqueued_sequence in {first, second}
+    dead = plain.dead_letters
+    assert dead is not None
+    assert [m.sequence for m in browse.peek(dead, 0, 9, None, world.now)] == [1, 2]
+    assert [m.sequence for m in browse.peek(dead, 2, 9, None, world.now)] == [2]
+    assert world.receiver(dead, 2).bodies == [b"1", b"2"]
+    moved = browse.peek(world.namespace.queue("graves"), 0, 9, None, world.now)
+    assert [(m.sequence, m.enqueued_sequence) for m in moved] == [(1, 2), (2, 1)]
+
+
 def test_a_dead_letter_cannot_be_dead_lettered_and_stays(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1")

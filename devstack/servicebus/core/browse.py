@@ -29,7 +29,10 @@ def peek(
 
 
 def _visible(queue: QueueCore, first: int, session_id: str | None, now: float) -> Iterator[Message]:
-    for sequence, message in queue.messages.items():
+    # Dead letters keep their numbers, whichever died first.
+    numbers = queue.messages if queue.dead_letters is not None else sorted(queue.messages)
+    for sequence in numbers:
+        message = queue.messages[sequence]
         if sequence < first or (session_id is not None and message.session_id != session_id):
             continue
         overdue = message.expires_at is not None and message.expires_at <= now

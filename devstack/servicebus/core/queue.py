@@ -252,7 +252,14 @@ class QueueCore:
         message.expires_at = message.ttl_s = message.scheduled_at = None
         message.state = MessageState.ACTIVE
         if not self.house.forward_dead(self, message, now) and self.dead_letters is not None:
-            self.dead_letters.arrive(message, now)
+            self.dead_letters.take_dead(message, now)
+
+    def take_dead(self, message: Message, now: float) -> None:
+        """Take a dead letter of this queue's parent; it keeps its number, as in the service."""
+        self.last_sequence = max(self.last_sequence, message.sequence)
+        self.keep(message)
+        self.house.journal.stored(self, message)
+        self.dispatch.offer(message, now)
 
     # -- time passes --------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from devstack.servicebus.tokens import Gate
 from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.hub import Outgoing
 from devstack.servicebus.wire.link import Link
+from devstack.servicebus.wire.routing import end_expired
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
@@ -175,6 +176,8 @@ class AmqpServer:
                 "amqp:connection:forced",
                 f"The connection was inactive for more than the allowed {limits.idle_s:g} seconds",
             )
+        elif self.gate.closed:
+            end_expired(connection, now)
 
     # -- for the broker's owner -----------------------------------------------------------
 

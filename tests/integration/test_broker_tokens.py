@@ -1,0 +1,153 @@
+"""Tokens that end while a link is open, and answers on management links, frame by frame."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote_plus
+from uuid import uuid4
+
+import pytest
+from azure.core.credentials import AzureSasCredential
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+
+from devstack.servicebus import Broker, Limits
+from devstack.servicebus.amqp import encode, frames
+from devstack.servicebus.tokens import KEY_NAME, signature
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+from tests.integration.test_broker_wire import BODY, Peer, peer_of
+
+pytestmark = LEFTOVERS
+KEY = "r1ght="
+
+
+class Clock:
+    """The broker's time, which a test may push forward."""
+
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def broker(clock: Clock) -> AsyncIterator[Broker]:
+    limits = Limits(idle_s=1e6, handshake_s=1e6)
+    async with Broker(["q", "other"], require_key=KEY, clock=clock, limits=limits) as broker:
+        yield broker
+
+
+def token(path: str, lasts_s: float) -> str:
+    resource, expiry = quote_plus(f"sb://127.0.0.1/{path}"), str(int(time.time() + lasts_s))
+    signed = quote_plus(signature(KEY, resource, expiry))
+    return f"SharedAccessSignature sr={resource}&sig={signed}&se={expiry}&skn={KEY_NAME}"
+
+
+def request(body: bytes, **named: str) -> bytes:
+    entries = [(encode.string(name), encode.string(value)) for name, value in named.items()]
+    return (
+        encode.composite(0x73, [encode.uuid(uuid4())])
+        + b"\x00\x53\x74"
+        + encode.map_(entries)
+        + b"\x00\x53\x77"
+        + body
+    )
+
+
+async def put_token(peer: Peer, number: int, path: str, lasts_s: float) -> None:
+    body = encode.string(token(path, lasts_s))
+    peer.transfer(number, request(body, operation="put-token", name=path), handle=8)
+    await peer.expect(frames.DISPOSITION)
+
+
+async def enter(peer: Peer, path: str, lasts_s: float) -> None:
+    await peer.open()
+    await peer.attach("$cbs", receives=False, handle=8)
+    await put_token(peer, 0, path, lasts_s)
+
+
+async def sends(peer: Peer, number: int) -> bool:
+    peer.transfer(number, BODY)
+    fields: Any = await peer.expect(frames.DISPOSITION)
+    return bool(fields[4].descriptor == frames.ACCEPTED)
+
+
+async def test_a_link_ends_with_its_token_and_others_go_on(broker: Broker, clock: Clock) -> None:
+    async with peer_of(broker) as brief, peer_of(broker) as lasting:
+        for peer, lasts_s in ((brief, 60), (lasting, 3600)):
+            await enter(peer, "q", lasts_s)
+            await peer.attach("q", receives=False)
+            assert await sends(peer, 1)
+        clock.ahead_s = 120
+        fields = await brief.expect(frames.DETACH)
+        condition, description, _ = fields[2].value
+        assert condition == "amqp:link:detach-forced"
+        assert "Code: RenewToken" in description
+        assert "'q': the token has expired; put a new one on $cbs" in description
+        assert await sends(lasting, 2)
+        await put_token(brief, 2, "q", 3600)  # the connection and $cbs are open still
+        await brief.attach("q", receives=False, handle=1)
+        assert broker.counts("q").active == 3
+
+
+async def test_a_token_renewed_in_time_keeps_the_link_open(broker: Broker, clock: Clock) -> None:
+    async with peer_of(broker) as peer:
+        await enter(peer, "q", 60)
+        await peer.attach("q", receives=False)
+        await put_token(peer, 1, "q", 3600)
+        clock.ahead_s = 120
+        await asyncio.sleep(1.2)  # the broker looks once a second
+        assert await sends(peer, 2)
+
+
+async def test_a_token_for_another_queue_opens_nothing(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        await enter(peer, "other", 60)
+        await peer.attach("q", receives=False)
+        fields = await peer.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:unauthorized-access"
+
+
+async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
+    broker: Broker, clock: Clock
+) -> None:
+    credential = AzureSasCredential(token("q", 60))
+    async with (
+        ServiceBusClient(
+            f"127.0.0.1:{broker.port}", credential, use_tls=False, retry_backoff_factor=0.05
+        ) as client,
+        client.get_queue_sender("q") as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("in time"))
+        clock.ahead_s = 120
+        async with asyncio.timeout(5):
+            while any(link.queue for link in broker.server.links()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):
+            await sender.send_messages(ServiceBusMessage("too late"))
+    assert broker.counts("q").active == 1
+
+
+async def test_a_request_is_answered_before_it_is_accepted() -> None:
+    """See RequestInlet.take: the other way round, the SDK renews no more than 30 locks a second."""
+    async with Broker(["q"]) as broker, peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q/$management", receives=True, handle=0)
+        peer.credit(10)
+        await peer.attach("q/$management", receives=False, handle=1)
+        peek = {"from-sequence-number": encode.int64(0), "message-count": encode.int32(1)}
+        body = encode.map_((encode.string(name), value) for name, value in peek.items())
+        peer.transfer(0, request(body, operation="com.microsoft:peek-message"), handle=1)
+        codes = [(await peer.read())[0] for _ in range(3)]
+        assert [c for c in codes if c != frames.FLOW] == [frames.TRANSFER, frames.DISPOSITION]
