@@ -35,7 +35,7 @@ test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m
 	$(PY) -m pytest tests/infra
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 11 minutes)
-	$(PY) tools/test_sdk.py
+	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
 
 check: lint types contracts ## lint, types and import contracts
 
