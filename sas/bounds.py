@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from sas.domain.blobs import BlobRef, Content
 from sas.domain.changes import Change
 
 
@@ -17,18 +18,34 @@ class TooLargeError(ValueError):
     """
 
 
+PAYLOAD_INLINE_BYTES_MAX = 64 * 1024
+"""A payload up to here, in bytes of UTF-8, stands in the order's own row; a longer one is kept
+apart, so that loading an order stays one small query.
+"""
+
+PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
+"""Longest payload, in bytes of UTF-8."""
+
+RESULT_INLINE_BYTES_MAX = 48 * 1024
+"""A result up to here, in bytes of UTF-8, travels in messages and stands in a row of its step."""
+
+RESULT_BYTES_MAX = 1024 * 1024
+"""Longest result of a step, in bytes of UTF-8."""
+
 PAYLOAD_UNITS_MAX = 480_000
-"""Longest payload, in UTF-16 units."""
+"""Longest payload that stands in the order's own row, in UTF-16 units. What is written today is
+shorter; what an earlier version wrote stays readable.
+"""
 
 PAYLOAD_SENT_BYTES_MAX = 1_000_000
-"""Longest payload, in bytes of the ASCII JSON that is sent (up to 6 for one character).
+"""The same in bytes of the ASCII JSON that is sent (up to 6 for one character).
 
 256 KB of UTF-8 that are a JSON text always fit both bounds: none of its bytes makes more than
 one unit, nor more than three bytes sent.
 """
 
 RESULT_UNITS_MAX = 65_536
-"""Longest result of a step, in UTF-16 units. 64 KB of UTF-8 always fit."""
+"""Longest result that stands in a row of its step, in UTF-16 units."""
 
 EDITED_UNITS_MAX = 4_000
 """Longest input that an operator may give a step, in UTF-16 units: the start of an undo rewrites
@@ -49,7 +66,11 @@ def check_bounds(change: Change) -> None:
     details, entry = change.after.details, change.entry
     check_payload(details.payload)
     for step in change.after.steps:
-        check_units(f"result of step {step.name}", step.result, RESULT_UNITS_MAX)
+        name = f"result of step {step.name}"
+        if isinstance(step.result, BlobRef):
+            check_bytes(name, step.result.size, RESULT_BYTES_MAX)
+        else:
+            check_units(name, step.result, RESULT_UNITS_MAX)
         check_units(f"edited input of step {step.name}", step.edited, EDITED_UNITS_MAX)
         check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
         check_units(f"note of step {step.name}", step.note, TEXT_UNITS_MAX)
@@ -65,8 +86,11 @@ def check_bounds(change: Change) -> None:
         check_units(name, text, TEXT_UNITS_MAX)
 
 
-def check_payload(payload: str) -> None:
-    """Raise TooLargeError when an order's content cannot be stored."""
+def check_payload(payload: Content) -> None:
+    """Raise TooLargeError when an order's content cannot be stored as it is."""
+    if isinstance(payload, BlobRef):
+        check_bytes("payload", payload.size, PAYLOAD_BYTES_MAX)
+        return
     check_units("payload", payload, PAYLOAD_UNITS_MAX)
     if len(payload) * 6 <= PAYLOAD_SENT_BYTES_MAX:
         return
@@ -76,6 +100,12 @@ def check_payload(payload: str) -> None:
             f"the payload has {sent} bytes as ASCII JSON: at most {PAYLOAD_SENT_BYTES_MAX} can be "
             "stored"
         )
+
+
+def check_bytes(name: str, size: int, bytes_max: int) -> None:
+    """Raise TooLargeError, naming what it is, for more than ``bytes_max`` bytes."""
+    if size > bytes_max:
+        raise TooLargeError(f"the {name} has {size:,} bytes: at most {bytes_max:,} can be stored")
 
 
 def check_units(name: str, text: str | None, units_max: int) -> None:

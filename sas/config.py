@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
 
 CONNECTION = "ServiceBus"
@@ -87,7 +88,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         instance=_instance(env),
         telemetry=_telemetry(env),
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
-        order_bytes_max=_whole(env, "SAS_ORDER_BYTES_MAX", 256 * 1024, 1024, 480_000),
+        order_bytes_max=read_order_bytes_max(env),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
@@ -164,6 +165,15 @@ def read_table_name(env: Mapping[str, str]) -> str:
 def _instance(env: Mapping[str, str]) -> str:
     given = env.get("SAS_INSTANCE") or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
     return f"{given[:40]}:{os.getpid()}"
+
+
+def read_order_bytes_max(env: Mapping[str, str]) -> int:
+    """Return the largest order message that is taken, in bytes.
+
+    Raises:
+        SettingError: it is none, or more than can be stored.
+    """
+    return _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
 
 
 def _telemetry(env: Mapping[str, str]) -> str:

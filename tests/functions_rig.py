@@ -27,6 +27,7 @@ from devstack.azurite import Azurite
 from devstack.functions import Host
 from devstack.servicebus import Broker, read_config
 from samples.remote_services import RemoteServices
+from sas.actors import contents
 from sas.adapters.tables import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
@@ -145,6 +146,11 @@ class Rig:
         order = await self.store.load(order_id)
         assert order is not None, f"there is no order {order_id}"
         return order
+
+    async def content(self, order_id: str) -> Any:
+        """Return what was ordered, wherever it is kept."""
+        kept = await contents.whole(self.store, await self.order(order_id))
+        return json.loads(str(kept.details.payload))
 
     async def words(self, order_id: str) -> list[str]:
         return [entry.what for entry in await self.store.journal(order_id)]

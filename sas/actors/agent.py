@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,10 +19,12 @@ from sas.actors.breakers import BreakerGuard
 from sas.actors.calls import call_of
 from sas.actors.context import Context
 from sas.actors.longsteps import LongSteps
+from sas.actors.results import result_of, whole
 from sas.codec import internal
-from sas.codec.internal import RESULT_BYTES_MAX, RequestMessage
+from sas.codec.internal import RequestMessage
 from sas.codec.outward import Rejection
-from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
+from sas.codec.strict import MalformedError
+from sas.domain.blobs import Content
 from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
@@ -35,8 +36,6 @@ from sas.telemetry.logs import logger
 __all__ = ["AgentActor", "RetryPolicy"]
 
 log = logger(__name__)
-RESULT_DEPTH_MAX = DEPTH_MAX - 2
-"""A result travels on inside ``results`` of the next request, two levels down."""
 
 
 class AgentActor:
@@ -113,31 +112,16 @@ class AgentActor:
             call = await call_of(request, self._context.store)
             result = await self._called(call, request)
         except RefusedError as refused:
-            fault = Fault(_whole(refused.code), _whole(str(refused)))
+            fault = Fault(whole(refused.code), whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
         except SilentError:
             return None
         if isinstance(result, StillRunning | AwaitCallback):
-            return replace(result, note=_whole(result.note))
-        return self._done(request, result)
-
-    def _done(self, request: RequestMessage, result: Any) -> Reply:
-        text = _whole_json(result)
-        if len(text.encode()) > RESULT_BYTES_MAX:
-            fault = Fault(
-                "result-too-large",
-                f"agent {self._name} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
-                "are kept: return a reference instead",
-            )
-            return _reply(request, Outcome.REFUSED, fault=fault)
-        if not _fits_deep(text):
-            fault = Fault(
-                "result-too-deep",
-                f"agent {self._name} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
-                "levels, and no queue would carry it: flatten it",
-            )
-            return _reply(request, Outcome.REFUSED, fault=fault)
-        return _reply(request, Outcome.DONE, result=text)
+            return replace(result, note=whole(result.note))
+        content = await result_of(result, self._name, request.order_id, self._context.store)
+        if isinstance(content, Fault):
+            return _reply(request, Outcome.REFUSED, fault=content)
+        return _reply(request, Outcome.DONE, result=content)
 
     async def _called(self, call: Call, request: RequestMessage) -> Any:
         """Return the result of a do, None of an undo; or a ``Later`` of either."""
@@ -192,32 +176,11 @@ class AgentActor:
         await self._context.bus.send([again])
 
 
-def _fits_deep(text: str) -> bool:
-    try:
-        check_depth(text, RESULT_DEPTH_MAX)
-    except MalformedError:
-        return False
-    return True
-
-
-def _whole(text: str) -> str:
-    """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _whole_json(result: Any) -> str:
-    """Return a result as JSON in whole characters; half of one would make its reply malformed."""
-    text = canonical(result)
-    if "\\ud" not in text:
-        return text
-    return canonical(json.loads(_whole(json.dumps(result, ensure_ascii=False))))
-
-
 def _reply(
     request: RequestMessage,
     outcome: Outcome,
     *,
-    result: str | None = None,
+    result: Content | None = None,
     fault: Fault | None = None,
 ) -> Reply:
     return Reply(

@@ -6,21 +6,23 @@ often it is done. That is what makes sending them again after a crash safe.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
 
+from sas.actors import contents
 from sas.codec import internal, outward
+from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
-from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord
+from sas.domain.model import Direction, Fault, Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflow
 from sas.ports import Message
 
-RESULTS_BYTES_MAX = 64 * 1024
 _STATE_OF = {
     Notice.RECEIVED: OrderState.PENDING,
     Notice.STEP_COMPLETED: OrderState.PROCESSING,
@@ -40,13 +42,18 @@ class Addresses:
 
 
 def compose(
-    order: Order, entry: JournalEntry, workflow: Workflow | None, to: Addresses
+    order: Order,
+    entry: JournalEntry,
+    workflow: Workflow | None,
+    to: Addresses,
+    apart: Mapping[BlobRef, str] | None = None,
 ) -> tuple[list[Message], list[Message]]:
     """Return the messages of a journal row: internal ones, then those that leave the system.
     Of these alerts come first: an application's full queue must not keep them from the operator.
 
     ``workflow`` None (the supervisor knows none) leaves requests out: its own rows have
-    none, and a scheduler's were sent before its notifications could fail.
+    none, and a scheduler's were sent before its notifications could fail. ``apart`` is what
+    ``contents.for_notices`` found; a notification leaves out what is not in it.
     """
     within: list[Message] = []
     alerts: list[Message] = []
@@ -61,7 +68,7 @@ def compose(
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
                     within.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
-                notices.append(_notification(order, item, own_id, entry, to))
+                notices.append(_notification(order, item, own_id, entry, to, apart or {}))
             case Alert():
                 alerts.append(_alert(order, item, own_id, entry, to))
     return within, [*alerts, *notices]
@@ -112,7 +119,11 @@ def alert(body: outward.AlertMessage, to: Addresses) -> Message:
 def _request(
     order: Order, item: Request, own_id: str, at: datetime, workflow: Workflow, to: Addresses
 ) -> Message:
-    step = workflow.steps[item.step]
+    step, record = workflow.steps[item.step], order.steps[item.step]
+    content = record.edited or order.details.payload
+    own = record.result if item.direction is Direction.UNDO else None
+    results = _results(order, workflow.rules.predecessors(item.step))
+    refs = {name: internal.to_kept(result) for name, result in results.items()}
     body = internal.RequestMessage(
         id=own_id,
         order_id=order.order_id,
@@ -124,32 +135,54 @@ def _request(
         complete_by=item.complete_by,
         idempotency_key=idempotency_key(order.order_id, step.name, item.generation),
         generation=item.generation,
-        order=internal.raw(order.steps[item.step].edited or order.details.payload),
-        results=_results(order, workflow.rules.predecessors(item.step)),
-        own_result=internal.raw(
-            order.steps[item.step].result if item.direction is Direction.UNDO else None
-        ),
+        order=internal.inline(content),
+        order_ref=internal.to_kept(content),
+        results=_inline(results),
+        result_refs={name: ref for name, ref in refs.items() if ref is not None},
+        own_result=internal.inline(own),
+        own_result_ref=internal.to_kept(own),
         time_allowed=(item.complete_by - at).total_seconds(),
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
-        names = dict.fromkeys(body.results, msgspec.Raw(b"null"))  # whose results to read
-        light = msgspec.structs.replace(
-            body, order=msgspec.UNSET, results=names, own_result=msgspec.UNSET
-        )
-        encoded = internal.encode(light)
+        encoded = internal.encode(_light(body, results))
     # "Requests live no longer than their CompleteBy."
     lives = max(item.complete_by - at, timedelta(seconds=1))
     return Message(to.queues.agent(step.agent), own_id, encoded, time_to_live=lives)
 
 
-def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, msgspec.Raw]:
-    texts = ((order.steps[n].name, order.steps[n].result) for n in numbers)
-    return {name: msgspec.Raw(text.encode()) for name, text in texts if text is not None}
+def _light(
+    body: internal.RequestMessage, results: Mapping[str, Content]
+) -> internal.RequestMessage:
+    """Return a request that carries nothing: its agent reads the order, and what is named here."""
+    return msgspec.structs.replace(
+        body,
+        order=msgspec.UNSET,
+        order_ref=None,
+        results=dict.fromkeys(results, msgspec.Raw(b"null")),
+        result_refs={},
+        own_result=msgspec.UNSET,
+        own_result_ref=None,
+    )
+
+
+def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, Content]:
+    found = ((order.steps[n].name, order.steps[n].result) for n in numbers)
+    return {name: result for name, result in found if result is not None}
+
+
+def _inline(results: Mapping[str, Content]) -> dict[str, msgspec.Raw]:
+    texts = ((name, result) for name, result in results.items() if isinstance(result, str))
+    return {name: msgspec.Raw(text.encode()) for name, text in texts}
 
 
 def _notification(
-    order: Order, item: Notify, own_id: str, entry: JournalEntry, to: Addresses
+    order: Order,
+    item: Notify,
+    own_id: str,
+    entry: JournalEntry,
+    to: Addresses,
+    apart: Mapping[BlobRef, str],
 ) -> Message:
     details = order.details
     step = order.steps[item.step] if item.step is not None else None
@@ -161,24 +194,34 @@ def _notification(
         correlation_id=details.correlation_id,
         seq=entry.seq,
         step=step.name if step else None,
-        result=_own_result(item, step),
         error=_error(item.fault),
         awaits=_awaits(item),
     )
-    if item.notice is Notice.COMPLETED:
-        results = _results(order, tuple(range(len(order.steps))))
-        fits = sum(len(bytes(r)) for r in results.values()) <= RESULTS_BYTES_MAX
-        data = msgspec.structs.replace(
-            data, results=results if fits else None, results_omitted=not fits
-        )
     return notification(
-        item.notice, data, own_id=own_id, reply_queue=details.reply_queue, at=entry.at, to=to
+        item.notice,
+        _with_results(data, order, item, apart),
+        own_id=own_id,
+        reply_queue=details.reply_queue,
+        at=entry.at,
+        to=to,
     )
 
 
-def _own_result(item: Notify, step: StepRecord | None) -> internal.Part:
-    completed = item.notice is Notice.STEP_COMPLETED
-    return internal.raw(step.result if completed and step else None)
+def _with_results(
+    data: outward.NotificationData, order: Order, item: Notify, apart: Mapping[BlobRef, str]
+) -> outward.NotificationData:
+    """Add the results that a notification tells, all or none."""
+    results = contents.results_told(order, item)
+    found = {
+        name: apart.get(result) if isinstance(result, BlobRef) else result
+        for name, result in results.items()
+    }
+    texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
+    if not contents.fit(results) or len(texts) < len(results):
+        return msgspec.structs.replace(data, results_omitted=True)
+    if item.notice is Notice.COMPLETED:
+        return msgspec.structs.replace(data, results=texts)
+    return msgspec.structs.replace(data, result=next(iter(texts.values()), msgspec.UNSET))
 
 
 def _awaits(item: Notify) -> Literal["undo", "operator"] | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
+from sas.actors.contents import details_kept
 from sas.actors.context import Context
 from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
 from sas.codec import internal
@@ -166,6 +167,9 @@ class DeadLetters:
             correlation_id=submission.correlation_id,
             submitted_at=now,
         )
+        if await self._context.store.load(submission.order_id) is not None:
+            return await self._fenced(submission.order_id, cause)
+        details = await details_kept(self._context.store, details)
         by = f"dead letters {self._context.instance}"
         change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
         try:

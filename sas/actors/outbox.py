@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sas.actors.compose import Addresses, compose
+from sas.actors.contents import for_notices
 from sas.actors.rejections import Rejections
 from sas.domain.changes import OutDue
 from sas.domain.messages import JournalEntry
@@ -58,9 +59,11 @@ class Outbox:
         be delivered goes to the rejected queue with an alert and counts as sent.
 
         Raises:
-            BusUnavailableError: an internal message could not be sent; let the trigger come again.
+            BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
+            what to tell not be read; let the trigger come again.
         """
-        within, outside = compose(order, entry, workflow, self._to)
+        apart = await for_notices(self._store, order, entry)
+        within, outside = compose(order, entry, workflow, self._to, apart)
         await self.send_all(within, order)
         try:
             await self.send_all(outside, order)

@@ -8,10 +8,11 @@ listed as finished, and the next run takes it up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sas.actors.contents import apart_bytes, whole
 from sas.actors.context import Context
 from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.codec.record import record_of, to_line
@@ -31,6 +32,8 @@ PURGE_TIME_MAX = timedelta(minutes=8)
 BATCH = 50
 """Orders read, exported and removed before the next are looked for."""
 AT_ONCE = 4
+EXPORT_BYTES_MAX = 16 * 1024 * 1024
+"""Content kept apart that is read before it is exported (one order may have more)."""
 SHARD_DUE_MAX = 10_000
 """Due rows of one shard that are looked through for messages not yet sent."""
 
@@ -114,34 +117,48 @@ class Purger:
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
         gate = asyncio.Semaphore(AT_ONCE)
         loaded = await asyncio.gather(*(self._load(one, until, found, gate) for one in batch))
-        orders = [(order, line) for order, line in loaded if order is not None]
-        if self._exporter is not None and orders:
-            try:
-                await self._exporter.export([line for _, line in orders])
-            except OSError:
-                found.failed += len(orders)
-                log.exception("%d orders are kept: they could not be exported", len(orders))
-                return
-        await asyncio.gather(*(self._remove(order, found, gate) for order, _ in orders))
+        for orders in _parts([order for order in loaded if order is not None]):
+            if await self._exported(orders, found, gate):
+                await asyncio.gather(*(self._remove(order, found, gate) for order in orders))
+
+    async def _exported(self, orders: list[Order], found: Purge, gate: asyncio.Semaphore) -> bool:
+        """Export orders; one that cannot be read is taken off the list."""
+        if self._exporter is None:
+            return True
+        made = await asyncio.gather(*(self._line(order, found, gate) for order in orders))
+        orders[:] = [order for order, line in zip(orders, made, strict=True) if line is not None]
+        try:
+            await self._exporter.export([line for line in made if line is not None])
+        except OSError:
+            found.failed += len(orders)
+            log.exception("%d orders are kept: they could not be exported", len(orders))
+            return False
+        return True
 
     async def _load(
         self, one: Summary, until: datetime, found: Purge, gate: asyncio.Semaphore
-    ) -> tuple[Order | None, str]:
-        """Return an order that may go, and its line for the export, if there is one."""
+    ) -> Order | None:
+        """Return an order that may go."""
+        async with gate:
+            try:
+                order = await self._context.store.load(one.order_id)
+                if order is not None and _may_go(order, until):
+                    return order
+                found.left += 1
+            except Exception as wrong:  # noqa: BLE001  one order must not keep all others
+                self._note(one.order_id, wrong, found)
+        return None
+
+    async def _line(self, order: Order, found: Purge, gate: asyncio.Semaphore) -> str | None:
+        """Return an order as a line of the export."""
         store = self._context.store
         async with gate:
             try:
-                order = await store.load(one.order_id)
-                if order is None or not _may_go(order, until):
-                    found.left += 1
-                    return None, ""
-                if self._exporter is None:
-                    return order, ""
                 journal = await store.journal(order.order_id)
-                return order, to_line(record_of(order, journal, content=True))
+                return to_line(record_of(await whole(store, order), journal, content=True))
             except Exception as wrong:  # noqa: BLE001  one order must not keep all others
-                self._note(one.order_id, wrong, found)
-                return None, ""
+                self._note(order.order_id, wrong, found)
+        return None
 
     async def _remove(self, order: Order, found: Purge, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -159,6 +176,21 @@ class Purger:
             log.warning("order %s waits for the next purge: %s", order_id, wrong)
         else:
             log.error("order %s could not be purged", order_id, exc_info=wrong)
+
+
+def _parts(orders: list[Order]) -> Iterator[list[Order]]:
+    """Part orders so that the content of each part, read for an export, fits in memory."""
+    part: list[Order] = []
+    size = 0
+    for order in orders:
+        own = apart_bytes(order)
+        if part and size + own > EXPORT_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(order)
+        size += own
+    if part:
+        yield part
 
 
 def _may_go(order: Order, until: datetime) -> bool:

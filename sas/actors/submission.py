@@ -7,9 +7,10 @@ from datetime import datetime
 from uuid import uuid4
 
 from sas.actors.compose import notification
+from sas.actors.contents import details_kept, is_large
 from sas.actors.context import Context
 from sas.actors.shell import Acted, ContentionError, backoff
-from sas.bounds import TooLargeError, check_payload
+from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
@@ -68,7 +69,7 @@ class Submitter:
         submission = parse_order(body, message_id, self._bytes_max)
         try:
             self._context.queues.check_reply_queue(submission.reply_queue)
-            check_payload(submission.payload)
+            check_bytes("payload", len(submission.payload.encode()), PAYLOAD_BYTES_MAX)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             check = self._business.checks.get(workflow.name)
             if check is not None:
@@ -97,6 +98,15 @@ class Submitter:
             traceparent=tracing.traceparent(),
         )
         cause = cause_of(self._context.queues.orders, submission.submission_id)
+        if not await self._first(details, cause, workflow):
+            await self._meet(submission, details, cause, workflow)
+
+    async def _first(self, details: Details, cause: str, workflow: Workflow) -> bool:
+        """Write an order where there is none; False where its id is taken."""
+        store, now = self._context.store, details.submitted_at
+        if is_large(details) and await store.load(details.order_id) is not None:
+            return False
+        details = await details_kept(store, details)
         change = first_change(
             details,
             submit(workflow.rules, now=now),
@@ -105,8 +115,7 @@ class Submitter:
             cause=cause,
             at=now,
         )
-        if not await self._committed(change, workflow):
-            await self._meet(submission, details, cause, workflow)
+        return await self._committed(change, workflow)
 
     async def _meet(
         self, submission: Submission, details: Details, cause: str, workflow: Workflow
@@ -132,9 +141,8 @@ class Submitter:
     ) -> Acted | None:
         entry = await self._context.store.recorded(order.order_id, cause)
         if order.rejected and entry is None:
-            change = _revived(
-                order, details, workflow, cause, self._context.instance, details.submitted_at
-            )
+            kept, now = await details_kept(self._context.store, details), details.submitted_at
+            change = _revived(order, kept, workflow, cause, self._context.instance, now)
             return Acted.COMMITTED if await self._committed(change, workflow) else None
         if order.rejected:
             # Given up and fenced: this is its slow handler, or a replay under the old name, which

@@ -5,7 +5,8 @@ contain, so that one order's keys never fall into another's range, prefix or not
 the character after ``|`` and ends a range.
 
 In the ordinal order of Table Storage an order's details, state and steps stand together
-before its journal and its causes: the aggregate is one contiguous range.
+before its journal, its causes and the content kept apart: the aggregate is one contiguous
+range, and loading it never reads what is large.
 """
 
 from __future__ import annotations
@@ -76,6 +77,16 @@ def cause(order_id: str, text: str) -> str:
     return f"order|{escape(order_id)}|c|cause|{cause_hash(text)}"
 
 
+def blob(order_id: str, sha256: str, number: int) -> str:
+    """Row of one chunk of content kept apart."""
+    return f"{_blob(order_id, sha256)}|{number:02d}"
+
+
+def blob_chunks(order_id: str, sha256: str) -> tuple[str, str]:
+    """Range (from, below) of the chunks of one content."""
+    return _range(_blob(order_id, sha256))
+
+
 def due(row: Due) -> str:
     """Row of one step whose turn it is, or of messages not yet known to be sent."""
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
@@ -117,7 +128,7 @@ def settled_range(
 
 
 def whole(order_id: str) -> tuple[str, str]:
-    """Range (from, below) of everything of an order: aggregate, journal, causes."""
+    """Range (from, below) of everything of an order: aggregate, journal, causes, contents."""
     return _range(f"order|{escape(order_id)}")
 
 
@@ -140,6 +151,10 @@ def cells(prefix: str) -> tuple[str, str]:
 def lease(name: str) -> str:
     """Row of a named lease."""
     return f"lease|{name}"
+
+
+def _blob(order_id: str, sha256: str) -> str:
+    return f"order|{escape(order_id)}|d|blob|{sha256[:32]}"
 
 
 def _range(prefix: str) -> tuple[str, str]:

@@ -1,9 +1,11 @@
 """Removing a finished order, so that no crash and no operator can find half of one.
 
 Up to 100 rows go in one transaction, guarded by the state row's ETag. Where there are more,
-the oldest journal and cause rows go first, each transaction rewriting the state row under
-its ETag: an order that an operator touched meanwhile is left alone from there on. The
-aggregate and the row that lists it as finished go last, together.
+the oldest journal and cause rows go first, and content that nothing refers to, each
+transaction rewriting the state row under its ETag: an order that an operator touched meanwhile
+is left alone from there on. The aggregate, the content it refers to and the row that lists it
+as finished go last, together: at most 99 rows (6 chunks of a payload; of each of 30 steps its
+row and 2 chunks of its result).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 from sas.adapters import keys, rows
 from sas.adapters.commit import OPERATIONS_MAX, Operation
 from sas.adapters.table import RefusedTransactionError, Table, UnknownOutcomeError
+from sas.domain.blobs import BlobRef
 from sas.domain.changes import check_finished
 from sas.domain.model import Order
 
@@ -57,18 +60,33 @@ async def _remove_past(
 async def _rows_of(
     table: Table, partition: str, order: Order
 ) -> tuple[list[Operation], list[Operation]]:
-    """Return the deletion of what is past (journal and causes), and of the rest, state first."""
+    """Return the deletion of what is past (journal, causes, unused content; last the content in
+    use), and of the rest, state first.
+    """
     order_id = order.order_id
     state = keys.state(order_id)
     low, high = keys.aggregate(order_id)
     pages = table.pages(partition, keys.whole(order_id), select=["RowKey"])
     found = [str(row["RowKey"]) async for page in pages for row in page]
+    used = _used(order)
     past = [key for key in found if not low <= key < high]
+    past.sort(key=lambda key: (key in used, key))
     rest = [key for key in found if low <= key < high and key != state]
     listed = rows.settled_row(order)
     if listed is not None:
         rest.append(str(listed["RowKey"]))
     return [_delete(key) for key in past], [_delete(key) for key in (state, *rest)]
+
+
+def _used(order: Order) -> set[str]:
+    """Return the keys of the content that an order refers to."""
+    contents = [order.details.payload, *(step.result for step in order.steps)]
+    return {
+        keys.blob(order.order_id, ref.sha256, number)
+        for ref in contents
+        if isinstance(ref, BlobRef)
+        for number in range(ref.chunks)
+    }
 
 
 async def _transact(

@@ -7,6 +7,9 @@ Times are fixed-width ISO strings in UTC; a missing column means None. Table Sto
 A result above ``INLINE_UNITS_MAX`` has a row of its own, written only when it changes: the
 start of an undo rewrites up to 30 step rows at once, and their results would not fit into the
 4 MiB of one transaction (the SDK writes up to 6 bytes for one unit: 30 x 16,000 x 6 do).
+
+Content kept apart (a ``BlobRef``) stands in rows outside of the aggregate, in binary columns;
+the row that refers to it has its hash, its bytes and its chunks.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 
 from sas.adapters import keys
 from sas.bounds import utf16_units
+from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.model import (
     Details,
@@ -89,7 +93,7 @@ def details_row(order: Order) -> Entity:
         "CorrelationID": None if details.correlation_id is None else clean(details.correlation_id),
         "SubmittedAt": key_time(details.submitted_at),
         "TraceParent": details.traceparent,
-        **chunked("Payload", details.payload),
+        **_content("Payload", details.payload),
     }
 
 
@@ -117,7 +121,7 @@ def state_row(order: Order, commit_id: str) -> Entity:
 def step_row(order_id: str, step: StepRecord) -> Entity:
     """Return one step as an entity, with its result unless that is too large."""
     large = is_large(step.result)
-    inline = {} if step.result is None or large else chunked("Result", step.result)
+    inline = {} if step.result is None or large else _content("Result", step.result)
     return {
         "RowKey": keys.step(order_id, step.number),
         "OrderID": order_id,
@@ -144,9 +148,9 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
     }
 
 
-def is_large(result: str | None) -> bool:
+def is_large(result: Content | None) -> bool:
     """Return whether a result goes into a row of its own."""
-    return result is not None and utf16_units(result) > INLINE_UNITS_MAX
+    return isinstance(result, str) and utf16_units(result) > INLINE_UNITS_MAX
 
 
 def result_row(order_id: str, step: StepRecord) -> Entity:
@@ -154,7 +158,7 @@ def result_row(order_id: str, step: StepRecord) -> Entity:
     return {
         "RowKey": keys.result(order_id, step.number),
         "OrderID": order_id,
-        **chunked("Result", step.result or ""),
+        **_content("Result", step.result or ""),
     }
 
 
@@ -192,7 +196,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
         if large is None:
             raise CorruptOrderError(f"order {order_id}: the result row of step {number} is missing")
-        steps.append(_step_from(row, joined("Result", large)))
+        steps.append(_step_from(row, _content_of("Result", large)))
     return Order(
         _details_from(details),
         tuple(steps),
@@ -210,7 +214,7 @@ def _details_from(row: Row) -> Details:
         order_id=row["OrderID"],
         workflow=row["Workflow"],
         version=row["Version"],
-        payload=joined("Payload", row) or "",
+        payload=_content_of("Payload", row) or "",
         content_hash=row["ContentHash"],
         reply_queue=row["ReplyQueue"],
         correlation_id=row.get("CorrelationID"),
@@ -219,7 +223,7 @@ def _details_from(row: Row) -> Details:
     )
 
 
-def _step_from(row: Row, result: str | None) -> StepRecord:
+def _step_from(row: Row, result: Content | None) -> StepRecord:
     code = row.get("ErrorCode")
     return StepRecord(
         number=row["Number"],
@@ -241,6 +245,25 @@ def _step_from(row: Row, result: str | None) -> StepRecord:
         edited=row.get("Edited"),
         note=row.get("Note"),
     )
+
+
+def _content(column: str, content: Content) -> Entity:
+    """Return content as properties: its text, or what stands for it."""
+    if isinstance(content, str):
+        return chunked(column, content)
+    return {
+        f"{column}Sha256": content.sha256,
+        f"{column}Bytes": content.size,
+        f"{column}Chunks": content.chunks,
+    }
+
+
+def _content_of(column: str, row: Row) -> Content | None:
+    """Return the content that ``_content`` wrote; None where there is none."""
+    sha256 = row.get(f"{column}Sha256")
+    if sha256 is None:
+        return joined(column, row)
+    return BlobRef(sha256, row[f"{column}Bytes"], row[f"{column}Chunks"])
 
 
 def _time(moment: datetime | None) -> str | None:

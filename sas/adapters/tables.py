@@ -11,6 +11,7 @@ from typing import Any, Self
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
+from sas.adapters.blob_rows import blob_from, blob_rows
 from sas.adapters.commit import due_row, operations
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.journal_rows import entry_from
@@ -18,7 +19,8 @@ from sas.adapters.outcome import settle
 from sas.adapters.removal import remove
 from sas.adapters.rows import Row, order_from
 from sas.adapters.table import Meter, Patience, Table
-from sas.bounds import check_bounds
+from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
+from sas.domain.blobs import BlobRef, ref_of
 from sas.domain.changes import Change, Due, OutDue
 from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
@@ -159,6 +161,22 @@ class TableStore:
         partition = await self._partition(change.after.order_id)
         token = await settle(self.table, partition, change, wanted)
         return replace(change.after, token=token)
+
+    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+        """See ``StateStore.put_blob``. Each chunk is written whole, whether it is there or not."""
+        check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
+        partition = await self._partition(order_id)
+        ref = ref_of(data)
+        for row in blob_rows(order_id, ref, data):
+            await self.table.put(partition, row)
+        return ref
+
+    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+        """See ``StateStore.get_blob``. One range query."""
+        partition = await self._partition(order_id)
+        pages = self.table.pages(partition, keys.blob_chunks(order_id, ref.sha256))
+        found = {row["RowKey"]: row async for page in pages for row in page}
+        return blob_from(order_id, ref, found)
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """See ``StateStore.recorded``."""

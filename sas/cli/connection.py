@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sas.cli.errors import UsageError
-from sas.config import CONNECTION, Endpoint, read_queues
+from sas.config import CONNECTION, Endpoint, read_order_bytes_max, read_queues
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
@@ -21,6 +21,7 @@ class Connection:
     namespace: str | None
     reply_queue: str
     queues: Queues
+    order_bytes_max: int
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def read(arguments: argparse.Namespace, env: Mapping[str, str]) -> Connection:
     except ForbiddenReplyQueueError as wrong:
         raise UsageError(str(wrong)) from None
     text, namespace = _address(arguments.connection, env)
-    return Connection(text, namespace, reply_queue, queues)
+    return Connection(text, namespace, reply_queue, queues, read_order_bytes_max(env))
 
 
 def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
+from sas.actors import contents
 from sas.cli import finding, output, page, storage
 from sas.cli.errors import UsageError
 from sas.codec.record import record_of, to_line
@@ -54,7 +55,8 @@ async def _export(where: storage.Storage, name: str, until: datetime) -> int:
         with _written(name) as file:
             async for order in _finished(store, until):
                 journal = await store.journal(order.order_id)
-                file.write(to_line(record_of(order, journal, content=True)) + "\n")
+                read = await contents.whole(store, order)
+                file.write(to_line(record_of(read, journal, content=True)) + "\n")
                 count += 1
     output.complain(f"exported {page.orders(count)}")
     return 0

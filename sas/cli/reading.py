@@ -16,10 +16,10 @@ from typing import BinaryIO
 import msgspec
 
 from sas.client.orders import NewOrder
-from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage
+from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, convert, parse
 
-ITEM_BYTES_MAX = 4 * ORDER_BYTES_MAX
+ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
 """One item's text with all its indentation; what is sent of it is bounded by the client."""
 
 _CHUNK = 64 * 1024

@@ -7,6 +7,7 @@ import asyncio
 import os
 from datetime import UTC, datetime
 
+from sas.actors import contents
 from sas.cli import output, page, storage
 from sas.cli.errors import NotThereError, UsageError
 from sas.codec.record import record_of, to_line
@@ -68,6 +69,8 @@ async def _show(where: storage.Storage, arguments: argparse.Namespace) -> int:
     async with storage.opened(where) as store:
         order = await load(store, arguments.order_id)
         journal = await store.journal(order.order_id)
+        if arguments.content:
+            order = await contents.whole(store, order)
     if arguments.json:
         output.say(to_line(record_of(order, journal, content=arguments.content)))
     else:

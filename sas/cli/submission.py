@@ -155,7 +155,10 @@ async def _client(where: Connection) -> AsyncIterator[OrdersClient]:
     if where.namespace is None:
         try:
             client = OrdersClient(
-                where.connection_string, reply_queue=where.reply_queue, queues=where.queues
+                where.connection_string,
+                reply_queue=where.reply_queue,
+                queues=where.queues,
+                order_bytes_max=where.order_bytes_max,
             )
         except ValueError as wrong:
             raise UsageError(
@@ -175,6 +178,7 @@ async def _client(where: Connection) -> AsyncIterator[OrdersClient]:
             fully_qualified_namespace=where.namespace,
             credential=credential,
             queues=where.queues,
+            order_bytes_max=where.order_bytes_max,
         ) as client,
     ):
         yield client

@@ -49,6 +49,7 @@ class OrdersClient:
         credential: AsyncTokenCredential | None = None,
         queues: Queues | None = None,
         patience_s: float = 30.0,
+        order_bytes_max: int = ORDER_BYTES_MAX,
         **options: Any,
     ) -> None:
         """Prepare a client; nothing is opened before the first use.
@@ -60,6 +61,7 @@ class OrdersClient:
             credential: an azure-identity credential.
             queues: the queues' names, where they are not the default ones.
             patience_s: longest that one send or one read may take, in seconds.
+            order_bytes_max: largest order message that the system takes (SAS_ORDER_BYTES_MAX).
             options: for the SDK's client, ``transport_type`` or ``retry_total`` for instance.
 
         Raises:
@@ -77,6 +79,7 @@ class OrdersClient:
                 "give a connection_string, or fully_qualified_namespace and credential"
             )
         self._patience_s = patience_s
+        self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
         self._lock = asyncio.Lock()
 
@@ -246,7 +249,7 @@ class OrdersClient:
                     workflow_version=new.workflow_version,
                 )
             )
-            parse_order(body, receipt.submission_id, ORDER_BYTES_MAX)
+            parse_order(body, receipt.submission_id, self._order_bytes_max)
         except (TypeError, ValueError, RecursionError) as wrong:
             raise InvalidOrderError(index, f"order {str(new.order_id)[:120]!r}: {wrong}") from None
         with tracing.span(

@@ -8,14 +8,18 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sas.bounds import EDITED_UNITS_MAX, utf16_units
+from sas.bounds import (
+    EDITED_UNITS_MAX,
+    PAYLOAD_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    RESULT_INLINE_BYTES_MAX,
+    utf16_units,
+)
 from sas.codec.strict import DEPTH_MAX, MalformedError, check_depth, convert, parse
+from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.model import Direction, Fault
-
-RESULT_BYTES_MAX = 48 * 1024
-"""A step's result, as JSON. Larger things belong elsewhere, with a reference here."""
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
@@ -46,6 +50,14 @@ class Envelope(
     order_id: str
 
 
+class Kept(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What stands for content kept apart from its order: see ``StateStore.get_blob``."""
+
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Annotated[int, msgspec.Meta(ge=0, le=PAYLOAD_BYTES_MAX)]
+    chunks: Annotated[int, msgspec.Meta(ge=1, le=99)]
+
+
 class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
     """To the scheduler: look at this order."""
 
@@ -69,9 +81,11 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
-    ``order`` absent means that it did not fit: read it from the state store (a claim check), and
-    the results of the steps that ``results`` names. ``time_allowed`` is the step's, in seconds;
-    ``checks`` counts how often the agent has put it back to look at the remote work again.
+    What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
+    ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
+    fit: read the order from the state store, and the results of the steps that ``results`` names.
+    ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it back
+    to look at the remote work again.
     """
 
     workflow: str
@@ -83,8 +97,11 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     idempotency_key: str
     generation: int = 0
     order: Part = UNSET
+    order_ref: Kept | None = None
     results: dict[str, msgspec.Raw] = {}
+    result_refs: dict[str, Kept] = {}
     own_result: Part = UNSET
+    own_result_ref: Kept | None = None
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -97,13 +114,14 @@ class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaults=True):
-    """From an agent to the scheduler, the channel back."""
+    """From an agent to the scheduler, the channel back. ``result_ref``: of a large result."""
 
     step: int
     direction: Literal["do", "undo"]
     epoch: int
     outcome: Literal["done", "refused"]
     result: Part = UNSET
+    result_ref: Kept | None = None
     error: FaultBody | None = None
 
 
@@ -147,11 +165,8 @@ def encode(message: Internal) -> bytes:
 
 def to_reply(message: ReplyMessage) -> Reply:
     """Return an agent's reply as the domain knows it."""
-    result = text_of(message.result)
-    if result is not None and len(result.encode()) > RESULT_BYTES_MAX:
-        raise MalformedError(
-            "result-too-large", f"a step's result is at most {RESULT_BYTES_MAX:,} bytes of JSON"
-        )
+    result = content_of(message.result, message.result_ref)
+    _check_result(result)
     fault = Fault(message.error.code, message.error.message) if message.error else None
     return Reply(
         message.order_id,
@@ -173,7 +188,8 @@ def from_reply(reply: Reply) -> ReplyMessage:
         direction=reply.direction.value,
         epoch=reply.epoch,
         outcome=reply.outcome.value,
-        result=raw(reply.result),
+        result=inline(reply.result),
+        result_ref=to_kept(reply.result),
         error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
     )
 
@@ -225,6 +241,39 @@ def to_command(message: CommandMessage) -> Command:
 def raw(text: str | None) -> Part:
     """Return JSON text to be put into a message as it is; UNSET for none."""
     return msgspec.Raw(text.encode()) if text is not None else UNSET
+
+
+def inline(content: Content | None) -> Part:
+    """Return content that travels itself; UNSET for none and for what a reference stands for."""
+    return raw(content) if isinstance(content, str) else UNSET
+
+
+def to_kept(content: Content | None) -> Kept | None:
+    """Return the reference that travels in the place of content; None where that does itself."""
+    if not isinstance(content, BlobRef):
+        return None
+    return Kept(content.sha256, content.size, content.chunks)
+
+
+def from_kept(kept: Kept) -> BlobRef:
+    """Return a reference as the domain knows it."""
+    return BlobRef(kept.sha256, kept.size, kept.chunks)
+
+
+def content_of(part: Part, kept: Kept | None) -> Content | None:
+    """Return what a member and the reference beside it hold; None where both are absent."""
+    return text_of(part) if kept is None else from_kept(kept)
+
+
+def _check_result(result: Content | None) -> None:
+    if isinstance(result, BlobRef):
+        size, most = result.size, RESULT_BYTES_MAX
+    else:
+        size, most = len((result or "").encode()), RESULT_INLINE_BYTES_MAX
+    if size > most:
+        raise MalformedError(
+            "result-too-large", f"a step's result is at most {most:,} bytes of JSON here"
+        )
 
 
 def text_of(part: Part) -> str | None:

@@ -14,10 +14,16 @@ from typing import Annotated, Any
 
 import msgspec
 
+from sas.bounds import PAYLOAD_BYTES_MAX
 from sas.codec.strict import MalformedError, canonical, check_depth, convert, parse
 from sas.domain.ids import InvalidIdError, check_order_id
 
 ORDER_BYTES_MAX = 256 * 1024
+"""Largest order message, in bytes, unless SAS_ORDER_BYTES_MAX says otherwise: what a Standard
+Service Bus carries.
+"""
+ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
+"""What SAS_ORDER_BYTES_MAX may say at most."""
 ID_LENGTH_MAX = 128
 # CloudEvents and AMQP carry these ids as attributes, which hold no control characters.
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
@@ -116,7 +122,7 @@ def salvage(body: bytes) -> Salvage:
 
     Laxer than ``parse``: a sender whose order holds a NaN or one member twice is told so.
     """
-    text = body[: 4 * ORDER_BYTES_MAX].decode("utf-8", "replace")
+    text = body[: 2 * ORDER_BYTES_LIMIT].decode("utf-8", "replace")
     try:
         check_depth(text, _SALVAGE_DEPTH_MAX)
         value = json.loads(text, parse_int=len, parse_float=len)  # any cheap value does

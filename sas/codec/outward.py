@@ -31,8 +31,9 @@ class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     """The data of a notification. ``state`` is the order's ProcessState at the time.
 
     ``results`` (by step name) comes with *completed*; left out, with ``results_omitted`` set,
-    where all together are over 64 KB. ``awaits`` comes with *failed*: ``undo`` where the order
-    is being undone by itself (*undone* follows), ``operator`` where somebody must decide.
+    where all together are over 64 KB; so is the ``result`` of *step-completed*. ``awaits`` comes
+    with *failed*: ``undo`` where the order is being undone by itself (*undone* follows),
+    ``operator`` where somebody must decide.
     """
 
     order_id: str

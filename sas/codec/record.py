@@ -13,13 +13,16 @@ from typing import Any
 
 import msgspec
 
+from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import key_time
 from sas.domain.messages import JournalEntry, Outgoing
 from sas.domain.model import Order, StepRecord
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
-    """Return everything about an order; ``content`` says whether with what was ordered."""
+    """Return everything about an order; ``content`` says whether with what was ordered: then its
+    content must be in place (``sas.actors.contents.whole``).
+    """
     details = order.details
     said = {
         "OrderID": order.order_id,
@@ -83,12 +86,16 @@ def _sent(message: Outgoing) -> dict[str, Any]:
     return {"kind": type(message).__name__.lower(), **said}
 
 
-def _json(text: str | None) -> Any:
-    """Return what JSON text says; the text itself where it is none (a rejected order's)."""
+def _json(content: Content | None) -> Any:
+    """Return what JSON text says; the text itself where it is none (a rejected order's), and what
+    stood for it where it was kept apart and is lost.
+    """
+    if isinstance(content, BlobRef):
+        return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}
     try:
-        return None if text is None else json.loads(text)
+        return None if content is None else json.loads(content)
     except ValueError:
-        return text
+        return content
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import ClassVar
 
+from sas.domain.blobs import Content
 from sas.domain.model import Direction, Fault
 
 
@@ -93,14 +94,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An agent's answer to one Request. ``result`` is JSON text, for DONE only."""
+    """An agent's answer to one Request. ``result`` is for DONE only."""
 
     order_id: str
     step: int
     direction: Direction
     epoch: int
     outcome: Outcome
-    result: str | None = None
+    result: Content | None = None
     fault: Fault | None = None
 
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
+from sas.domain.blobs import Content
+
 
 class StepState(Enum):
     """ProcessState of a step, with the pattern's own names."""
@@ -93,9 +95,10 @@ class StepRecord:
     Pending step from being claimed until complete_by (the pattern's extended wait), and a
     Compensating one until no call of its do can still land. ``waits`` counts extended waits;
     ``called_until`` is the CompleteBy of its last do; ``undo`` is its line in the ledger of a
-    compensation. ``result`` and ``edited`` (an operator's input instead of the order's) are
-    JSON text. Direction UNDO while Processing: cancelled, to be undone once it is back.
-    ``note`` is what its agent last said of its progress; None once it is no longer out.
+    compensation. ``result`` is JSON text, or what stands for it where it is large; ``edited``
+    (an operator's input instead of the order's) is JSON text. Direction UNDO while Processing:
+    cancelled, to be undone once it is back. ``note`` is what its agent last said of its
+    progress; None once it is no longer out.
     """
 
     number: int
@@ -109,7 +112,7 @@ class StepRecord:
     epoch: int = 0
     generation: int = 0
     hold: bool = False
-    result: str | None = None
+    result: Content | None = None
     error: Fault | None = None
     waits: int = 0
     called_until: datetime | None = None
@@ -125,7 +128,8 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What was ordered and by whom. Written once, never changed. ``payload`` is JSON text.
+    """What was ordered and by whom. Written once, never changed. ``payload`` is JSON text,
+    or what stands for it where it is large.
 
     ``traceparent`` (W3C) names the trace it was submitted in, so that what happens to the order
     by time alone goes on in that trace; None where it came without one, or before there was any.
@@ -134,7 +138,7 @@ class Details:
     order_id: str
     workflow: str
     version: int
-    payload: str
+    payload: Content
     content_hash: str
     reply_queue: str
     correlation_id: str | None

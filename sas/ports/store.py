@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from sas.domain.blobs import BlobRef
 from sas.domain.changes import Change, Due, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
@@ -25,6 +26,12 @@ class StoreUnavailableError(Exception):
 class StoreMismatchError(Exception):
     """The table was written with other settings than this start has: its number of shards, or
     the definition of a workflow under the same version.
+    """
+
+
+class LostContentError(Exception):
+    """Content kept apart from its order is missing, or is not what was written: somebody changed
+    rows by hand. Restore the order's ``d|blob`` rows.
     """
 
 
@@ -71,6 +78,25 @@ class StateStore(Protocol):
             ConflictError: the order changed since it was loaded (or exists already, for a
                 first change), or another row remembers this cause. Nothing was written.
             TooLargeError: past the bounds of sas.bounds, before any I/O.
+        """
+        ...
+
+    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+        """Keep content apart from its order; return what stands for it.
+
+        Written before the change that refers to it; the order need not exist yet. Repeating is
+        harmless. What no order ever refers to goes when the order is purged.
+
+        Raises:
+            TooLargeError: past the bounds of sas.bounds, before any I/O.
+        """
+        ...
+
+    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+        """Return the content that a reference of this order stands for.
+
+        Raises:
+            LostContentError: it is missing, or not what was written.
         """
         ...
 

@@ -9,12 +9,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from sas.bounds import check_bounds
+from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
+from sas.domain.blobs import BlobRef, ref_of, stands_for
 from sas.domain.changes import Change, DeadlineDue, Due, OutDue, check_finished
 from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order, OrderState
-from sas.ports import Cell, ConflictError, StoreUnavailableError, Summary
+from sas.ports import (
+    Cell,
+    ConflictError,
+    LostContentError,
+    StoreUnavailableError,
+    Summary,
+)
 
 OVERTAKEN = "overtaken"
 """The token of an order that was written and changed by a rival since: it matches nothing."""
@@ -25,7 +32,7 @@ class StoreFault(Enum):
 
     UNAVAILABLE = "nothing was read or written: StoreUnavailableError"
     CONFLICT = "a commit wrote nothing: ConflictError"
-    LOST_ANSWER = "a commit was written, the actor learns StoreUnavailableError"
+    LOST_ANSWER = "a commit (or content) was written, the actor learns StoreUnavailableError"
 
 
 @dataclass(slots=True)
@@ -47,6 +54,7 @@ class MemoryStore:
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
+        self.blobs: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[], Awaitable[None]] = _let_others_run
         self.requests = 0
@@ -83,6 +91,24 @@ class MemoryStore:
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
+
+    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+        """See ``StateStore.put_blob``."""
+        check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
+        fault = await self._begin("put_blob", order_id)
+        ref = ref_of(data)
+        self.blobs.setdefault(order_id, {})[ref.sha256] = data
+        if fault is StoreFault.LOST_ANSWER:
+            raise StoreUnavailableError(f"order {order_id}: kept, but the answer was lost")
+        return ref
+
+    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+        """See ``StateStore.get_blob``."""
+        await self._begin("get_blob", order_id)
+        data = self.blobs.get(order_id, {}).get(ref.sha256)
+        if data is None or not stands_for(ref, data):
+            raise LostContentError(f"order {order_id}: content {ref.sha256} cannot be read")
+        return data
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """See ``StateStore.recorded``."""
@@ -143,6 +169,7 @@ class MemoryStore:
         if stored is None or stored.order.token != order.token:
             return False
         del self.orders[order.order_id]
+        self.blobs.pop(order.order_id, None)
         return True
 
     async def read_cell(self, name: str) -> Cell | None:

@@ -321,7 +321,7 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
 
 def skipped(step: StepRecord) -> bool:
     """Return whether a result is an operator's word and not the remote service's."""
-    return "done_by" not in (step.result or "")
+    return "done_by" not in str(step.result or "")
 
 
 def notices_of(journal: Sequence[JournalEntry]) -> Counter[str]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
+from sas.bounds import RESULT_BYTES_MAX
 from sas.codec import internal
-from sas.codec.internal import INLINE_BYTES_MAX, RESULT_BYTES_MAX, ReplyMessage
+from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage
 from sas.domain.messages import Outcome
 from sas.ports import (
     BusUnavailableError,
@@ -418,7 +419,7 @@ async def test_a_result_in_halves_of_characters_is_kept_in_whole_ones() -> None:
     await made.hand(message)
     await made.step(QUEUES.replies)
     assert made.rejected() == []
-    assert json.loads(made.order().steps[0].result or "") == {"name": "x?", "face": "\U0001f600"}
+    assert json.loads(str(made.order().steps[0].result)) == {"name": "x?", "face": "\U0001f600"}
 
 
 async def test_an_undo_is_confirmed_however_much_its_service_answers() -> None:

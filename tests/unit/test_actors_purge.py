@@ -195,7 +195,7 @@ async def test_what_is_removed_was_exported_whole_before() -> None:
     (line,) = kept.lines
     record = json.loads(line)
     assert record["OrderID"] == "old"
-    assert record["Payload"] == json.loads(order.details.payload)
+    assert record["Payload"] == json.loads(str(order.details.payload))
     assert [entry["What"] for entry in record["Journal"]] == [
         "submitted",
         "claimed",

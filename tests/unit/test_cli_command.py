@@ -136,7 +136,9 @@ def test_the_connection_comes_from_the_argument_then_the_environment(
     def found(connection: str | None, **env: str) -> Connection:
         return read(Namespace(connection=connection, reply_queue="responses-a"), env)
 
-    assert found("a=1", ServiceBus="b=2") == Connection("a=1", None, "responses-a", Queues())
+    whole = Connection("a=1", None, "responses-a", Queues(), 262_144)
+    assert found("a=1", ServiceBus="b=2") == whole
+    assert found("a=1", ServiceBus="b=2", SAS_ORDER_BYTES_MAX="4096").order_bytes_max == 4096
     assert found(None, ServiceBus="b=2").connection_string == "b=2"
     assert found(None, AzureWebJobsServiceBus="c=3").connection_string == "c=3"
     by_identity = found(None, ServiceBus__fullyQualifiedNamespace="n.servicebus.windows.net")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sas.bounds import RESULT_INLINE_BYTES_MAX
 from sas.codec.internal import (
-    RESULT_BYTES_MAX,
     CommandMessage,
     Envelope,
     FaultBody,
@@ -193,7 +193,7 @@ def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
     fits = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result='"' + "x" * 1000 + '"')
     assert to_reply(from_reply(fits)) == fits
     for character in ("x", "ü"):
-        long = '"' + character * (RESULT_BYTES_MAX // len(character.encode())) + '"'
+        long = '"' + character * (RESULT_INLINE_BYTES_MAX // len(character.encode())) + '"'
         with pytest.raises(MalformedError) as caught:
             to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long)))
         assert caught.value.reason == "result-too-large"

@@ -100,7 +100,7 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
         ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
-        ({"SAS_ORDER_BYTES_MAX": "480001"}, "SAS_ORDER_BYTES_MAX"),
+        ({"SAS_ORDER_BYTES_MAX": "4194305"}, "SAS_ORDER_BYTES_MAX"),
         ({"SAS_SUPERVISOR_LEASE_SECONDS": "0"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
         ({"SAS_SUPERVISOR_LEASE_SECONDS": "soon"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
         ({"SAS_AGENT_FIRST_DELAY_SECONDS": "nan"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),

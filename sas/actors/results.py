@@ -1,0 +1,59 @@
+"""What an agent returned, as it is kept: JSON in whole characters, within bounds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sas.actors.contents import kept
+from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
+from sas.domain.blobs import Content
+from sas.domain.model import Fault
+from sas.ports import StateStore
+
+RESULT_DEPTH_MAX = DEPTH_MAX - 2
+"""A result travels on inside ``results`` of the next request, two levels down."""
+
+
+async def result_of(value: Any, agent: str, order_id: str, store: StateStore) -> Content | Fault:
+    """Return a result as it is recorded, kept apart where it is large; a fault where none takes it.
+
+    Raises:
+        StoreUnavailableError: it is large and could not be written.
+    """
+    text = _whole_json(value)
+    if len(text.encode()) > RESULT_BYTES_MAX:
+        return Fault(
+            "result-too-large",
+            f"agent {agent} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
+            "are kept: return a reference instead",
+        )
+    if not _fits_deep(text):
+        return Fault(
+            "result-too-deep",
+            f"agent {agent} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
+            "levels, and no queue would carry it: flatten it",
+        )
+    return await kept(store, order_id, text, RESULT_INLINE_BYTES_MAX)
+
+
+def whole(text: str) -> str:
+    """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _fits_deep(text: str) -> bool:
+    try:
+        check_depth(text, RESULT_DEPTH_MAX)
+    except MalformedError:
+        return False
+    return True
+
+
+def _whole_json(result: Any) -> str:
+    """Return a result as JSON in whole characters; half of one would make its reply malformed."""
+    text = canonical(result)
+    if "\\ud" not in text:
+        return text
+    return canonical(json.loads(whole(json.dumps(result, ensure_ascii=False))))
