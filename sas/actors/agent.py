@@ -109,7 +109,7 @@ class AgentActor:
         if left(request, self._context.clock) <= 0:
             return None
         try:
-            call = await call_of(request, self._context.store)
+            call = await call_of(request, self._context)
             result = await self._called(call, request)
         except RefusedError as refused:
             fault = Fault(whole(refused.code), whole(str(refused)))
@@ -154,16 +154,14 @@ class AgentActor:
     async def _put_back(
         self, request: RequestMessage, body: bytes, message_id: str, until: datetime
     ) -> None:
-        """Let a request come again when the breaker may be probed, within its CompleteBy.
+        """Let a request come again when it may be worked upon, within its CompleteBy.
 
         No attempt is burnt. Past CompleteBy it is the supervisor's. Its id follows from that of
         the message handled: the same for a redelivery, another one for what comes back too
         early (clocks are apart), or duplicate detection would swallow it.
         """
         if until >= request.complete_by:
-            log.info(
-                "breaker of %s: order %s waits for the supervisor", self._name, request.order_id
-            )
+            log.info("agent %s: order %s waits for the supervisor", self._name, request.order_id)
             return
         own_id = hashlib.sha256(f"{request.id}|{message_id}|{key_time(until)}".encode())
         again = Message(

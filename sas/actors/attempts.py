@@ -40,7 +40,7 @@ class SilentError(Exception):
 
 
 class OpenError(Exception):
-    """The breaker is open: the request must wait."""
+    """The request must wait: the breaker is open, or what it refers to cannot be read."""
 
     def __init__(self, until: datetime) -> None:
         super().__init__(until)

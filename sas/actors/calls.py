@@ -2,40 +2,83 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
+from sas.actors.attempts import OpenError
+from sas.actors.compose import alert
 from sas.actors.contents import redeemed
+from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
+from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.blobs import Content
-from sas.ports import Call, RefusedError, StateStore
+from sas.domain.ids import cause_hash, key_time
+from sas.domain.messages import AlertKind
+from sas.domain.model import Order
+from sas.ports import Call, RefusedError, StateStore, UnreadableError
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
+READ_AGAIN_AFTER = timedelta(seconds=12)
+"""When what cannot be read is tried again."""
 
 
-async def call_of(request: RequestMessage, store: StateStore) -> Call:
+async def call_of(request: RequestMessage, context: Context) -> Call:
     """Return the call that a request asks for; what it refers to is read from the store.
 
     Raises:
         RefusedError: its order is no longer stored.
-        StoreUnavailableError: let the message come again.
-        LostContentError: what it refers to is gone.
+        OpenError: what it refers to cannot be read; the operator was told, the request must wait.
+        StoreUnavailableError, BusUnavailableError: let the message come again.
     """
+    try:
+        return await _read(request, context.store)
+    except UnreadableError as wrong:
+        await _known(request, context.store)
+        await _tell(request, context, wrong)
+        raise OpenError(context.clock.now() + READ_AGAIN_AFTER) from wrong
+
+
+async def _read(request: RequestMessage, store: StateStore) -> Call:
     if request.order is msgspec.UNSET and request.order_ref is None:
         return await _claimed(request, store)
     order = internal.content_of(request.order, request.order_ref)
-    results: dict[str, Content] = {name: text(raw) for name, raw in request.results.items()}
+    results: dict[str, Content] = {name: _text(raw) for name, raw in request.results.items()}
     results |= {name: internal.from_kept(kept) for name, kept in request.result_refs.items()}
     own = internal.content_of(request.own_result, request.own_result_ref)
     return await _call(request, store, order, results, own)
 
 
-async def _claimed(request: RequestMessage, store: StateStore) -> Call:
-    """Redeem a claim check: all together was too large to travel, so read the order."""
+async def _known(request: RequestMessage, store: StateStore) -> Order:
     order = await store.load(request.order_id)
     if order is None:
         raise RefusedError("unknown-order", f"order {request.order_id} is no longer stored")
+    return order
+
+
+async def _tell(request: RequestMessage, context: Context, wrong: UnreadableError) -> None:
+    """Alert the operator, once for each dispatch of a step."""
+    log.warning("order %s step %s waits: %s", request.order_id, request.step_name, wrong)
+    told = AlertMessage(
+        kind=AlertKind.UNREADABLE.value,
+        at=key_time(context.clock.now()),
+        text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is tried "
+        "again until its CompleteBy; then the supervisor takes it up.",
+        id=f"unreadable/{cause_hash(request.id)}",
+        order_id=request.order_id,
+        step=request.step_name,
+        workflow=request.workflow,
+    )
+    await context.bus.send([alert(told, context.to)])
+
+
+async def _claimed(request: RequestMessage, store: StateStore) -> Call:
+    """Redeem a claim check: all together was too large to travel, so read the order."""
+    order = await _known(request, store)
     results = {step.name: step.result for step in order.steps if step.result is not None}
     edited = order.steps[request.step].edited if request.step < len(order.steps) else None
     named = {name: result for name, result in results.items() if name in request.results}
@@ -66,6 +109,6 @@ async def _call(
     )
 
 
-def text(raw: msgspec.Raw) -> str:
+def _text(raw: msgspec.Raw) -> str:
     """Return the text of a raw part of a message."""
     return bytes(raw).decode()

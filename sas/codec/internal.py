@@ -84,8 +84,8 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
     ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
     fit: read the order from the state store, and the results of the steps that ``results`` names.
-    ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it back
-    to look at the remote work again.
+    ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it
+    back to look at the remote work again.
     """
 
     workflow: str

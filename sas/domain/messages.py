@@ -42,6 +42,7 @@ class AlertKind(Enum):
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
     BREAKER_CLOSED = "breaker-closed"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from sas.ports.store import (
     StoreMismatchError,
     StoreUnavailableError,
     Summary,
+    UnreadableError,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "Summary",
     "TransientError",
     "UndeliverableError",
+    "UnreadableError",
 ]

@@ -29,7 +29,13 @@ class StoreMismatchError(Exception):
     """
 
 
-class LostContentError(Exception):
+class UnreadableError(Exception):
+    """What an order holds cannot be read for now; the text says what to mend. Nothing is lost by
+    waiting.
+    """
+
+
+class LostContentError(UnreadableError):
     """Content kept apart from its order is missing, or is not what was written: somebody changed
     rows by hand. Restore the order's ``d|blob`` rows.
     """

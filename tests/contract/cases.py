@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sas.domain import transitions
+from sas.domain.blobs import Content
 from sas.domain.changes import Change, fence, first_change, next_change, rejection, revival
 from sas.domain.messages import Outcome, Reply
 from sas.domain.model import Details, Direction, Fault, Order, StepState, UndoRecord
@@ -81,7 +82,7 @@ def answered(
     step: int,
     rules: Rules = ROW,
     *,
-    result: str | None = '{"ok":true}',
+    result: Content | None = '{"ok":true}',
     at: datetime = NOW,
 ) -> Change:
     epoch = order.steps[step].epoch
@@ -125,7 +126,7 @@ def edited(order: Order, text: str) -> Change:
     return upon(order, Decision("edited", steps, ()))
 
 
-def with_result(order: Order, number: int, result: str | None) -> Change:
+def with_result(order: Order, number: int, result: Content | None) -> Change:
     steps = list(order.steps)
     steps[number] = replace(steps[number], result=result)
     return upon(order, Decision("a result replaced", tuple(steps), ()))

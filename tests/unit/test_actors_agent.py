@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
 from sas.codec import internal
-from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage
+from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage, RequestMessage
 from sas.domain.messages import Outcome
+from sas.domain.workflow import Step, Workflow
 from sas.ports import (
     BusUnavailableError,
     Call,
@@ -328,9 +331,30 @@ async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_on
     assert made.agents["payment"].calls[0][1].results == results
 
 
+def light(message: Message) -> Message:
+    """Return a request as it is where all together was too large to travel."""
+    request = internal.decode(message.body, RequestMessage)
+    body = internal.encode(msgspec.structs.replace(request, order=msgspec.UNSET, order_ref=None))
+    return replace(message, body=body)
+
+
+async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order() -> None:
+    large = {"text": "x" * 60_000}
+    steps = [Step(f"s{n}", "stock", ALLOWED, after=()) for n in range(3)]
+    last = Step("last", "payment", ALLOWED, after=("s0", "s1", "s2"))
+    made = kit(Workflow("wide", 1, (*steps, last)))
+    made.agents["stock"].then(*["y" * 40_000] * 3)
+    await made.submit(order(workflow="wide", order=large))
+    await made.drain()
+    ((_, call),) = made.agents["payment"].calls
+    assert call.order == large
+    assert call.results == {f"s{n}": "y" * 40_000 for n in range(3)}
+
+
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
     made, message = await requested(order={"text": "x" * 200_000})
     made.store.orders.clear()
+    made.store.blobs.clear()
     await made.hand(message)
     (reply,) = replies(made)
     assert reply.error is not None
@@ -339,12 +363,14 @@ async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
 
 
 async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
-    made, message = await requested(order={"text": "x" * 200_000})
-    made.store.fail_next("load", StoreFault.UNAVAILABLE)
-    with pytest.raises(StoreUnavailableError):
+    for text, missed in (("x" * 200_000, "get_blob"), ("x", "load")):
+        made, message = await requested(order={"text": text})
+        message = message if missed == "get_blob" else light(message)
+        made.store.fail_next(missed, StoreFault.UNAVAILABLE)
+        with pytest.raises(StoreUnavailableError):
+            await made.hand(message)
         await made.hand(message)
-    await made.hand(message)
-    assert len(replies(made)) == 1
+        assert len(replies(made)) == 1
 
 
 async def test_a_reply_that_the_bus_does_not_take_lets_the_request_come_again() -> None:
