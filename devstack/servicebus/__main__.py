@@ -17,7 +17,7 @@ from pathlib import Path
 
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import ConfigError, read_config
-from devstack.servicebus.storage import StorageError
+from devstack.servicebus.database import StorageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.faults import Fault
 from devstack.servicebus.limits import Limits
 from devstack.servicebus.recovery import recover_messages, recover_queues
-from devstack.servicebus.storage import SqliteJournal, open_database
+from devstack.servicebus.storage import SqliteJournal
 from devstack.servicebus.tokens import KEY_NAME, Gate
 from devstack.servicebus.wire.server import AmqpServer
 
@@ -97,7 +97,7 @@ class Broker:
             return
         try:
             self.journal.commit()
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             self.failure = f"the data could not be written ({error}); free the disk and restart"
             self.server.halt()
             self._failed.set()
@@ -120,7 +120,7 @@ class Broker:
     def open_data(self) -> None:
         """Create the configured queues and put back what the data directory holds."""
         if self._data is not None:
-            self.journal = SqliteJournal(open_database(self._data))
+            self.journal = SqliteJournal(self._data)
             self.namespace.journal = self.journal
         self._create_configured()
         if self.journal is not None:
@@ -134,7 +134,7 @@ class Broker:
             if self.failure is None:
                 self.journal.close()
             else:
-                self.journal.database.close()
+                self.journal.abandon()
             self.journal = None
             self.namespace.journal = NullJournal()
 

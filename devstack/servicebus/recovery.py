@@ -43,7 +43,6 @@ def recover_messages(journal: SqliteJournal, namespace: Namespace, now: float) -
             continue
         queues[store] = queue
         queue.last_sequence = reserved
-    database.execute("DELETE FROM lease WHERE id NOT IN (SELECT id FROM message)")
     leases = {row[0]: row[1:] for row in database.execute("SELECT * FROM lease")}
     held: list[tuple[QueueCore, Message, bytes]] = []
     count = 0

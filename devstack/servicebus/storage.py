@@ -1,14 +1,15 @@
-"""What survives ``kill -9``: everything acknowledged, in one SQLite file.
+"""What survives ``kill -9``: everything acknowledged, in a SQLite database and the log before it.
 
-The queues write down what changes as they go; nothing touches the disk until `commit`, which
-the server calls once for each turn of its loop, before any acknowledgement of that turn leaves.
-Write-ahead logging without a flush of the disk cache (``synchronous=NORMAL``): a killed process
-loses nothing; a power failure may lose the last moments but never tears a transaction.
+The queues write down what changes as they go; nothing touches the disk until `commit`, which the
+server calls before any acknowledgement leaves. A commit is one write to the log (log.py); once the
+log is long, `fold` brings the database up to date and empties it. Most messages are gone by then
+and never reach the database. A killed process loses nothing; a power failure may lose the last
+moments but never tears a commit, because the database is flushed before the log is emptied. Every
+row says how things are now, not what to add, so a fold that was cut short is done again unharmed.
 
 Rows are keyed ``store << 44 | sequence``, one store for each queue and sub-queue. What changes
 often (lock, delivery count, state) is a small row of its own, so that a delivery does not
-rewrite the body. That row outlives its message a little and is deleted with many others: a lease
-without a message means nothing, as no number is given twice.
+rewrite the body.
 """
 
 import json
@@ -21,96 +22,41 @@ from devstack.servicebus.core.durations import FOREVER_S
 from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session
+from devstack.servicebus.database import Kind, StorageError, fold, open_database
+from devstack.servicebus.log import Changes, CommitLog
 
-FILE_NAME = "broker.sqlite3"
-FORMAT = 3
+LOG_NAME = "broker.log"
 SHIFT = 44
 _RESERVE = 1000
-_PURGE_AT = 1000
-_PAGE_BYTES = 1024
-_CHECKPOINT_PAGES = 8000
 _FORGET_EVERY = 256
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS store(id INTEGER PRIMARY KEY, name TEXT UNIQUE, reserved INTEGER);
-CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, properties TEXT, created_at REAL);
-CREATE TABLE IF NOT EXISTS message(
-    id INTEGER PRIMARY KEY, header BLOB, annotations BLOB, annotation_count INTEGER, bare BLOB,
-    size INTEGER, enqueued_at REAL, enqueued_sequence INTEGER, scheduled_at REAL,
-    expires_at REAL, ttl_s REAL, source TEXT, delivery_annotations BLOB);
-CREATE TABLE IF NOT EXISTS lease(
-    id INTEGER PRIMARY KEY, delivery_count INTEGER, state INTEGER, token BLOB,
-    locked_until REAL);
-CREATE TABLE IF NOT EXISTS history(
-    id INTEGER PRIMARY KEY, message_id BLOB, at REAL);
-CREATE TABLE IF NOT EXISTS session(
-    store INTEGER, id TEXT, state BLOB, updated_at REAL, PRIMARY KEY(store, id)) WITHOUT ROWID;
-"""
-
-
-class StorageError(Exception):
-    """The data directory cannot be used; the message says why and what to do."""
-
-
-def open_database(directory: Path) -> sqlite3.Connection:
-    """Open (or create) the file in ``directory``. Raises StorageError with a sentence."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(
-            directory / FILE_NAME, isolation_level=None, check_same_thread=False, timeout=0.5
-        )
-    except (OSError, sqlite3.Error) as error:
-        raise StorageError(
-            f"{directory} cannot hold the broker's data ({error}); give --data a directory that "
-            "can be written"
-        ) from None
-    try:
-        _prepare(database, directory)
-    except sqlite3.Error as error:
-        database.close()
-        advice = (
-            "another broker is using it; stop that one or give another directory"
-            if "locked" in str(error)
-            else f"it is no data of this broker ({error}); give another directory"
-        )
-        raise StorageError(f"{directory} cannot be used: {advice}") from None
-    except StorageError:
-        database.close()
-        raise
-    return database
-
-
-def _prepare(database: sqlite3.Connection, directory: Path) -> None:
-    # Small pages: a commit writes every page that it touched, and most of ours touch two rows.
-    database.execute(f"PRAGMA page_size={_PAGE_BYTES}")
-    database.execute("PRAGMA secure_delete=OFF")
-    database.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-    database.execute("PRAGMA locking_mode=EXCLUSIVE")
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=NORMAL")
-    (found,) = database.execute("PRAGMA user_version").fetchone()
-    if found not in {0, FORMAT}:
-        raise StorageError(
-            f"{directory} was written by another version of the broker (format {found}, this one "
-            f"reads {FORMAT}); give --data another directory"
-        )
-    database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
+_FOLD_BYTES = 8 << 20
 
 
 class SqliteJournal:
     """Gathers what the queues change and writes it at once. See ports.Journal."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self.database = database
-        self.stores: dict[str, int] = dict(database.execute("SELECT name, id FROM store"))
-        self._reserved: dict[int, int] = dict(database.execute("SELECT id, reserved FROM store"))
+    def __init__(self, directory: Path) -> None:
+        """Open the files, or make them. Raises StorageError with a sentence."""
+        self.database = open_database(directory)
+        try:
+            self.log = CommitLog(directory / LOG_NAME)
+            self.fold()
+        except (OSError, sqlite3.Error) as error:
+            self.database.close()
+            raise StorageError(
+                f"the log in {directory} cannot be brought into its database ({error}); see that "
+                "both can be written and that the disk has room"
+            ) from None
+        self.stores: dict[str, int] = dict(self.database.execute("SELECT name, id FROM store"))
+        self._reserved: dict[int, int] = dict(
+            self.database.execute("SELECT id, reserved FROM store")
+        )
         self._id_of: dict[QueueCore, int] = {}
         self._reservations: dict[int, int] = {}
         self._definitions: dict[str, QueueCore] = {}
         self._messages: dict[int, Message] = {}
         self._leases: dict[int, Message] = {}
         self._gone: list[int] = []
-        self._orphans: list[tuple[int]] = []
         self._history: dict[int, tuple[bytes, float]] = {}
         self._forgotten: dict[int, int] = {}
         self._sessions: dict[tuple[int, str], Session] = {}
@@ -175,6 +121,7 @@ class SqliteJournal:
     def queue_deleted(self, queue: QueueCore) -> None:
         """A queue was deleted with all it held."""
         self.commit()
+        self.fold()
         prefix = queue.name.lower()
         doomed = [name for name in self.stores if name == prefix or name.startswith(prefix + "/$")]
         self.database.execute("BEGIN IMMEDIATE")
@@ -195,78 +142,70 @@ class SqliteJournal:
     # -- writing ----------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Make durable what was gathered. Raises sqlite3.Error, and then nothing was written."""
-        if not (
-            self._messages
-            or self._leases
-            or self._gone
-            or self._history
-            or self._sessions
-            or self._definitions
-            or self._reservations
-        ):
-            return
-        database = self.database
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            self._write_rare()
-            if self._messages:
-                database.executemany(_PUT, [_row(k, m) for k, m in self._messages.items()])
-            if self._leases:
-                database.executemany(_LEASE, [_lease_row(k, m) for k, m in self._leases.items()])
-            if self._gone:
-                keys = [(key,) for key in self._gone]
-                database.executemany("DELETE FROM message WHERE id = ?", keys)
-                self._orphans += keys
-            if len(self._orphans) >= _PURGE_AT:
-                database.executemany("DELETE FROM lease WHERE id = ?", self._orphans)
-        except BaseException:
-            database.execute("ROLLBACK")
-            raise
-        database.execute("COMMIT")
-        self._messages, self._leases, self._gone = {}, {}, []
-        if len(self._orphans) >= _PURGE_AT:
-            self._orphans = []
+        """Make durable what was gathered. Raises OSError, sqlite3.Error where the disk fails."""
+        changes = self._rare_changes()
+        if self._gone:
+            changes.append((Kind.GONE, self._gone))
+            self._gone = []
+        if self._messages:
+            changes.append((Kind.MESSAGE, [_row(k, m) for k, m in self._messages.items()]))
+            self._messages = {}
+        if self._leases:
+            changes.append((Kind.LEASE, [_lease_row(k, m) for k, m in self._leases.items()]))
+            self._leases = {}
+        if changes:
+            self.log.append(changes)
+            if self.log.size > _FOLD_BYTES:
+                self.fold()
 
-    def _write_rare(self) -> None:
-        database = self.database
+    def _rare_changes(self) -> Changes:
+        changes: Changes = []
         if self._definitions:
-            rows = [
+            rows: list[Any] = [
                 (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
                 for queue in self._definitions.values()
             ]
-            database.executemany("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", rows)
+            changes.append((Kind.QUEUE, rows))
             self._definitions = {}
         if self._reservations:
             names = {store: name for name, store in self.stores.items()}
-            stores = [(store, names[store], to) for store, to in self._reservations.items()]
-            database.executemany("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", stores)
+            rows = [(store, names[store], to) for store, to in self._reservations.items()]
+            changes.append((Kind.STORE, rows))
             self._reservations = {}
         if self._history:
-            known = [(key, raw, at) for key, (raw, at) in self._history.items()]
-            database.executemany("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", known)
+            rows = [(key, raw, at) for key, (raw, at) in self._history.items()]
+            changes.append((Kind.HISTORY, rows))
             self._history = {}
-        for store, oldest in self._forgotten.items():
-            first = store << SHIFT
-            database.execute(
-                "DELETE FROM history WHERE id >= ? AND id < ?", (first, first | oldest)
-            )
-        self._forgotten = {}
-        for (store, session_id), session in self._sessions.items():
-            database.execute(
-                "INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)",
-                (store, session_id, session.state, session.updated_at),
-            )
-        self._sessions = {}
+        if self._forgotten:
+            firsts = ((store << SHIFT, oldest) for store, oldest in self._forgotten.items())
+            changes.append((Kind.FORGOTTEN, [(first, first | oldest) for first, oldest in firsts]))
+            self._forgotten = {}
+        if self._sessions:
+            rows = [(*key, it.state, it.updated_at) for key, it in self._sessions.items()]
+            changes.append((Kind.SESSION, rows))
+            self._sessions = {}
+        return changes
+
+    def fold(self) -> None:
+        """Bring the database up to date with the log, and empty the log.
+
+        Raises sqlite3.Error, and then the log is still there.
+        """
+        fold(self.log, self.database)
+        self.log.clear()
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
-        self.commit()
+        """Write what is left and let go of the files."""
+        try:
+            self.commit()
+            self.fold()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files without writing."""
+        self.log.close()
         self.database.close()
-
-
-_PUT = "INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
-_LEASE = "INSERT OR REPLACE INTO lease VALUES(?,?,?,?,?)"
 
 
 def _row(key: int, message: Message) -> tuple[Any, ...]:

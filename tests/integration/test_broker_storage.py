@@ -1,5 +1,8 @@
 """What survives a stop: the broker's data, opened again by another broker."""
 
+import errno
+import os
+import shutil
 import sqlite3
 import time
 from pathlib import Path
@@ -7,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus import Broker, QueueProperties, storage
 from devstack.servicebus.core import browse, settlement
 from devstack.servicebus.core.message import Message, MessageState, parse_message
-from devstack.servicebus.storage import FILE_NAME, StorageError
+from devstack.servicebus.database import FILE_NAME, StorageError
 from tests.unit.test_broker_queue import (
     Receiver,
     application_properties,
@@ -50,7 +53,7 @@ class Owner:
         if cleanly:
             self.broker.close_data()
         else:
-            self.broker.journal.database.close()
+            self.broker.journal.abandon()
         self.broker = Broker(QUEUES, data=self.directory, clock=self.clock)
         self.broker.open_data()
         self.broker.namespace.tick(self.clock.now)
@@ -239,7 +242,7 @@ def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
     owner.broker.commit()
     owner.send("plain", b"lost")
     assert owner.broker.journal is not None
-    owner.broker.journal.database.close()
+    owner.broker.journal.abandon()
     owner.broker = Broker(QUEUES, data=owner.directory, clock=owner.clock)
     owner.broker.open_data()
     assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"committed"]
@@ -277,13 +280,150 @@ def test_data_of_another_format_is_told(tmp_path: Path) -> None:
         Broker(data=tmp_path).open_data()
 
 
+@pytest.mark.parametrize("taken", [0, 7], ids=["nothing", "a part"])
 async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(
-    tmp_path: Path,
+    tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = os.write
+
+    def full(file: int, record: bytes) -> int:
+        if not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(file, record[:taken])
+
     async with Broker(["plain"], data=tmp_path) as broker:
-        assert broker.journal is not None
-        broker.journal.database.execute("DROP TABLE message")
-        broker.namespace.queue("plain").enqueue([parse_message(raw(b"1"))], time.time())
+        put(broker, "plain", b"safe")
+        broker.commit()
+        monkeypatch.setattr(os, "write", full)
+        put(broker, "plain", b"lost")
         broker.commit()
         assert broker.failure is not None
         await broker.wait_failed()
+        monkeypatch.undo()
+    async with Broker(["plain"], data=tmp_path) as broker:
+        assert bodies(broker, "plain") == [b"safe"]
+
+
+async def test_a_database_that_fails_stops_the_broker_and_the_log_keeps_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_FOLD_BYTES", 10_000)
+    broker = Broker(["plain"], data=tmp_path)
+    broker.open_data()
+    assert broker.journal is not None
+    broker.journal.database.execute("PRAGMA max_page_count=1")
+    sent: list[bytes] = []
+    while broker.failure is None:
+        sent.append(b"%d" % len(sent))
+        put(broker, "plain", sent[-1])
+        broker.commit()
+    broker.close_data()
+    again = Broker(["plain"], data=tmp_path)
+    again.open_data()
+    assert bodies(again, "plain") == sent
+    again.close_data()
+
+
+def test_a_long_log_is_brought_into_the_database(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_FOLD_BYTES", 20_000)
+    journal = owner.broker.journal
+    assert journal is not None
+    sent: list[bytes] = []
+    longest = 0
+    for number in range(300):
+        sent += [b"%d kept" % number, b"%d gone" % number]
+        owner.send("plain", *sent[-2:])
+        owner.broker.commit()
+        longest = max(longest, journal.log.size)
+    assert 10_000 < longest < 22_000
+    for _, token in owner.receive("plain", 600)[1::2]:
+        settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
+        owner.broker.commit()
+    owner.clock.now += 61
+    owner.reopen()
+    found = [body_of(message) for message, _ in owner.receive("plain", 600)]
+    assert found == [body for body in sent if body.endswith(b"kept")]
+
+
+def test_messages_that_come_and_go_within_a_log_never_reach_the_database(owner: Owner) -> None:
+    journal = owner.broker.journal
+    assert journal is not None
+    queue = owner.broker.namespace.queue("plain")
+    owner.send("plain", b"1", b"2")
+    owner.broker.commit()
+    settlement.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+    owner.broker.commit()
+    before = journal.database.total_changes
+    journal.fold()
+    messages = journal.database.execute("SELECT id FROM message").fetchall()
+    assert len(messages) == 1
+    assert journal.database.total_changes - before < 8
+    assert journal.log.size == 0
+
+
+def test_a_kill_between_the_halves_of_a_fold_changes_nothing(
+    owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = owner.broker.namespace.queue("plain")
+    owner.send("plain", b"done", b"locked", b"waits")
+    owner.send("unique", b"1", message_id="same")
+    settlement.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+    ((_, token),) = owner.receive("plain")
+    owner.broker.commit()
+    image = tmp_path / "image"
+    assert owner.broker.journal is not None
+    # The database has committed, the log is not emptied yet: this is what a kill would leave.
+    monkeypatch.setattr(
+        owner.broker.journal.log, "clear", lambda: shutil.copytree(owner.directory, image)
+    )
+    owner.broker.journal.fold()
+    monkeypatch.undo()
+    assert (image / storage.LOG_NAME).stat().st_size > 0
+    owner.reopen(cleanly=True)
+    owner.broker.close_data()
+    owner.directory = image
+    owner.broker = Broker(QUEUES, data=image, clock=owner.clock)
+    owner.broker.open_data()
+    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"waits"]
+    settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
+    assert owner.send("unique", b"2", message_id="same") == [1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_torn_end_of_the_log_is_dropped_and_told(
+    owner: Owner, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner.send("plain", b"whole")
+    owner.broker.commit()
+    path = owner.directory / storage.LOG_NAME
+    whole = path.stat().st_size
+    owner.send("plain", b"torn")
+    owner.broker.commit()
+    assert owner.broker.journal is not None
+    owner.broker.journal.abandon()
+    raw_log = bytearray(path.read_bytes())
+    if damage == "cut":
+        del raw_log[-3:]
+    else:
+        raw_log[-3] ^= 1
+    path.write_bytes(raw_log)
+    owner.broker = Broker(QUEUES, data=owner.directory, clock=owner.clock)
+    owner.broker.open_data()
+    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"whole"]
+    assert f"the last {len(raw_log) - whole} bytes of the log are torn" in caplog.text
+
+
+def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / storage.LOG_NAME).mkdir()
+    with pytest.raises(StorageError, match="cannot be brought into its database"):
+        Broker(data=tmp_path).open_data()
+
+
+def put(broker: Broker, queue: str, body: bytes) -> None:
+    broker.namespace.queue(queue).enqueue([parse_message(raw(body))], time.time())
+
+
+def bodies(broker: Broker, queue: str) -> list[bytes]:
+    return [body_of(message) for message in broker.namespace.queue(queue).messages.values()]
