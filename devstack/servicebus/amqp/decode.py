@@ -11,6 +11,7 @@ frame's own size. Rules: AMQP 1.0, part 1 (types).
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from devstack.servicebus.amqp.errors import DecodeError
 
 MAX_DEPTH = 16
 _MAX_ZERO_WIDTH_ITEMS = 4096
+_KNOWN_BYTES = 64
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 
@@ -46,17 +48,17 @@ def skip(buffer: bytes, position: int, depth: int = 0) -> int:
     """Return the position behind the value at ``position`` without decoding it."""
     try:
         code = buffer[position]
-        if code == 0:
+        width = _WIDTHS[code >> 4]
+        if width > 0:
+            end = position + width
+        elif width == _SIZE_IN_ONE:
+            end = position + 2 + buffer[position + 1]
+        elif width == _SIZE_IN_FOUR:
+            end = position + 5 + int(_U32(buffer, position + 1)[0])
+        elif code == 0:
             if depth > MAX_DEPTH:
                 raise DecodeError(f"descriptors nest more than {MAX_DEPTH} deep")
             return skip(buffer, skip(buffer, position + 1, depth + 1), depth + 1)
-        kind = code >> 4
-        if 4 <= kind <= 9:
-            end = position + _FIXED_SIZES[kind]
-        elif kind in {0xA, 0xC, 0xE}:
-            end = position + 2 + buffer[position + 1]
-        elif kind in {0xB, 0xD, 0xF}:
-            end = position + 5 + int(_U32(buffer, position + 1)[0])
         else:
             raise DecodeError(f"0x{code:02x} is no AMQP constructor")
     except (IndexError, struct.error):
@@ -96,6 +98,34 @@ def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
         raise DecodeError(f"a value in the list at byte {position} is cut short") from None
     except UnicodeDecodeError:
         raise DecodeError(f"a text in the list at byte {position} is not UTF-8") from None
+
+
+def fields_with_known_end(buffer: bytes, position: int, fresh: int) -> tuple[list[Any], int]:
+    """Decode as `fields` does, for lists that differ in their first ``fresh`` values only.
+
+    What follows those is looked up among what was decoded before: a peer writes the same end
+    under every transfer and every disposition. The values must not be changed.
+    """
+    count, at, end = compound(buffer, position)
+    if count <= fresh:
+        return fields(buffer, position)
+    found = []
+    try:
+        for _ in range(fresh):
+            value, at = _READERS[buffer[at]](buffer, at + 1, 1)
+            found.append(value)
+        rest = buffer[at:end]
+        found += (_known if len(rest) <= _KNOWN_BYTES else _known.__wrapped__)(rest, count - fresh)
+    except (IndexError, struct.error):
+        raise DecodeError(f"a value in the list at byte {position} is cut short") from None
+    except UnicodeDecodeError:
+        raise DecodeError(f"a text in the list at byte {position} is not UTF-8") from None
+    return found, end
+
+
+@lru_cache(maxsize=256)
+def _known(encoded: bytes, count: int) -> tuple[Any, ...]:
+    return tuple(_items(encoded, 0, len(encoded), count, 0))
 
 
 def spans(buffer: bytes, position: int) -> list[bytes]:
@@ -247,7 +277,9 @@ def _bool8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
 
 _U32 = struct.Struct(">I").unpack_from
 _TWO_U32 = struct.Struct(">II").unpack_from
-_FIXED_SIZES = {4: 1, 5: 2, 6: 3, 7: 5, 8: 9, 9: 17}
+_SIZE_IN_ONE, _SIZE_IN_FOUR = -1, -4
+#: Bytes of a value by the upper half of its constructor; 0 where it says nothing.
+_WIDTHS = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17) + (_SIZE_IN_ONE, _SIZE_IN_FOUR) * 3
 _TABLE: dict[int, Reader] = {
     0x00: _described,
     0x40: _constant(None),

@@ -37,6 +37,7 @@ _BROKER_OWNS = {
     "x-opt-lock-token",
 }
 _GROUP_ID = 10
+_NULL = 0x40
 _U32_MAX = 0xFFFFFFFF
 
 
@@ -195,7 +196,10 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
     message.message_id = message_id
     if count > _GROUP_ID:
         for _ in range(_GROUP_ID - 1):
-            position = decode.skip(payload, position)
+            if payload[position] == _NULL:
+                position += 1
+            else:
+                position = decode.skip(payload, position)
         session_id = decode.decode(payload, position)[0]
         if session_id is not None and not isinstance(session_id, str):
             raise DecodeError(f"a group-id (session id) is text, not {session_id!r}")

@@ -22,8 +22,11 @@ MAX_FORWARD_HOPS = 4
 _log = logging.getLogger("devstack.servicebus")
 
 
-def _random_token() -> bytes:
-    return os.urandom(16)
+def _random_tokens() -> Iterator[bytes]:
+    """Make lock tokens, many for each call of the operating system."""
+    while True:
+        pool = os.urandom(16 * 256)
+        yield from (pool[at : at + 16] for at in range(0, len(pool), 16))
 
 
 class Namespace:
@@ -35,10 +38,10 @@ class Namespace:
     def __init__(
         self,
         journal: Journal | None = None,
-        new_token: Callable[[], bytes] = _random_token,
+        new_token: Callable[[], bytes] | None = None,
     ) -> None:
         self.journal: Journal = journal or NullJournal()
-        self.new_token = new_token
+        self.new_token = new_token or _random_tokens().__next__
         self._queues: dict[str, QueueCore] = {}
         self._transfer: dict[str, QueueCore] = {}
         self._timers: list[tuple[float, int, QueueCore]] = []

@@ -22,12 +22,12 @@ class EntityStatus(Enum):
     @property
     def sends(self) -> bool:
         """Whether messages may be sent."""
-        return self in {EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED}
+        return self is EntityStatus.ACTIVE or self is EntityStatus.RECEIVE_DISABLED
 
     @property
     def receives(self) -> bool:
         """Whether messages may be received."""
-        return self in {EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED}
+        return self is EntityStatus.ACTIVE or self is EntityStatus.SEND_DISABLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

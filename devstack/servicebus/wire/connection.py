@@ -14,6 +14,7 @@ from devstack.servicebus.wire.session import AmqpSession
 _log = logging.getLogger("devstack.servicebus")
 _MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
 _SMALLEST_FRAME = 512
+_DISPOSITION_VARIES = 2  # role, first delivery
 _PEER_FRAME_MAX = 1 << 20
 
 
@@ -160,6 +161,10 @@ class AmqpConnection(asyncio.BufferedProtocol):
         elif code == frames.ATTACH:
             if session is not None:
                 session.on_attach(body, position, now)
+        elif code == frames.DISPOSITION:
+            fields, _ = decode.fields_with_known_end(body, position, _DISPOSITION_VARIES)
+            if session is not None:
+                session.on_disposition(fields, now)
         else:
             self._on_other(code, channel, decode.fields(body, position)[0], now)
 
@@ -173,7 +178,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             case frames.CLOSE:
                 self.send(0, encode.composite(frames.CLOSE, []))
                 self._finish()
-            case frames.DISPOSITION | frames.FLOW | frames.DETACH | frames.END:
+            case frames.FLOW | frames.DETACH | frames.END:
                 # On a channel that is not open they are ignored: pyamqp detaches after an end.
                 if session is not None:
                     self._on_session(code, session, fields, now)
@@ -184,8 +189,6 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self, code: int, session: AmqpSession, fields: list[object], now: float
     ) -> None:
         match code:
-            case frames.DISPOSITION:
-                session.on_disposition(fields, now)
             case frames.FLOW:
                 session.on_flow(fields, now)
             case frames.DETACH:

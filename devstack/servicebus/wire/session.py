@@ -17,6 +17,7 @@ from devstack.servicebus.wire.routing import make_link
 
 _U32 = 0xFFFFFFFF
 _TRANSFER_HEAD_ROOM = 64
+_TRANSFER_VARIES = 3  # handle, delivery id, tag
 
 
 class AmqpSession:
@@ -89,7 +90,7 @@ class AmqpSession:
 
     def on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
-        fields, payload_at = decode.fields(body, position)
+        fields, payload_at = decode.fields_with_known_end(body, position, _TRANSFER_VARIES)
         self.next_incoming = (self.next_incoming + 1) & _U32
         handle = fields[0] if fields else None
         link = self.links.get(handle) if isinstance(handle, int) else None
