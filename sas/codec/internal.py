@@ -119,7 +119,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     step: int
     direction: Literal["do", "undo"]
     epoch: int
-    outcome: Literal["done", "refused"]
+    outcome: Literal["done", "refused", "unavailable"]
     result: Part = UNSET
     result_ref: Kept | None = None
     error: FaultBody | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.decisions import Decision
-from sas.domain.messages import Command, Notice, Notify, Verb, Wake
+from sas.domain.messages import Command, Verb, Wake
 from sas.domain.model import (
     Direction,
     Order,
@@ -21,7 +21,7 @@ from sas.domain.model import (
 )
 from sas.domain.policies import Rules
 from sas.domain.turns import open_steps
-from sas.domain.undo import begin_undo, turn, undone_by_hand, undone_notice
+from sas.domain.undo import begin_undo, completed_notice, leave, turn, undone_by_hand, undone_notice
 
 WHEN = {
     Verb.RESUBMIT: "only an order in Error can be resubmitted",
@@ -71,22 +71,30 @@ def resubmit(
     steps = list(order.steps)
     for one in failed:
         doing = one.direction is Direction.DO
+        elsewhere = doing and one.undo is UndoRecord.FAILED
         again = replace(
             one,
-            process_state=StepState.PENDING if doing else StepState.COMPENSATING,
+            process_state=_again(one),
             since=now,
             failure_count=0,
             error=None,
             hold=False,
             waits=0,
-            undo=one.undo if doing else UndoRecord.UNDOING,
+            undo=None if doing else UndoRecord.UNDOING,
         )
-        if edited is not None and doing:
+        if edited is not None and doing and not elsewhere:
             told = one.error is not None and one.error.code not in EFFECT_POSSIBLE
             refused = told and one.failure_count == 0
             again = replace(again, edited=edited, generation=one.generation + refused)
         steps[one.number] = again
     return Decision("resubmitted", open_steps(steps, rules, now), (Wake(),))
+
+
+def _again(step: StepRecord) -> StepState:
+    """Return where a failed step goes on: at its do, at its undo, or at its undo elsewhere."""
+    if step.direction is Direction.UNDO:
+        return StepState.COMPENSATING
+    return StepState.PROCESSED if step.undo is UndoRecord.FAILED else StepState.PENDING
 
 
 def takes_input(step: StepRecord, rules: Rules) -> bool:
@@ -95,7 +103,8 @@ def takes_input(step: StepRecord, rules: Rules) -> bool:
     Only if it can be undone, at once (a remote without tombstones has to be waited out).
     """
     own = rules.steps[step.number]
-    return own.undo_time_allowed is not None and own.call_limit is None
+    done = step.undo is UndoRecord.FAILED
+    return own.undo_time_allowed is not None and own.call_limit is None and not done
 
 
 def skip(
@@ -115,18 +124,21 @@ def skip(
         return undone_by_hand(order, undoing, rules, now)
     steps = list(order.steps)
     for one in failed:
-        steps[one.number] = replace(
+        elsewhere = one.undo is UndoRecord.FAILED
+        done = replace(
             one,
             process_state=StepState.PROCESSED,
             since=now,
             failure_count=0,
             waits=0,
             error=None,
-            result=result or "null",
+            result=one.result if elsewhere else result or "null",
+            undo=None,
         )
+        by_hand = replace(done, tried=one.tried[1:])
+        steps[one.number] = by_hand if elsewhere else leave(done, rules, now)
     after = open_steps(steps, rules, now)
-    whole = all(one.process_state is StepState.PROCESSED for one in after)
-    return Decision("skipped", after, (Notify(Notice.COMPLETED),) if whole else (Wake(),))
+    return Decision("skipped", after, completed_notice(after) or (Wake(),))
 
 
 def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:

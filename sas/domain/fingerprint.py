@@ -2,7 +2,7 @@
 
 An order is pinned to the version it was submitted with, and its records are numbered by
 that version's steps. So these may not change under a version: which steps, in which order,
-after which others, by which agent, whether each can be undone, and what follows a failure.
+after which others, by which agents, whether each can be undone, and what follows a failure.
 Times, thresholds and notifications are not part of it: they may be tuned at any time, and
 hold for orders in flight from then on.
 """
@@ -19,7 +19,7 @@ def fingerprint(workflow: Workflow) -> str:
     """Return 64 hex digits that change when the definition does, in what orders rely on."""
     rules = workflow.rules
     steps = [
-        [step.name, step.agent, list(rule.after), step.undo is not None]
+        [step.name, step.agent, list(rule.after), step.undo is not None, *step.alternatives]
         for step, rule in zip(workflow.steps, rules.steps, strict=True)
     ]
     shape = [workflow.name, workflow.version, workflow.on_failure.value, steps]

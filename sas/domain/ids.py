@@ -14,6 +14,8 @@ ORDER_ID_LENGTH_MAX = 100
 _FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 NAME_LENGTH_MAX = 40
+URGENT_SUFFIX = "-urgent"
+"""What the name of a queue ends with that carries urgent orders only."""
 
 
 class InvalidIdError(ValueError):
@@ -48,6 +50,19 @@ def check_name(value: str, what: str) -> str:
             f"beginning with a letter, at most {NAME_LENGTH_MAX} characters"
         )
     return value
+
+
+def check_agent(value: str) -> str:
+    """Return ``value`` when it can name an agent; else raise InvalidIdError.
+
+    Its queue for urgent requests has the suffix: an agent of such a name would share it.
+    """
+    if value.endswith(URGENT_SUFFIX):
+        raise InvalidIdError(
+            f"agent {value!r} ends with {URGENT_SUFFIX!r}, as queues of urgent orders do: "
+            "name it otherwise"
+        )
+    return check_name(value, "agent")
 
 
 def shard_of(order_id: str, shards: int) -> str:
@@ -92,13 +107,19 @@ def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 
-def idempotency_key(order_id: str, step_name: str, generation: int) -> str:
+def idempotency_key(
+    order_id: str, step_name: str, generation: int, alternative: str | None = None
+) -> str:
     """Return the key a remote call carries through all retries and resubmissions.
+
+    An ``alternative`` agent has keys of its own, so that an undo at one agent can never undo
+    what another one has done, should both speak to the same remote service after all.
 
     An edited resubmission (a generation) makes a new one, but only after a definite
     refusal; see the invariants in ARCHITECTURE.md.
     """
-    return f"{order_id}/{step_name}" + (f"/{generation}" if generation else "")
+    own = step_name if alternative is None else f"{step_name}@{alternative}"
+    return f"{order_id}/{own}" + (f"/{generation}" if generation else "")
 
 
 def key_time(moment: datetime) -> str:

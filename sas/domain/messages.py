@@ -52,13 +52,19 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask a step's agent to do or undo it. The epoch fences its reply."""
+    """Ask one of a step's agents (``route``) to do or undo it. The epoch fences its reply.
+
+    ``may_return`` says that others are left to be asked: where the agent is not to be had, it may
+    answer so instead of letting the request wait.
+    """
 
     step: int
     direction: Direction
     epoch: int
     generation: int
     complete_by: datetime
+    route: int = 0
+    may_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +93,12 @@ Outgoing = Wake | Request | Notify | Alert
 
 
 class Outcome(Enum):
-    """How an agent's attempt ended. There is no third: what is unknown is silence."""
+    """How an agent's attempt ended. What is unknown is silence."""
 
     DONE = "done"
     REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    """Nothing was called: the remote service is not to be had, and others may be asked."""
 
 
 @dataclass(frozen=True, slots=True)

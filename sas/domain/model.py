@@ -99,6 +99,8 @@ class StepRecord:
     (an operator's input instead of the order's) is JSON text. Direction UNDO while Processing:
     cancelled, to be undone once it is back. ``note`` is what its agent last said of its
     progress; None once it is no longer out.
+    ``route`` is the agent (by number) that the last do went to; ``tried`` are the routes to be
+    undone: while do goes on, those where an earlier do may have had its effect as well.
     """
 
     number: int
@@ -119,6 +121,8 @@ class StepRecord:
     undo: UndoRecord | None = None
     edited: str | None = None
     note: str | None = None
+    route: int = 0
+    tried: tuple[int, ...] = ()
 
     @property
     def dispatched(self) -> bool:
@@ -133,6 +137,7 @@ class Details:
 
     ``traceparent`` (W3C) names the trace it was submitted in, so that what happens to the order
     by time alone goes on in that trace; None where it came without one, or before there was any.
+    ``urgent`` orders travel in lanes of their own.
     """
 
     order_id: str
@@ -144,6 +149,7 @@ class Details:
     correlation_id: str | None
     submitted_at: datetime
     traceparent: str | None = None
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +204,15 @@ class Order:
 
 
 def roll_up(steps: Iterable[StepRecord]) -> OrderState:
-    """Return the state of an order from its steps' states."""
-    states = {step.process_state for step in steps}
+    """Return the state of an order from its steps' states.
+
+    It is not Processed before what other agents may have done besides is undone.
+    """
+    whole = tuple(steps)
+    states = {step.process_state for step in whole}
     if StepState.ERROR in states:
         return OrderState.ERROR
-    if states == {StepState.PROCESSED}:
+    if states == {StepState.PROCESSED} and not any(step.tried for step in whole):
         return OrderState.PROCESSED
     if states == {StepState.COMPENSATED}:
         return OrderState.COMPENSATED
@@ -227,9 +237,10 @@ STEP_MOVES: tuple[Move, ...] = (
     Move(_S.PENDING, _S.PROCESSING, "a scheduler claims it"),
     Move(_S.PROCESSING, _S.PROCESSED, "its agent replied: done"),
     Move(_S.PROCESSING, _S.ERROR, "refused for good, or past the threshold"),
-    Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: reset, FailureCount + 1"),
+    Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: FailureCount + 1; or agent not to be had"),
+    Move(_S.PROCESSED, _S.ERROR, "the undo at an agent tried before failed for good"),
     Move(_S.ERROR, _S.PENDING, "resubmitted, only while the direction is do"),
-    Move(_S.ERROR, _S.PROCESSED, "skipped by the operator"),
+    Move(_S.ERROR, _S.PROCESSED, "skipped by the operator; or that undo is tried again"),
     Move(_S.PENDING, _S.COMPENSATING, "undo decided, dispatched before"),
     Move(_S.PROCESSING, _S.COMPENSATING, "undo decided"),
     Move(_S.PROCESSED, _S.COMPENSATING, "undo decided"),
@@ -287,7 +298,8 @@ def _check_steps(order_id: str, before: Sequence[StepRecord], after: Sequence[St
             raise IllegalMoveError(where)
         if new.epoch < old.epoch:
             raise IllegalMoveError(f"{where}: epoch {old.epoch} became {new.epoch}")
-        if new.epoch > old.epoch and old.dispatched and states[0] is states[1]:
+        elsewhere = new.route != old.route  # the agent asked before has said that it called nobody
+        if new.epoch > old.epoch and old.dispatched and states[0] is states[1] and not elsewhere:
             raise IllegalMoveError(f"{where}: it is out already and would be claimed twice")
         if old.direction is Direction.UNDO and new.direction is Direction.DO:
             raise IllegalMoveError(f"{where}: there is no way back from undo")

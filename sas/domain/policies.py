@@ -67,7 +67,9 @@ class ExtendedWait:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What decisions know of a step: numbers of its predecessors, times, threshold."""
+    """What decisions know of a step: numbers of its predecessors, times, threshold, how many
+    agents can do it.
+    """
 
     name: str
     after: tuple[int, ...]
@@ -77,12 +79,16 @@ class StepRules:
     call_limit: timedelta | None = None
     backoff: Backoff = NO_BACKOFF
     extended_wait: ExtendedWait | None = None
+    routes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
     before it is woken again; ``alert_after`` from what age on an operator is told of it.
+
+    A step's routes are its agents by number, in order of preference; ``shut`` are those (step,
+    route) that are not to be had right now: the one thing here that is of the moment.
     """
 
     steps: tuple[StepRules, ...]
@@ -91,6 +97,7 @@ class Rules:
     pickup: timedelta
     alert_after: timedelta
     deadline: timedelta | None = None
+    shut: frozenset[tuple[int, int]] = frozenset()
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""

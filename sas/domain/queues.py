@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from sas.domain.ids import URGENT_SUFFIX
+
 _REPLY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 QUEUE_NAME_LENGTH_MAX = 200
 
@@ -13,9 +15,19 @@ class ForbiddenReplyQueueError(ValueError):
     """An order asks for answers on a queue that is not an application's own."""
 
 
+def lane(queue: str, *, urgent: bool) -> str:
+    """Return the queue itself, or its lane for urgent orders."""
+    return queue + URGENT_SUFFIX if urgent else queue
+
+
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Every queue of the system. Agents' and applications' queues share a prefix each."""
+    """Every queue of the system. Agents' and applications' queues share a prefix each.
+
+    Those on an order's way (orders, scheduler, replies, agents') have a second lane each, for
+    urgent orders: a queue of its own with a function of its own, so that urgent work never stands
+    behind ordinary work, nor takes its place.
+    """
 
     orders: str = "orders"
     scheduler: str = "scheduler"
@@ -26,9 +38,9 @@ class Queues:
     agent_prefix: str = "agent-"
     response_prefix: str = "responses-"
 
-    def agent(self, name: str) -> str:
+    def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""
-        return self.agent_prefix + name
+        return lane(self.agent_prefix + name, urgent=urgent)
 
     def check_reply_queue(self, name: str) -> str:
         """Return ``name`` if an application may be answered on it.

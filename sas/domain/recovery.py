@@ -14,7 +14,7 @@ from sas.domain.decisions import Decision
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.policies import OnFailure, Rules
-from sas.domain.turns import dispatch, is_ready, open_steps, with_step
+from sas.domain.turns import acted, dispatch, is_ready, open_steps, with_step
 from sas.domain.undo import begin_undo, turn, undo_failed, undone_notice
 
 REWAKE_MAX = timedelta(minutes=15)
@@ -41,7 +41,7 @@ def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Dec
         case _ if step.hold:
             freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
             return Decision("released", open_steps(freed, rules, now), (Wake(),))
-        case StepState.COMPENSATING if step.dispatched:
+        case StepState.COMPENSATING | StepState.PROCESSED if step.dispatched:
             return _expire_undo(order, step, rules, now)
         case _:
             return _wake_again(order, step, rules, now)
@@ -100,7 +100,7 @@ def fail(
     (the supervisor decides) a scheduler is woken to send them.
     """
     step = replace(
-        order.steps[number],
+        acted(order.steps[number]),
         process_state=StepState.ERROR,
         since=now,
         locked_by=None,
@@ -142,7 +142,7 @@ def _expire_processing(order: Order, step: StepRecord, rules: Rules, now: dateti
     own = rules.steps[step.number]
     failures = step.failure_count + 1
     pending = replace(
-        step, process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
+        acted(step), process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
     )
     if failures <= own.failures_max:
         rest = own.backoff.delay(failures)

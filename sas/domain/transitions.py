@@ -28,7 +28,7 @@ from sas.domain.recovery import (
     postpone_deadline,
 )
 from sas.domain.turns import dispatch, is_out, open_steps, with_step
-from sas.domain.undo import undo_failed, undone
+from sas.domain.undo import completed_notice, leave, undo_failed, undone
 
 __all__ = [
     "REWAKE_MAX",
@@ -81,21 +81,35 @@ def answer(
     """
     if not counts(order, reply):
         return None
+    if reply.direction is Direction.DO:
+        return _answer_do(order, reply, rules, now, instance)
+    match reply.outcome:
+        case Outcome.DONE:
+            return undone(order, reply, rules, now, instance)
+        case Outcome.REFUSED:
+            return undo_failed(order, reply.step, _fault(reply), rules, now)
+        case Outcome.UNAVAILABLE:  # an undo belongs to the agent that did: its request waits there
+            return None
+
+
+def _answer_do(
+    order: Order, reply: Reply, rules: Rules, now: datetime, instance: str
+) -> Decision | None:
     step = order.steps[reply.step]
-    if reply.direction is Direction.DO and step.direction is Direction.UNDO:
+    if step.direction is Direction.UNDO:
         back = replace(step, result=reply.result) if reply.result is not None else step
         return cancelled(order, back, rules, now, instance)
-    match reply.direction, reply.outcome:
-        case Direction.DO, Outcome.DONE:
+    match reply.outcome:
+        case Outcome.DONE:
             return _done(order, reply, rules, now, instance)
-        case Direction.DO, _:
-            fault = reply.fault or Fault("refused", "the agent gave no reason")
-            return fail(order, reply.step, fault, rules, now=now, instance=instance)
-        case _, Outcome.DONE:
-            return undone(order, reply, rules, now, instance)
-        case _:
-            fault = reply.fault or Fault("refused", "the agent gave no reason")
-            return undo_failed(order, reply.step, fault, rules, now)
+        case Outcome.REFUSED:
+            return fail(order, reply.step, _fault(reply), rules, now=now, instance=instance)
+        case Outcome.UNAVAILABLE:
+            return _elsewhere(order, step, rules, now, instance)
+
+
+def _fault(reply: Reply) -> Fault:
+    return reply.fault or Fault("refused", "the agent gave no reason")
 
 
 def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
@@ -107,7 +121,8 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     if not is_out(order, progress.step, progress.direction, progress.epoch):
         return None
     step = order.steps[progress.step]
-    if step.complete_by is None or step.direction is not progress.direction:
+    cancelled_step = step.direction is Direction.UNDO and progress.direction is Direction.DO
+    if step.complete_by is None or cancelled_step:
         return None
     until = max(step.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
     note = progress.note or step.note
@@ -139,10 +154,30 @@ def _done(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str
         result=reply.result,
         error=None,
     )
-    steps, requests = dispatch(list(with_step(order.steps, done)), rules, now, instance)
+    left = with_step(order.steps, leave(done, rules, now))
+    steps, requests = dispatch(list(left), rules, now, instance)
     told: list[Outgoing] = []
     if rules.notify_steps:
         told.append(Notify(Notice.STEP_COMPLETED, reply.step))
-    if all(step.process_state is StepState.PROCESSED for step in steps):
-        told.append(Notify(Notice.COMPLETED))
+    told.extend(completed_notice(steps))
     return Decision("step processed", open_steps(steps, rules, now), (*requests, *told))
+
+
+def _elsewhere(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str
+) -> Decision:
+    """Nothing was called: ask the agents after this one; where none is left, begin again.
+
+    No failure is counted. Only agents further down are asked at once, so this comes to an end.
+    """
+    back = replace(
+        step, process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
+    )
+    steps = list(with_step(order.steps, back))
+    asked = {(step.number, route) for route in range(step.route + 1)}
+    onward = replace(rules, shut=rules.shut | asked)
+    left = range(step.route + 1, rules.steps[step.number].routes)
+    if all((step.number, route) in onward.shut for route in left):
+        return Decision("agent not to be had", open_steps(steps, rules, now), (Wake(),))
+    steps, requests = dispatch(steps, onward, now, instance)
+    return Decision("another agent asked", open_steps(steps, rules, now), requests)

@@ -14,10 +14,13 @@ from sas.domain.policies import Rules
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
     """Return whether it is this step's turn: nobody has it and nothing stands before it.
 
-    No new step starts while another is in Error.
+    No new step starts while another is in Error. A step that is Processed has its turn again
+    while another agent, asked before, may have done it as well: that is undone.
     """
     if step.dispatched:
         return False
+    if step.process_state is StepState.PROCESSED:
+        return bool(step.tried)
     if step.process_state is StepState.COMPENSATING:
         return undo_ready(step.number, steps, rules)
     if step.process_state is not StepState.PENDING:
@@ -65,24 +68,58 @@ def dispatch(
     requests: list[Request] = []
     ready = [step for step in steps if not step.hold and is_ready(step, steps, rules)]
     for step in ready:
-        own = rules.steps[step.number]
-        undoing = step.process_state is StepState.COMPENSATING
-        allowed = (own.undo_time_allowed if undoing else None) or own.time_allowed
-        claimed = replace(
-            step,
-            process_state=step.process_state if undoing else StepState.PROCESSING,
-            since=step.since if undoing else now,
-            locked_by=instance,
-            complete_by=now + allowed,
-            epoch=step.epoch + 1,
-            called_until=step.called_until if undoing else now + allowed,
-            note=None,
-        )
-        steps[step.number] = claimed
-        requests.append(
-            Request(step.number, step.direction, claimed.epoch, claimed.generation, now + allowed)
-        )
+        doing = step.process_state is StepState.PENDING
+        claimed, request = (_do if doing else _undo)(step, rules, now)
+        steps[step.number] = replace(claimed, locked_by=instance)
+        requests.append(request)
     return steps, tuple(requests)
+
+
+def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
+    until = now + rules.steps[step.number].time_allowed
+    route, others = _route(step, rules)
+    claimed = replace(
+        step,
+        process_state=StepState.PROCESSING,
+        since=now,
+        complete_by=until,
+        epoch=step.epoch + 1,
+        called_until=until,
+        route=route,
+        note=None,
+    )
+    request = Request(
+        step.number, Direction.DO, claimed.epoch, step.generation, until, route, others
+    )
+    return claimed, request
+
+
+def _undo(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
+    own = rules.steps[step.number]
+    until = now + (own.undo_time_allowed or own.time_allowed)
+    claimed = replace(step, complete_by=until, epoch=step.epoch + 1, note=None)
+    route = step.tried[0] if step.tried else step.route
+    return claimed, Request(
+        step.number, Direction.UNDO, claimed.epoch, step.generation, until, route
+    )
+
+
+def _route(step: StepRecord, rules: Rules) -> tuple[int, bool]:
+    """Return the first agent to be had, and whether others after it could be asked instead.
+
+    Where none is, the request waits at the one it was with. A step that cannot be undone stays
+    with the agent that may have done it already: nobody could take that back.
+    """
+    own = rules.steps[step.number]
+    if step.tried and own.undo_time_allowed is None:
+        return step.route, False
+    there = [route for route in range(own.routes) if (step.number, route) not in rules.shut]
+    return (there[0], len(there) > 1) if there else (step.route, False)
+
+
+def acted(step: StepRecord) -> StepRecord:
+    """Return a step that is no longer out with what it was asked as one of those to be undone."""
+    return replace(step, tried=(step.route, *(one for one in step.tried if one != step.route)))
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
@@ -90,8 +127,10 @@ def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
     if order.rejected or not 0 <= number < len(order.steps):
         return False
     step = order.steps[number]
-    expected = StepState.PROCESSING if direction is Direction.DO else StepState.COMPENSATING
-    return step.process_state is expected and step.dispatched and step.epoch == epoch
+    expected = {StepState.PROCESSING}
+    if direction is Direction.UNDO:
+        expected = {StepState.COMPENSATING, StepState.PROCESSED}
+    return step.process_state in expected and step.dispatched and step.epoch == epoch
 
 
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:

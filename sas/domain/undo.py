@@ -12,9 +12,18 @@ from datetime import datetime, timedelta
 
 from sas.domain.decisions import Decision
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Reply, Wake
-from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.model import (
+    Direction,
+    Fault,
+    Order,
+    OrderState,
+    StepRecord,
+    StepState,
+    UndoRecord,
+    roll_up,
+)
 from sas.domain.policies import Rules
-from sas.domain.turns import dispatch, open_steps, with_step
+from sas.domain.turns import acted, dispatch, open_steps, with_step
 
 SKEW = timedelta(seconds=5)
 """How far clocks may be apart: an undo that waits out a call waits so much longer."""
@@ -30,7 +39,7 @@ def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     own = rules.steps[step.number]
     needed = step.epoch > 0 and own.undo_time_allowed is not None
     turned = replace(
-        step,
+        acted(step) if needed else replace(step, tried=()),
         process_state=StepState.COMPENSATING if needed else StepState.COMPENSATED,
         since=now,
         locked_by=None,
@@ -40,19 +49,37 @@ def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
         hold=False,
         undo=UndoRecord.UNDOING if needed else UndoRecord.NOT_NEEDED,
     )
-    if needed and own.call_limit is not None and step.called_until is not None:
-        landed = step.called_until + SKEW + own.call_limit
-        if landed > now:
-            return replace(turned, hold=True, complete_by=landed)
-    return turned
+    return _landed(turned, rules, now) if needed else turned
+
+
+def _landed(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+    """Return a step to be undone, held for as long as a call of its do can still land."""
+    limit = rules.steps[step.number].call_limit
+    if limit is None or step.called_until is None or step.called_until + SKEW + limit <= now:
+        return step
+    return replace(step, hold=True, complete_by=step.called_until + SKEW + limit)
+
+
+def leave(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+    """Return a step just Processed, to be undone wherever else it may have been done."""
+    elsewhere = tuple(route for route in step.tried if route != step.route)
+    left = replace(step, tried=elsewhere)
+    return _landed(left, rules, now) if elsewhere else left
 
 
 def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:
-    """Decide upon a confirmed undo: the next ones, or the end."""
-    done = _compensated(order.steps[reply.step], now, UndoRecord.UNDONE)
+    """Decide upon a confirmed undo: at the next agent, of the next steps, or the end."""
+    step = order.steps[reply.step]
+    rest = step.tried[1:]
+    if rest or step.process_state is StepState.PROCESSED:
+        done = replace(step, locked_by=None, complete_by=None, failure_count=0, tried=rest)
+        what = "undone at one agent"
+    else:
+        done = _compensated(step, now, UndoRecord.UNDONE)
+        what = "step undone"
     steps, requests = dispatch(list(with_step(order.steps, done)), rules, now, instance)
     after = open_steps(steps, rules, now)
-    return Decision("step undone", after, (*requests, *undone_notice(after)))
+    return Decision(what, after, (*requests, *completed_notice(after), *undone_notice(after)))
 
 
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
@@ -76,8 +103,9 @@ def undo_failed(order: Order, number: int, fault: Fault, rules: Rules, now: date
         undo=UndoRecord.FAILED,
     )
     steps = with_step(order.steps, step)
+    where = " at an agent asked before" if order.direction is Direction.DO else ""
     text = (
-        f"the undo of step {step.name} failed: {fault.message}. {ledger(steps)}. "
+        f"the undo of step {step.name}{where} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
     told = (Notify(Notice.FAILED, number, fault), Alert(AlertKind.UNDO_FAILED, number, text))
@@ -88,6 +116,11 @@ def ledger(steps: Sequence[StepRecord]) -> str:
     """Return how each step's undo stands, in one line."""
     lines = (f"{s.name}: {s.undo.value if s.undo else s.process_state.value}" for s in steps)
     return ", ".join(lines)
+
+
+def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
+    """Return the notification that an order is completed, if all of it is."""
+    return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
 def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
@@ -107,4 +140,5 @@ def _compensated(step: StepRecord, now: datetime, how: UndoRecord) -> StepRecord
         failure_count=0,
         error=None,
         undo=how,
+        tried=(),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sas.domain.ids import check_name
+from sas.domain.ids import check_agent, check_name
 from sas.domain.policies import (
     NO_BACKOFF,
     TIME_ALLOWED_MAX,
@@ -56,7 +56,8 @@ class Step:
     ``after`` names the steps that must be Processed first; None means the step written
     before it, () means none: such steps run beside each other. ``failures_max`` is how many
     times it may fail and still be retried; ``backoff`` and ``extended_wait`` say how patiently.
-    A step without ``undo`` has nothing to undo.
+    A step without ``undo`` has nothing to undo. ``alternatives`` are other agents that can do the
+    same, in order of preference: asked while the ones before them are not to be had.
     """
 
     name: str
@@ -67,6 +68,12 @@ class Step:
     failures_max: int = 3
     backoff: Backoff = NO_BACKOFF
     extended_wait: ExtendedWait | None = None
+    alternatives: tuple[str, ...] = ()
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Every agent that can do it, by route."""
+        return (self.agent, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,8 @@ class Workflow:
             check_name(self.name, "workflow")
             for step in self.steps:
                 check_name(step.name, "step")
-                check_name(step.agent, "agent")
+                for agent in step.agents:
+                    check_agent(agent)
         except ValueError as wrong:
             raise WorkflowError(f"workflow {self.name!r}: {wrong}") from None
         if not 1 <= len(self.steps) <= STEPS_MAX:
@@ -135,6 +143,8 @@ class Workflow:
         where = f"workflow {self.name!r} step {step.name!r}"
         if step.name in numbers:
             raise WorkflowError(f"{where} is defined twice")
+        if len(set(step.agents)) < len(step.agents):
+            raise WorkflowError(f"{where} names an agent twice: {', '.join(step.agents)}")
         _check_patience(where, step)
         if step.after is None:
             after: tuple[int, ...] = (number - 1,) if number else ()
@@ -154,6 +164,7 @@ class Workflow:
             step.undo.call_limit if step.undo else None,
             step.backoff,
             step.extended_wait,
+            len(step.agents),
         )
 
 
@@ -226,4 +237,6 @@ class Workflows:
 
     def agents(self) -> frozenset[str]:
         """Return the names of all agents that any step asks for."""
-        return frozenset(step.agent for w in self._by_key.values() for step in w.steps)
+        return frozenset(
+            agent for w in self._by_key.values() for step in w.steps for agent in step.agents
+        )
