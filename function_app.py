@@ -1,5 +1,8 @@
 """The triggers: decode, call an actor, return. The one place that knows Azure Functions.
 
+Urgent orders have queues, and so functions, of their own: they overtake all others and take
+nothing from them.
+
 Success completes a message; an exception abandons it, and it comes again. What cannot be
 used is put aside by the actors themselves, so nothing here decides anything.
 """
@@ -49,7 +52,16 @@ async def submission(message: func.ServiceBusMessage) -> None:
     )
 
 
+@on_queue("submission_urgent", "%SAS_QUEUE_ORDERS%-urgent")
+async def submission_urgent(message: func.ServiceBusMessage) -> None:
+    """Write an urgent order and its state records together."""
+    await application().submitter.handle(
+        message.get_body(), message.message_id, message.application_properties, urgent=True
+    )
+
+
 @on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%")
+@on_queue("scheduler_urgent", "%SAS_QUEUE_SCHEDULER%-urgent")
 async def scheduler(message: func.ServiceBusMessage) -> None:
     """Claim what is ready and send its requests; carry out an operator's command."""
     await application().scheduler.handle(
@@ -58,6 +70,7 @@ async def scheduler(message: func.ServiceBusMessage) -> None:
 
 
 @on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%")
+@on_queue("replies_urgent", "%SAS_QUEUE_AGENT_REPLIES%-urgent")
 async def replies(message: func.ServiceBusMessage) -> None:
     """Record what an agent answered and start what has become possible."""
     await application().scheduler.handle_reply(
@@ -72,16 +85,27 @@ def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[N
         await (
             application()
             .agents[agent]
-            .handle(message.get_body(), message.message_id, message.application_properties)
+            .handle(
+                message.get_body(),
+                message.message_id,
+                message.application_properties,
+                delivery_count=message.delivery_count,
+            )
         )
 
     return handle
 
 
+def register_agent(agent: str) -> None:
+    """Register the functions of one agent."""
+    name, queue = agent.replace("-", "_"), f"%SAS_QUEUE_AGENT_PREFIX%{agent}"
+    handle = agent_function(agent)
+    on_queue(f"agent_{name}", queue)(handle)
+    on_queue(f"agent_{name}_urgent", f"{queue}-urgent")(handle)
+
+
 for _agent in orders.AGENTS:
-    on_queue(f"agent_{_agent.replace('-', '_')}", f"%SAS_QUEUE_AGENT_PREFIX%{_agent}")(
-        agent_function(_agent)
-    )
+    register_agent(_agent)
 
 
 @on_queue("deadletters", "%SAS_QUEUE_DEAD_LETTERS%")

@@ -19,10 +19,10 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.versions import VersionedStore, Versions
-from sas.config import Config, read_config
+from sas.config import Config, SettingError, read_config
 from sas.domain.breaker import BreakerPolicy
 from sas.domain.workflow import WorkflowError
-from sas.ports import Business
+from sas.ports import LIMIT_MAX, Business
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,15 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
 
 def assemble(context: Context, business: Business, settings: Config) -> Application:
-    """Return the actors over given ports: what a simulation calls."""
+    """Return the actors over given ports: what a simulation calls.
+
+    Raises:
+        WorkflowError, SettingError: an agent is missing, or a limit has none.
+    """
     missing = business.workflows.agents() - set(business.agents)
     if missing:
         raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
+    limits = _limits(business, settings)
     policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
     breaker = BreakerPolicy(settings.breaker_failures, settings.breaker_open)
     return Application(
@@ -77,13 +82,28 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
         submitter=Submitter(context, business, settings.order_bytes_max),
         scheduler=Scheduler(context, business),
         agents={
-            name: AgentActor(context, name, agent, policy, breaker)
+            name: AgentActor(context, name, agent, policy, breaker, limits.get(name, 0))
             for name, agent in business.agents.items()
         },
         supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
         purger=Purger(context, settings.retention, _exporter(settings)),
     )
+
+
+def _limits(business: Business, settings: Config) -> Mapping[str, int]:
+    """Return each agent's limit: the business's own, or what the setting says instead."""
+    unknown = {*business.limits, *settings.agent_limits} - set(business.agents)
+    if unknown:
+        there = ", ".join(sorted(business.agents))
+        raise SettingError(
+            f"a limit (SAS_AGENT_LIMITS, Business.limits) is given for {unknown.pop()!r}, and "
+            f"there is no such agent: there is {there}"
+        )
+    wrong = {name: limit for name, limit in business.limits.items() if not 0 <= limit <= LIMIT_MAX}
+    if wrong:
+        raise SettingError(f"Business.limits: {wrong} lies outside of 0 to {LIMIT_MAX}")
+    return {**business.limits, **settings.agent_limits}
 
 
 def _exporter(settings: Config) -> JsonLines | None:

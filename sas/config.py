@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
+from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
 """The name of the Functions connection: a connection string under this very name, or
@@ -67,6 +68,7 @@ class Config:
     agent_delay_max: float
     breaker_failures: int
     breaker_open: timedelta
+    agent_limits: Mapping[str, int]
     retention: timedelta
     purge_export: str | None
 
@@ -94,6 +96,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
         breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),
         breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
+        agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
     )
@@ -195,6 +198,20 @@ def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: in
     if not text.isdecimal() or not least <= int(text) <= most:
         raise SettingError(f"{name}={text!r}: give a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
+    """Return agents' limits written as payment:4,shipping:2."""
+    found: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in env.get(name, "").split(","))):
+        agent, _, text = part.partition(":")
+        if not agent or not text.isdecimal() or int(text) > LIMIT_MAX or agent in found:
+            raise SettingError(
+                f"{name}={env[name]!r}: give each agent once with the number of calls that may be "
+                f"in flight, 0 to {LIMIT_MAX} (0: no limit), as in payment:4,shipping:2"
+            )
+        found[agent] = int(text)
+    return found
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

@@ -25,13 +25,14 @@ from tools.infra_queues import (
 
 INFRA = Path(__file__).parents[1] / "infra"
 QUEUES_MAX = 50
+URGENT_SUFFIX = "-urgent"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def set_agents(listed: dict[str, Any], agents: list[str]) -> None:
     """Make these the agents: their request queues, and who may send and receive there."""
     old = {queue["name"] for queue in listed["queues"] if queue["kind"] == "request"}
-    names = [f"agent-{agent}" for agent in agents]
+    names = [f"agent-{agent}{lane}" for agent in agents for lane in ("", URGENT_SUFFIX)]
     place = next(n for n, queue in enumerate(listed["queues"]) if queue["name"] in old)
     kept = [queue for queue in listed["queues"] if queue["name"] not in old]
     made = [{"name": name, "kind": "request"} for name in names]

@@ -11,6 +11,9 @@ param application string
 @description('Object id of its managed identity or service principal; empty if it is granted its rights elsewhere.')
 param principalId string
 
+@description('Whether it may send urgent orders as well.')
+param urgent bool
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 var queueName = '${list.responsePrefix}${application}'
@@ -31,7 +34,7 @@ module sends '../access/queue-roles.bicep' = if (!empty(principalId)) {
   name: 'sends-${application}'
   params: {
     namespaceName: namespaceName
-    queueNames: list.access.applicationSends
+    queueNames: urgent ? list.access.urgentApplicationSends : list.access.applicationSends
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataSender.id

@@ -39,6 +39,7 @@ module applicationQueues 'application.bicep' = [for application in applications:
     deadLetterQueue: queues.outputs.deadLetterQueue
     application: application.name
     principalId: application.principalId
+    urgent: application.?urgent ?? false
   }
 }]
 

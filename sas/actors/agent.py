@@ -14,12 +14,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sas.actors.attempts import Attempts, OpenError, RetryPolicy, SilentError, left
+from sas.actors.attempts import Attempts, MustWaitError, RetryPolicy, SilentError, left
 from sas.actors.breakers import BreakerGuard
 from sas.actors.calls import call_of
 from sas.actors.context import Context
 from sas.actors.longsteps import LongSteps
 from sas.actors.results import result_of, whole
+from sas.actors.slots import Slots
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.codec.outward import Rejection
@@ -29,6 +30,7 @@ from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.model import Direction, Fault
+from sas.domain.queues import lane
 from sas.ports import Agent, AwaitCallback, Call, Later, Message, RefusedError, StillRunning
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
@@ -36,6 +38,8 @@ from sas.telemetry.logs import logger
 __all__ = ["AgentActor", "RetryPolicy"]
 
 log = logger(__name__)
+PUT_BACK = "put-back/"
+"""How the MessageId begins of a request that was put back: calls may have gone out before."""
 
 
 class AgentActor:
@@ -48,29 +52,39 @@ class AgentActor:
         agent: Agent,
         policy: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = None,
+        limit: int = 0,
     ) -> None:
         self._context = context
         self._name = name
         self._agent = agent
         guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
-        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guard)
-        self._long = LongSteps(context, context.queues.agent(name))
+        slots = Slots(context, name, limit)
+        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guard, slots)
+        self._long = LongSteps(context, name)
 
     async def handle(
-        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+        self,
+        body: bytes,
+        message_id: str,
+        properties: Mapping[str, object] | None = None,
+        *,
+        delivery_count: int | None = None,
     ) -> Reply | None:
         """Take one request; return the reply that was sent, None where there was none to send.
 
-        ``properties`` are the message's application properties: they carry its trace.
+        ``properties`` are the message's application properties: they carry its trace. After the
+        first delivery (``delivery_count`` from 1; None: not known) a call may have gone out.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again. So does
             whatever the agent raises that is neither refused nor transient (a bug in it).
         """
         with tracing.received(f"agent {self._name}", "agent", properties):
-            return await self._handle(body, message_id)
+            return await self._handle(body, message_id, delivery_count)
 
-    async def _handle(self, body: bytes, message_id: str) -> Reply | None:
+    async def _handle(
+        self, body: bytes, message_id: str, delivery_count: int | None
+    ) -> Reply | None:
         queue = self._context.queues.agent(self._name)
         try:
             request = internal.decode(body, RequestMessage)
@@ -88,9 +102,12 @@ class AgentActor:
         try:
             granted = await self._long.granted(request)
             answer = await self._work(granted) if granted else None
-        except OpenError as wait:
-            await self._put_back(request, body, message_id, wait.until)
-            return None
+        except MustWaitError as wait:
+            again = delivery_count != 1 or request.checks or message_id.startswith(PUT_BACK)
+            if wait.called or again or not request.may_return:
+                await self._put_back(request, body, message_id, wait.until)
+                return None
+            granted, answer = request, _reply(request, Outcome.UNAVAILABLE)
         if granted is None or answer is None or left(granted, self._context.clock) <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
@@ -101,7 +118,8 @@ class AgentActor:
             await self._long.go_on(granted, answer)
             return None
         message = internal.from_reply(answer)
-        sent = Message(self._context.queues.replies, message.id, internal.encode(message))
+        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        sent = Message(queue, message.id, internal.encode(message))
         await self._context.bus.send([sent])
         return answer
 
@@ -142,7 +160,9 @@ class AgentActor:
         again instead.
         """
         for generation in range(request.generation):
-            key = idempotency_key(request.order_id, request.step_name, generation)
+            key = idempotency_key(
+                request.order_id, request.step_name, generation, request.alternative
+            )
             one = replace(call, key=key)
             result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
             if isinstance(result, AwaitCallback):
@@ -165,8 +185,8 @@ class AgentActor:
             return
         own_id = hashlib.sha256(f"{request.id}|{message_id}|{key_time(until)}".encode())
         again = Message(
-            self._context.queues.agent(self._name),
-            f"put-back/{own_id.hexdigest()[:32]}",
+            self._context.queues.agent(self._name, urgent=request.urgent),
+            f"{PUT_BACK}{own_id.hexdigest()[:32]}",
             body,
             time_to_live=request.complete_by - until,
             scheduled_at=until,

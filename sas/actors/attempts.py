@@ -12,6 +12,7 @@ from typing import Any
 from opentelemetry.trace import SpanKind
 
 from sas.actors.breakers import BreakerGuard
+from sas.actors.slots import Slots
 from sas.codec.internal import RequestMessage
 from sas.ports import AwaitCallback, Clock, RefusedError, StillRunning, TransientError
 from sas.telemetry import metrics, tracing
@@ -39,19 +40,27 @@ class SilentError(Exception):
     """Time is up: say nothing."""
 
 
-class OpenError(Exception):
-    """The request must wait: the breaker is open, or what it refers to cannot be read."""
+class MustWaitError(Exception):
+    """No call may go out before ``until``: the breaker is open, no slot is free, or what the
+    request refers to cannot be read.
 
-    def __init__(self, until: datetime) -> None:
+    ``called`` says whether one went out before, so that its outcome is unknown.
+    """
+
+    def __init__(self, until: datetime, *, called: bool) -> None:
         super().__init__(until)
         self.until = until
+        self.called = called
 
 
 class Attempts:
     """Makes the attempts of one agent."""
 
-    def __init__(self, agent: str, clock: Clock, policy: RetryPolicy, guard: BreakerGuard) -> None:
+    def __init__(
+        self, agent: str, clock: Clock, policy: RetryPolicy, guard: BreakerGuard, slots: Slots
+    ) -> None:
         self._agent = agent
+        self._slots = slots
         self._clock = clock
         self._policy = policy
         self._guard = guard
@@ -62,13 +71,16 @@ class Attempts:
         Raises:
             RefusedError: by the remote service, for good.
             SilentError: time is up.
-            OpenError: the breaker is open.
+            MustWaitError: the breaker is open, or as many calls are out as may be.
         """
         number = 0
         while True:
             until = await self._guard.wait_of(request.id)
             if until is not None:
-                raise OpenError(until)
+                raise MustWaitError(until, called=number > 0)
+            slot = await self._slots.take(request)
+            if slot is None:
+                raise MustWaitError(self._slots.again_at(request), called=number > 0)
             number += 1
             try:
                 return await self._told(attempt, request, number)
@@ -80,6 +92,8 @@ class Attempts:
                     number, request.order_id, request.step_name, request.direction,
                     metrics.code(failed.kind), delay,
                 )  # fmt: skip
+            finally:
+                await self._slots.give_back(slot, request)
             if delay >= left(request, self._clock):
                 raise SilentError
             await self._clock.sleep(delay)

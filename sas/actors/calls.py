@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sas.actors.attempts import OpenError
+from sas.actors.attempts import MustWaitError
 from sas.actors.compose import alert
 from sas.actors.contents import redeemed
 from sas.actors.context import Context
@@ -32,7 +32,7 @@ async def call_of(request: RequestMessage, context: Context) -> Call:
 
     Raises:
         RefusedError: its order is no longer stored.
-        OpenError: what it refers to cannot be read; the operator was told, the request must wait.
+        MustWaitError: what it refers to cannot be read; the operator was told, the request must wait.
         StoreUnavailableError, BusUnavailableError: let the message come again.
     """
     try:
@@ -40,7 +40,7 @@ async def call_of(request: RequestMessage, context: Context) -> Call:
     except UnreadableError as wrong:
         await _known(request, context.store)
         await _tell(request, context, wrong)
-        raise OpenError(context.clock.now() + READ_AGAIN_AFTER) from wrong
+        raise MustWaitError(context.clock.now() + READ_AGAIN_AFTER, called=True) from wrong
 
 
 async def _read(request: RequestMessage, store: StateStore) -> Call:
@@ -82,7 +82,7 @@ async def _claimed(request: RequestMessage, store: StateStore) -> Call:
     results = {step.name: step.result for step in order.steps if step.result is not None}
     edited = order.steps[request.step].edited if request.step < len(order.steps) else None
     named = {name: result for name, result in results.items() if name in request.results}
-    own = results.get(request.step_name)
+    own = named.pop(request.step_name, None)
     return await _call(request, store, edited or order.details.payload, named, own)
 
 

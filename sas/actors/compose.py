@@ -6,7 +6,7 @@ often it is done. That is what makes sending them again after a crash safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -19,7 +19,7 @@ from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
 from sas.ports import Message
 
@@ -62,7 +62,7 @@ def compose(
         own_id = message_id(order.order_id, entry.seq, index)
         match item:
             case Wake():
-                within.append(wake(order.order_id, own_id, to))
+                within.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
             case Request():
                 # Nobody would count the answer to an older epoch; its input may be edited since.
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
@@ -74,10 +74,10 @@ def compose(
     return within, [*alerts, *notices]
 
 
-def wake(order_id: str, own_id: str, to: Addresses) -> Message:
+def wake(order_id: str, own_id: str, to: Addresses, *, urgent: bool) -> Message:
     """Return a message that asks a scheduler to look at an order."""
     body = internal.encode(internal.WakeMessage(id=own_id, order_id=order_id))
-    return Message(to.queues.scheduler, own_id, body)
+    return Message(lane(to.queues.scheduler, urgent=urgent), own_id, body)
 
 
 def notification(
@@ -120,8 +120,10 @@ def _request(
     order: Order, item: Request, own_id: str, at: datetime, workflow: Workflow, to: Addresses
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
+    alternative = step.agents[item.route] if item.route else None
     content = record.edited or order.details.payload
-    own = record.result if item.direction is Direction.UNDO else None
+    did = item.direction is Direction.UNDO and item.route == record.route
+    own = record.result if did else None
     results = _results(order, workflow.rules.predecessors(item.step))
     refs = {name: internal.to_kept(result) for name, result in results.items()}
     body = internal.RequestMessage(
@@ -133,7 +135,7 @@ def _request(
         direction=item.direction.value,
         epoch=item.epoch,
         complete_by=item.complete_by,
-        idempotency_key=idempotency_key(order.order_id, step.name, item.generation),
+        idempotency_key=idempotency_key(order.order_id, step.name, item.generation, alternative),
         generation=item.generation,
         order=internal.inline(content),
         order_ref=internal.to_kept(content),
@@ -141,25 +143,30 @@ def _request(
         result_refs={name: ref for name, ref in refs.items() if ref is not None},
         own_result=internal.inline(own),
         own_result_ref=internal.to_kept(own),
+        alternative=alternative,
+        may_return=item.may_return,
+        urgent=order.details.urgent,
         time_allowed=(item.complete_by - at).total_seconds(),
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
-        encoded = internal.encode(_light(body, results))
+        read = [*results, *([step.name] if own is not None else [])]
+        encoded = internal.encode(_light(body, read))
     # "Requests live no longer than their CompleteBy."
     lives = max(item.complete_by - at, timedelta(seconds=1))
-    return Message(to.queues.agent(step.agent), own_id, encoded, time_to_live=lives)
+    queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
+    return Message(queue, own_id, encoded, time_to_live=lives)
 
 
-def _light(
-    body: internal.RequestMessage, results: Mapping[str, Content]
-) -> internal.RequestMessage:
-    """Return a request that carries nothing: its agent reads the order, and what is named here."""
+def _light(body: internal.RequestMessage, read: Iterable[str]) -> internal.RequestMessage:
+    """Return a request that carries nothing: its agent reads the order, and the results of the
+    steps named here.
+    """
     return msgspec.structs.replace(
         body,
         order=msgspec.UNSET,
         order_ref=None,
-        results=dict.fromkeys(results, msgspec.Raw(b"null")),
+        results=dict.fromkeys(read, msgspec.Raw(b"null")),
         result_refs={},
         own_result=msgspec.UNSET,
         own_result_ref=None,

@@ -30,6 +30,7 @@ from sas.domain.changes import FENCED, REJECTED, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
 from sas.domain.model import Details
+from sas.domain.queues import lane
 from sas.ports import Business, ConflictError
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
@@ -73,7 +74,8 @@ class DeadLetters:
             await self._handle(letter)
 
     async def _handle(self, letter: DeadLetter) -> None:
-        if letter.source_queue == self._context.queues.orders:  # where applications send
+        orders = self._context.queues.orders
+        if letter.source_queue in {orders, lane(orders, urgent=True)}:  # where applications send
             await self._not_internal(letter)
             return
         try:

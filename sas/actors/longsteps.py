@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from sas.actors.attempts import OpenError
+from sas.actors.attempts import MustWaitError
 from sas.actors.context import Context
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
@@ -20,6 +20,7 @@ from sas.domain.ids import progress_id
 from sas.domain.messages import Progress
 from sas.domain.model import Direction
 from sas.domain.policies import TIME_ALLOWED_MAX
+from sas.domain.queues import lane
 from sas.domain.turns import is_out
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.logs import logger
@@ -32,15 +33,15 @@ GRANT_RECHECK = timedelta(seconds=2)
 class LongSteps:
     """One agent's steps that go on."""
 
-    def __init__(self, context: Context, queue: str) -> None:
+    def __init__(self, context: Context, agent: str) -> None:
         self._context = context
-        self._queue = queue
+        self._agent = agent
 
     async def granted(self, request: RequestMessage) -> RequestMessage | None:
         """Return a request with the CompleteBy it was granted; None where it must fall silent.
 
         Raises:
-            OpenError: the grant is still under way.
+            MustWaitError: the grant is still under way.
             StoreUnavailableError: let the message come again.
         """
         if not request.checks:
@@ -53,7 +54,7 @@ class LongSteps:
         granted = order.steps[request.step].complete_by or now
         enough = timedelta(seconds=request.time_allowed / 3)
         if granted < request.complete_by and granted - now < enough:
-            raise OpenError(now + GRANT_RECHECK)
+            raise MustWaitError(now + GRANT_RECHECK, called=True)
         return msgspec.structs.replace(request, complete_by=granted)
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
@@ -102,13 +103,14 @@ class LongSteps:
         )
         said = Progress(request.order_id, request.step, direction, request.epoch, until, note)
         body = internal.encode(internal.from_progress(said, own_id))
-        return Message(self._context.queues.replies, own_id, body)
+        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        return Message(queue, own_id, body)
 
     def _again(self, request: RequestMessage, at: datetime, until: datetime) -> Message:
         again = msgspec.structs.replace(request, complete_by=until, checks=request.checks + 1)
         own_id = hashlib.sha256(f"{request.id}|look|{again.checks}".encode()).hexdigest()[:32]
         return Message(
-            self._queue,
+            self._context.queues.agent(self._agent, urgent=request.urgent),
             f"look/{own_id}",
             internal.encode(again),
             time_to_live=max(until - at, timedelta(seconds=1)),

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sas.actors.context import Context
 from sas.actors.operator import Operator
+from sas.actors.routes import Routes
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import internal
 from sas.codec.internal import (
@@ -40,6 +41,7 @@ class Scheduler:
         self._business = business
         self._shell = Shell(context, business.workflow_of)
         self._operator = Operator(context, business, self._shell)
+        self._routes = Routes(context, business.workflows)
 
     async def handle(
         self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
@@ -71,6 +73,7 @@ class Scheduler:
         source = Cause(cause_of(queue, message.id), self._context.instance)
         if command is not None:
             return await self._operator.carry_out(command, source.cause)
+        await self._routes.look()
         acted = await self._shell.act(message.order_id, source, self._claim)
         return await self._known(acted, message, body, queue)
 
@@ -94,11 +97,12 @@ class Scheduler:
                 tracing.about(step=step)
             if isinstance(said, Progress):
                 return transitions.progressed(order, said, now=now)
-            rules = self._business.workflow_of(order).rules
+            rules = self._routes.rules_of(self._business.workflow_of(order), now)
             instance = self._context.instance
             return transitions.answer(order, said, rules, now=now, instance=instance)
 
         source = Cause(cause_of(queue, message.id), f"agent of step {message.step}")
+        await self._routes.look()
         acted = await self._shell.act(message.order_id, source, decide)
         if acted is Acted.NOTHING and isinstance(said, Reply):
             metrics.late_reply(step)
@@ -108,7 +112,7 @@ class Scheduler:
     def _claim(self, order: Order, now: datetime) -> Decision | None:
         if order.rejected:  # it may name a workflow that never was
             return None
-        rules = self._business.workflow_of(order).rules
+        rules = self._routes.rules_of(self._business.workflow_of(order), now)
         return transitions.claim(order, rules, now=now, instance=self._context.instance)
 
     async def _known(self, acted: Acted, message: Internal, body: bytes, queue: str) -> Acted:

@@ -19,7 +19,7 @@ from sas.domain.changes import Change, first_change, revival
 from sas.domain.ids import cause_hash, cause_of
 from sas.domain.messages import Notice
 from sas.domain.model import Details, Order
-from sas.domain.queues import ForbiddenReplyQueueError
+from sas.domain.queues import ForbiddenReplyQueueError, lane
 from sas.domain.transitions import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.ports import Business, ConflictError
@@ -41,29 +41,35 @@ class Submitter:
         self._bytes_max = order_bytes_max
 
     async def handle(
-        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+        self,
+        body: bytes,
+        message_id: str,
+        properties: Mapping[str, object] | None = None,
+        *,
+        urgent: bool = False,
     ) -> None:
         """Take one message of the ``orders`` queue; return when nothing of it can be lost.
 
-        ``properties`` are the message's application properties: they carry its trace.
+        ``properties`` are the message's application properties: they carry its trace. ``urgent``
+        says that it came by that lane, and so does all that follows from it.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again.
         """
         with tracing.received("submission", "submission", properties):
-            await self._handle(body, message_id)
+            await self._handle(body, message_id, urgent=urgent)
 
-    async def _handle(self, body: bytes, message_id: str) -> None:
+    async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> None:
         try:
             submission, workflow = self._checked(body, message_id)
         except MalformedError as wrong:
-            await self._reject(body, message_id, wrong)
+            await self._reject(body, message_id, wrong, urgent=urgent)
             return
         tracing.about(order_id=submission.order_id, workflow=workflow.name)
         try:
-            await self._take(submission, workflow)
+            await self._take(submission, workflow, urgent=urgent)
         except MalformedError as conflict:
-            await self._reject(body, message_id, conflict)
+            await self._reject(body, message_id, conflict, urgent=urgent)
 
     def _checked(self, body: bytes, message_id: str) -> tuple[Submission, Workflow]:
         submission = parse_order(body, message_id, self._bytes_max)
@@ -84,7 +90,7 @@ class Submitter:
             raise MalformedError("invalid-order", str(wrong)) from None
         return submission, workflow
 
-    async def _take(self, submission: Submission, workflow: Workflow) -> None:
+    async def _take(self, submission: Submission, workflow: Workflow, *, urgent: bool) -> None:
         now = self._context.clock.now()
         details = Details(
             order_id=submission.order_id,
@@ -96,6 +102,7 @@ class Submitter:
             correlation_id=submission.correlation_id,
             submitted_at=now,
             traceparent=tracing.traceparent(),
+            urgent=urgent,
         )
         cause = cause_of(self._context.queues.orders, submission.submission_id)
         if not await self._first(details, cause, workflow):
@@ -190,13 +197,15 @@ class Submitter:
         )
         await self._context.outbox.send_all([told], order)
 
-    async def _reject(self, body: bytes, message_id: str, wrong: MalformedError) -> None:
+    async def _reject(
+        self, body: bytes, message_id: str, wrong: MalformedError, *, urgent: bool
+    ) -> None:
         sender = salvage(body)
         rejection = Rejection(
             body=body,
             reason=wrong.reason,
             description=wrong.description,
-            source_queue=self._context.queues.orders,
+            source_queue=lane(self._context.queues.orders, urgent=urgent),
             message_id=message_id,
             order_id=sender.order_id,
             correlation_id=sender.correlation_id,

@@ -93,6 +93,7 @@ def details_row(order: Order) -> Entity:
         "CorrelationID": None if details.correlation_id is None else clean(details.correlation_id),
         "SubmittedAt": key_time(details.submitted_at),
         "TraceParent": details.traceparent,
+        "Urgent": True if details.urgent else None,
         **_content("Payload", details.payload),
     }
 
@@ -144,6 +145,8 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "Undo": step.undo.value if step.undo else None,
         "Edited": None if step.edited is None else clean(step.edited),
         "Note": None if step.note is None else clean(step.note),
+        "Route": step.route or None,
+        "Tried": ",".join(map(str, step.tried)) or None,
         **inline,
     }
 
@@ -220,6 +223,7 @@ def _details_from(row: Row) -> Details:
         correlation_id=row.get("CorrelationID"),
         submitted_at=parse_key_time(row["SubmittedAt"]),
         traceparent=row.get("TraceParent"),
+        urgent=row.get("Urgent", False),
     )
 
 
@@ -244,6 +248,8 @@ def _step_from(row: Row, result: Content | None) -> StepRecord:
         undo=UndoRecord(row["Undo"]) if row.get("Undo") else None,
         edited=row.get("Edited"),
         note=row.get("Note"),
+        route=row.get("Route", 0),
+        tried=tuple(map(int, row["Tried"].split(","))) if row.get("Tried") else (),
     )
 
 

@@ -81,9 +81,12 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
+    ``alternative`` is the agent's name where it is not the step's first; with ``may_return`` it
+    may answer that it called nobody, so that another is asked. ``urgent`` names the lane.
     What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
     ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
-    fit: read the order from the state store, and the results of the steps that ``results`` names.
+    fit: read the order from the state store, and the results of the steps that ``results`` names
+    (its own among them, if it is to have that).
     ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it
     back to look at the remote work again.
     """
@@ -104,6 +107,9 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     own_result_ref: Kept | None = None
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    alternative: str | None = None
+    may_return: bool = False
+    urgent: bool = False
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

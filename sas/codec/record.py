@@ -35,6 +35,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
         "Version": details.version,
         "ReplyQueue": details.reply_queue,
         "CorrelationID": details.correlation_id,
+        "Urgent": details.urgent,
         "SubmittedAt": _time(details.submitted_at),
         "SettledAt": _time(order.settled_at),
         "Deadline": _time(order.deadline),
@@ -65,6 +66,8 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Generation": step.generation,
         "Hold": step.hold,
         "Note": step.note,
+        "Route": step.route,
+        "Tried": list(step.tried),
     }
     inside = {"Result": _json(step.result), "Edited": _json(step.edited)}
     return said | (inside if content else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sas.domain.ids import URGENT_SUFFIX
@@ -41,6 +42,11 @@ class Queues:
     def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""
         return lane(self.agent_prefix + name, urgent=urgent)
+
+    def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
+        """Return the queues an order passes with these agents, in both lanes."""
+        ordinary = (self.orders, self.scheduler, self.replies, *map(self.agent, agents))
+        return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def check_reply_queue(self, name: str) -> str:
         """Return ``name`` if an application may be answered on it.

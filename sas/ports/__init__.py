@@ -5,6 +5,7 @@ and the one in memory in ``sas.simulation``.
 """
 
 from sas.ports.agents import (
+    LIMIT_MAX,
     Agent,
     AwaitCallback,
     Business,
@@ -29,6 +30,7 @@ from sas.ports.store import (
 )
 
 __all__ = [
+    "LIMIT_MAX",
     "Agent",
     "AwaitCallback",
     "BusUnavailableError",

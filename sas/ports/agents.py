@@ -124,15 +124,21 @@ class Agent(Protocol):
         ...
 
 
+LIMIT_MAX = 1000
+"""Most calls in flight that a limit can be: beyond, finding a free slot takes too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Business:
     """What an adopter supplies: workflows, an agent for each name the steps use, and checks
-    of the order's content per workflow, which raise ValueError with a sentence.
+    of the order's content per workflow, which raise ValueError with a sentence. ``limits`` says
+    of an agent how many calls of its remote service may be in flight, over all instances.
     """
 
     workflows: Workflows
     agents: Mapping[str, Agent]
     checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def workflow_of(self, order: Order) -> Workflow:
         """Return the workflow an order was submitted with.

@@ -24,13 +24,17 @@ EMULATED: dict[str, dict[str, Any]] = {
     queue["Name"]: queue["Properties"] for queue in NAMESPACE["Queues"]
 }
 RESPONSES = {"responses-web-shop", "responses-wholesale"}
-INTERNAL = {
+LANES = (
     "orders",
     "scheduler",
     "agent-inventory",
     "agent-payment",
     "agent-shipping",
     "agent-replies",
+)
+INTERNAL = {
+    *LANES,
+    *(f"{name}-urgent" for name in LANES),
     "operator-alerts",
     "orders-rejected",
     "dead-letters",
@@ -58,13 +62,7 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    assert bound() == {
-        queues.orders,
-        queues.scheduler,
-        queues.replies,
-        queues.dead_letters,
-        *(queues.agent(name) for name in orders.AGENTS),
-    }
+    assert bound() == {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
 
 
 def test_the_emulator_has_every_queue_and_no_other() -> None:
@@ -90,12 +88,13 @@ def test_dead_letters_forwards_to_nobody() -> None:
 
 def test_duplicate_detection_is_off_where_two_applications_may_send_one_id() -> None:
     off = {name for name, one in EMULATED.items() if not one["RequiresDuplicateDetection"]}
-    assert off == {"orders", "dead-letters"}
+    assert off == {"orders", "orders-urgent", "dead-letters"}
 
 
 def test_nothing_expires_unseen_but_requests_to_agents() -> None:
     dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
-    assert dropped == {n for n in EMULATED if n in {f"agent-{a}" for a in orders.AGENTS}}
+    lanes = {Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (0, 1)}
+    assert dropped == lanes
 
 
 def test_the_connection_of_the_bindings_is_a_setting() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import orders
 from sas.config import QUEUE_SETTINGS
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tools.infra_queues import (
@@ -29,8 +29,8 @@ AZURE = all_queues(LIST, applications(INFRA))
 EMULATED = emulator_queues(INFRA)
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
 CODE = Queues()
-OF_THE_CODE = {CODE.orders, CODE.scheduler, CODE.replies, CODE.alerts, CODE.rejected}
-AGENTS = {CODE.agent(name) for name in orders.AGENTS}
+URGENT_ORDERS = lane(CODE.orders, urgent=True)
+OF_THE_CODE = {*CODE.on_the_way(orders.AGENTS), CODE.alerts, CODE.rejected}
 
 
 def broken(path: list[Any], value: object) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_the_list_and_the_emulator_have_the_same_queues() -> None:
 
 
 def test_the_list_and_the_code_have_the_same_queues() -> None:
-    assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE | AGENTS
+    assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE
     assert LIST["deadLetterQueue"] == CODE.dead_letters
     assert LIST["responsePrefix"] == CODE.response_prefix
 
@@ -66,16 +66,17 @@ def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -
 
 
 def test_the_app_may_send_to_every_queue_it_sends_to_and_no_other() -> None:
-    assert set(LIST["access"]["appSends"]) == (OF_THE_CODE | AGENTS) - {CODE.orders}
+    assert set(LIST["access"]["appSends"]) == OF_THE_CODE - {CODE.orders, URGENT_ORDERS}
 
 
-def test_applications_may_send_orders_only() -> None:
+def test_applications_may_send_orders_only_and_urgent_ones_where_they_are_told_so() -> None:
     assert LIST["access"]["applicationSends"] == [CODE.orders]
+    assert LIST["access"]["urgentApplicationSends"] == [CODE.orders, URGENT_ORDERS]
 
 
 def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
     assert set(LIST["access"]["operatorReceives"]) == {CODE.alerts, CODE.rejected}
-    assert set(LIST["access"]["operatorSends"]) == {CODE.scheduler, CODE.orders}
+    assert set(LIST["access"]["operatorSends"]) == {CODE.scheduler, CODE.orders, URGENT_ORDERS}
 
 
 @pytest.mark.parametrize("name", sorted(AZURE))

@@ -14,15 +14,16 @@ from sas.actors.deadletters import DeadLetter
 from tests.indexed_functions import ROOT, bindings, functions, module
 
 TREE = ast.parse((ROOT / "function_app.py").read_text(encoding="utf-8"))
-QUEUES = {
+LANES = {
     "submission": "%SAS_QUEUE_ORDERS%",
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
     "replies": "%SAS_QUEUE_AGENT_REPLIES%",
-    "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
     "agent_inventory": "%SAS_QUEUE_AGENT_PREFIX%inventory",
     "agent_payment": "%SAS_QUEUE_AGENT_PREFIX%payment",
     "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
 }
+URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
+QUEUES = {**LANES, **URGENT, "deadletters": "%SAS_QUEUE_DEAD_LETTERS%"}
 MAY_IMPORT = {
     "__future__",
     "azure.functions",
@@ -129,6 +130,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.told: list[dict[str, Any]] = []
         self.submitter = SimpleNamespace(handle=self._as("submission"))
         self.scheduler = SimpleNamespace(
             handle=self._as("scheduler"), handle_reply=self._as("replies")
@@ -141,8 +143,9 @@ class Seen:
         self.purger = SimpleNamespace(run=self._as("purge"))
 
     def _as(self, name: str) -> Any:
-        async def called(*arguments: Any) -> None:
+        async def called(*arguments: Any, **told: Any) -> None:
             self.calls.append((name, arguments))
+            self.told.append(told)
 
         return called
 
@@ -174,7 +177,20 @@ async def test_a_message_goes_to_its_actor_byte_for_byte_with_its_id(seen: Seen,
     await FUNCTIONS[name].get_user_function()(
         message(application_properties={"traceparent": "00-1"})
     )
-    assert seen.calls == [(name, (b"\xff{}", "m-1", {"traceparent": "00-1"}))]
+    actor = name.removesuffix("_urgent")
+    assert seen.calls == [(actor, (b"\xff{}", "m-1", {"traceparent": "00-1"}))]
+
+
+async def test_only_an_order_that_came_by_the_urgent_queue_is_urgent(seen: Seen) -> None:
+    await FUNCTIONS["submission"].get_user_function()(message())
+    await FUNCTIONS["submission_urgent"].get_user_function()(message())
+    assert seen.told == [{}, {"urgent": True}]
+
+
+@pytest.mark.parametrize("name", ["agent_payment", "agent_payment_urgent"])
+async def test_an_agent_is_told_how_often_its_request_was_delivered(seen: Seen, name: str) -> None:
+    await FUNCTIONS[name].get_user_function()(message(delivery_count=3))
+    assert seen.told == [{"delivery_count": 3}]
 
 
 async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -> None:
@@ -202,7 +218,7 @@ async def test_a_timer_has_its_actor_work(seen: Seen, name: str) -> None:
 async def test_what_an_actor_raises_reaches_the_host(
     seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*_: Any) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
         raise ConnectionError("down")
 
     monkeypatch.setattr(seen.submitter, "handle", fails)
