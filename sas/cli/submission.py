@@ -30,6 +30,7 @@ class Plan:
     follow: bool
     json: bool
     patience_s: float
+    urgent: bool
 
 
 async def submit_and_follow(plan: Plan) -> int:
