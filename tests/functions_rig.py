@@ -23,6 +23,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+import orders
 from devstack.azurite import Azurite
 from devstack.functions import Host
 from devstack.servicebus import Broker, read_config
@@ -33,13 +34,11 @@ from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.domain.model import Order
+from sas.domain.queues import Queues
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
-WORKED = (
-    *("orders", "scheduler", "agent-replies", "dead-letters"),
-    *("agent-inventory", "agent-payment", "agent-shipping"),
-)
+WORKED = (*Queues().on_the_way(orders.AGENTS), "dead-letters")
 NEVER = "0 0 0 1 1 *"
 EVERY_SECOND = "* * * * * *"
 PATIENCE_S = 20.0

@@ -32,7 +32,7 @@ async def call_of(request: RequestMessage, context: Context) -> Call:
 
     Raises:
         RefusedError: its order is no longer stored.
-        MustWaitError: what it refers to cannot be read; the operator was told, the request must wait.
+        MustWaitError: what it refers to cannot be read; the operator was told.
         StoreUnavailableError, BusUnavailableError: let the message come again.
     """
     try:

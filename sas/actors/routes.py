@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from sas.actors.breakers import LOOK_AGAIN_AFTER, cell_name, from_cell
+from sas.actors.breakers import LOOK_AGAIN_AFTER
 from sas.actors.context import Context
+from sas.codec.breakers import cell_name, from_cell
 from sas.domain.breaker import Breaker, wait_of
 from sas.domain.workflow import Rules, Workflow, Workflows
 

@@ -223,7 +223,7 @@ def _details_from(row: Row) -> Details:
         correlation_id=row.get("CorrelationID"),
         submitted_at=parse_key_time(row["SubmittedAt"]),
         traceparent=row.get("TraceParent"),
-        urgent=row.get("Urgent", False),
+        urgent=bool(row.get("Urgent")),
     )
 
 
@@ -248,7 +248,7 @@ def _step_from(row: Row, result: Content | None) -> StepRecord:
         undo=UndoRecord(row["Undo"]) if row.get("Undo") else None,
         edited=row.get("Edited"),
         note=row.get("Note"),
-        route=row.get("Route", 0),
+        route=row.get("Route") or 0,
         tried=tuple(map(int, row["Tried"].split(","))) if row.get("Tried") else (),
     )
 

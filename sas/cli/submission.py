@@ -42,7 +42,7 @@ async def submit_and_follow(plan: Plan) -> int:
     """
     run = _Run(plan)
     try:
-        async with _client(plan.connection) as client:
+        async with _client(plan.connection, urgent=plan.urgent) as client:
             with run.progress.shown():
                 await run.everything(client)
     except asyncio.CancelledError:
@@ -152,7 +152,7 @@ def _some(ids: dict[str, int]) -> str:
 
 
 @asynccontextmanager
-async def _client(where: Connection) -> AsyncIterator[OrdersClient]:
+async def _client(where: Connection, *, urgent: bool) -> AsyncIterator[OrdersClient]:
     if where.namespace is None:
         try:
             client = OrdersClient(
@@ -160,6 +160,7 @@ async def _client(where: Connection) -> AsyncIterator[OrdersClient]:
                 reply_queue=where.reply_queue,
                 queues=where.queues,
                 order_bytes_max=where.order_bytes_max,
+                urgent=urgent,
             )
         except ValueError as wrong:
             raise UsageError(
@@ -180,6 +181,7 @@ async def _client(where: Connection) -> AsyncIterator[OrdersClient]:
             credential=credential,
             queues=where.queues,
             order_bytes_max=where.order_bytes_max,
+            urgent=urgent,
         ) as client,
     ):
         yield client

@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="print what becomes of the orders")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
     parser.add_argument(
+        "--urgent", action="store_true", help="send them by the lane that overtakes all others"
+    )
+    parser.add_argument(
         "--patience",
         type=_seconds,
         default=300.0,
@@ -68,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             follow=arguments.follow,
             json=arguments.json,
             patience_s=arguments.patience,
+            urgent=arguments.urgent,
         )
         return asyncio.run(submit_and_follow(plan))
 

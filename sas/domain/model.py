@@ -298,8 +298,8 @@ def _check_steps(order_id: str, before: Sequence[StepRecord], after: Sequence[St
             raise IllegalMoveError(where)
         if new.epoch < old.epoch:
             raise IllegalMoveError(f"{where}: epoch {old.epoch} became {new.epoch}")
-        elsewhere = new.route != old.route  # the agent asked before has said that it called nobody
-        if new.epoch > old.epoch and old.dispatched and states[0] is states[1] and not elsewhere:
+        again = new.epoch > old.epoch and old.dispatched and states[0] is states[1]
+        if again and (new.route, new.tried) == (old.route, old.tried):  # at the same agent
             raise IllegalMoveError(f"{where}: it is out already and would be claimed twice")
         if old.direction is Direction.UNDO and new.direction is Direction.DO:
             raise IllegalMoveError(f"{where}: there is no way back from undo")

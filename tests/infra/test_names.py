@@ -93,7 +93,9 @@ def test_duplicate_detection_is_off_where_two_applications_may_send_one_id() -> 
 
 def test_nothing_expires_unseen_but_requests_to_agents() -> None:
     dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
-    lanes = {Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (0, 1)}
+    lanes = {
+        Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)
+    }
     assert dropped == lanes
 
 

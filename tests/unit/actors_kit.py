@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Business, Call, Message
 from sas.simulation.bus import MemoryBus
@@ -113,10 +114,14 @@ class Kit:
         """Hand one message to the function of its queue."""
         handlers: dict[str, Callable[[bytes, str, Mapping[str, str]], Awaitable[object]]] = {
             QUEUES.orders: self.submitter.handle,
-            QUEUES.scheduler: self.scheduler.handle,
-            QUEUES.replies: self.scheduler.handle_reply,
-            **{QUEUES.agent(name): actor.handle for name, actor in self.actors.items()},
+            lane(QUEUES.orders, urgent=True): partial(self.submitter.handle, urgent=True),
         }
+        for urgent in (False, True):
+            handlers[lane(QUEUES.scheduler, urgent=urgent)] = self.scheduler.handle
+            handlers[lane(QUEUES.replies, urgent=urgent)] = self.scheduler.handle_reply
+            for name, actor in self.actors.items():
+                first = partial(actor.handle, delivery_count=1)
+                handlers[QUEUES.agent(name, urgent=urgent)] = first
         await self.run(
             handlers[message.queue](message.body, message.message_id, message.properties)
         )
@@ -130,7 +135,8 @@ class Kit:
 
     async def drain(self) -> None:
         """Handle messages until no actor's queue holds any."""
-        queues = [QUEUES.scheduler, *(QUEUES.agent(n) for n in self.agents), QUEUES.replies]
+        orders = {QUEUES.orders, lane(QUEUES.orders, urgent=True)}
+        queues = [name for name in QUEUES.on_the_way(self.agents) if name not in orders]
         while any(self.bus.messages(queue) for queue in queues):
             for queue in queues:
                 if self.bus.messages(queue):
@@ -200,10 +206,10 @@ def kit(
     bus = beside.bus if beside else MemoryBus(clock)
     agents = beside.agents if beside else {name: ScriptedAgent() for name in AGENTS}
     if beside is None:
-        bus.declare(QUEUES.orders, QUEUES.dead_letters)
+        plain = {QUEUES.orders, lane(QUEUES.orders, urgent=True), QUEUES.dead_letters}
+        bus.declare(*plain)
         bus.declare(
-            *(QUEUES.scheduler, QUEUES.replies, QUEUES.alerts, QUEUES.rejected, SHOP),
-            *(QUEUES.agent(name) for name in AGENTS),
+            *(QUEUES.alerts, QUEUES.rejected, SHOP, *set(QUEUES.on_the_way(AGENTS)) - plain),
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)

@@ -159,8 +159,10 @@ STEP = StepRecord(
     undo=UndoRecord.BY_HAND,
     edited='{"amount":1}',
     note="the van is at stop 3 of 9",
+    route=2,
+    tried=(2, 0),
 )
-DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01")
+DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
 
 
 ORDER = Order(
@@ -226,6 +228,7 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> Non
 MESSAGES: tuple[Outgoing, ...] = (
     Wake(),
     Request(29, Direction.UNDO, 3, 2, NOW),
+    Request(3, Direction.DO, 3, 0, NOW, 2, True),
     Request(0, Direction.DO, 1, 0, NOW.astimezone(timezone(timedelta(hours=5)))),
     *(Notify(notice) for notice in Notice),
     replace(Notify(Notice.FAILED, 0, Fault("code", 'said "no" 🛒')), undoing=True),

@@ -1,0 +1,199 @@
+"""Agents among which there is a choice, seen through the actors, their queues and breakers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.scheduler import Scheduler
+from sas.codec.breakers import cell_name, to_value
+from sas.domain import breaker
+from sas.domain.breaker import Breaker, BreakerPolicy
+from sas.domain.workflow import OnFailure, Step, Workflow
+from sas.ports import RefusedError, TransientError
+from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
+
+POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
+EITHER = Workflow(
+    "either",
+    1,
+    (
+        Step("pay", "stock", ALLOWED, undo=UNDO, failures_max=1, alternatives=("payment",)),
+        Step("ship", "stock", ALLOWED, undo=UNDO, failures_max=1),
+    ),
+    on_failure=OnFailure.UNDO,
+)
+ORDER = order(workflow="either")
+
+
+@pytest.fixture
+def made() -> Kit:
+    """A system whose agents have breakers."""
+    found = kit(EITHER)
+    for name, agent in found.agents.items():
+        retry = RetryPolicy(0.2, 1.0)
+        found.actors[name] = AgentActor(found.context, name, agent, retry, POLICY)
+    return found
+
+
+async def cut_off(made: Kit, agent: str) -> None:
+    """Open an agent's breaker, as another instance would."""
+    opened = breaker.opened(Breaker(), POLICY, made.clock.now(), "down")
+    await made.store.write_cell(cell_name(agent), to_value(opened), None)
+
+
+def keys(made: Kit, agent: str) -> list[tuple[str, str]]:
+    return [(verb, call.key) for verb, call in made.agents[agent].calls]
+
+
+async def test_a_request_goes_to_the_preferred_agent_while_its_breaker_is_closed(made: Kit) -> None:
+    await made.submit(ORDER)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert keys(made, "stock") == [("do", "O-1/pay"), ("do", "O-1/ship")]
+    assert keys(made, "payment") == []
+
+
+async def test_while_its_breaker_is_open_the_next_agent_is_asked_under_a_key_of_its_own(
+    made: Kit,
+) -> None:
+    await cut_off(made, "stock")
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    assert [r.alternative for r in made.requests("payment")] == ["payment"]
+    await made.step(QUEUES.agent("payment"))
+    assert keys(made, "payment") == [("do", "O-1/pay@payment")]
+    assert made.requests("stock") == []
+
+
+async def test_an_agent_whose_breaker_opened_meanwhile_hands_the_request_back_uncalled(
+    made: Kit,
+) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    await cut_off(made, "stock")
+    await made.step(QUEUES.agent("stock"))
+    await made.step(QUEUES.replies)
+    assert keys(made, "stock") == []
+    step = made.order().steps[0]
+    assert (step.route, step.failure_count, step.tried) == (1, 0, ())
+    await made.step(QUEUES.agent("payment"))
+    assert keys(made, "payment") == [("do", "O-1/pay@payment")]
+
+
+@pytest.mark.parametrize("count", [None, 2])
+async def test_a_request_delivered_before_is_never_handed_back_for_it_may_have_called(
+    made: Kit, count: int | None
+) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    await cut_off(made, "stock")
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    handled = made.actors["stock"].handle(message.body, message.message_id, delivery_count=count)
+    assert await made.run(handled) is None
+    assert made.bus.messages(QUEUES.replies) == []
+    assert len(made.bus.queues[QUEUES.agent("stock")].waiting) == 1
+
+
+async def test_a_request_that_called_before_the_breaker_opened_is_not_handed_back(
+    made: Kit,
+) -> None:
+    made.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("stock"))
+    assert len(keys(made, "stock")) == POLICY.failures_max
+    assert made.bus.messages(QUEUES.replies) == []
+
+
+async def test_what_timed_out_at_one_agent_is_done_by_the_other_and_undone_at_the_first(
+    made: Kit,
+) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    made.bus.take(QUEUES.agent("stock"))  # it is lost, or called for and never answered
+    await cut_off(made, "stock")
+    await made.later(31)
+    await made.sweep()
+    await cut_off_longer(made)
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("payment"))
+    await made.step(QUEUES.replies)
+    assert made.states() == ["Processed", "Processing"]
+    assert [(r.direction, r.step_name) for r in made.requests("stock")] == [
+        ("undo", "pay"),
+        ("do", "ship"),
+    ]
+    await mended(made)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert ("undo", "O-1/pay") in keys(made, "stock")
+    assert made.told()[-1] == "completed"
+
+
+async def cut_off_longer(made: Kit) -> None:
+    cell = await made.store.read_cell(cell_name("stock"))
+    assert cell is not None
+    opened = breaker.opened(Breaker(), POLICY, made.clock.now(), "down")
+    await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token)
+
+
+async def mended(made: Kit) -> None:
+    cell = await made.store.read_cell(cell_name("stock"))
+    assert cell is not None
+    closed = to_value(breaker.closed(made.clock.now()))
+    await made.store.write_cell(cell_name("stock"), closed, cell.token)
+
+
+async def test_the_order_undone_is_undone_at_every_agent_that_was_asked(made: Kit) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    made.bus.take(QUEUES.agent("stock"))
+    await cut_off(made, "stock")
+    await made.later(31)
+    await made.sweep()
+    await cut_off_longer(made)
+    await made.step(QUEUES.scheduler)
+    made.agents["payment"].then(RefusedError("declined", "no cover"))
+    await made.step(QUEUES.agent("payment"))
+    await mended(made)
+    await made.drain()
+    assert made.state() == "Compensated"
+    assert keys(made, "payment") == [("do", "O-1/pay@payment"), ("undo", "O-1/pay@payment")]
+    assert ("undo", "O-1/pay") in keys(made, "stock")
+
+
+async def test_the_undo_at_another_agent_is_not_given_the_result_of_the_one_that_did(
+    made: Kit,
+) -> None:
+    await test_what_timed_out_at_one_agent_is_done_by_the_other_and_undone_at_the_first(made)
+    (undo,) = [call for verb, call in made.agents["stock"].calls if verb == "undo"]
+    assert undo.own_result is None
+
+
+async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_at_most(
+    made: Kit,
+) -> None:
+    read: list[str] = []
+
+    def note(operation: str, key: str) -> None:
+        if operation == "read_cell":
+            read.append(key)
+
+    made.store.plan = note
+    scheduler = Scheduler(made.context, made.business)
+    await made.submit(ORDER)
+    wake = made.bus.messages(QUEUES.scheduler)[0]
+    for _ in range(3):
+        await made.run(scheduler.handle(wake.body, wake.message_id))
+    assert read == [cell_name("payment"), cell_name("stock")]
+    without = kit()
+    without.store.plan = lambda operation, key: (
+        read.append(key) if operation == "read_cell" else None
+    )
+    await without.submit()
+    await without.step(QUEUES.scheduler)
+    assert len(read) == 2

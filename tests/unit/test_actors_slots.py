@@ -1,0 +1,164 @@
+"""At most N calls in flight for one remote service, whatever the number of instances."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.compose import Addresses
+from sas.actors.context import Context
+from sas.actors.slots import WAIT_HERE
+from sas.codec.internal import RequestMessage, encode
+from sas.domain.queues import Queues
+from sas.ports import Call, StoreUnavailableError, TransientError
+from sas.simulation.bus import MemoryBus
+from sas.simulation.clock import VirtualClock
+from sas.simulation.store import MemoryStore
+
+QUEUE, REPLIES = "agent-stock", "agent-replies"
+LIMIT = 3
+
+
+class Remote:
+    """A remote service that counts how many calls are with it, and takes a second for each."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.seconds = 1.0
+        self.now = self.most = self.calls = 0
+        self.faults: list[Exception] = []
+
+    async def do(self, call: Call) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.calls += 1
+        try:
+            await self.clock.sleep(self.seconds)
+        finally:
+            self.now -= 1
+        if self.faults:
+            raise self.faults.pop()
+        return {}
+
+    async def undo(self, call: Call) -> Any:
+        return await self.do(call)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Rig:
+    """Instances of one agent over the same store and bus."""
+
+    def __init__(self, limit: int = LIMIT, instances: int = 2) -> None:
+        self.clock = VirtualClock(settle_rounds=200)
+        self.store = MemoryStore()
+        self.bus = MemoryBus(self.clock)
+        self.bus.declare(QUEUE, f"{QUEUE}-urgent", REPLIES, f"{REPLIES}-urgent", "operator-alerts")
+        self.remote = Remote(self.clock)
+        to = Addresses(Queues(), "/t")
+        contexts = [
+            Context.of(self.store, self.bus, self.clock, to, f"host-{n}") for n in range(instances)
+        ]
+        self.actors = [
+            AgentActor(one, "stock", self.remote, RetryPolicy(0.2, 1.0), limit=limit)
+            for one in contexts
+        ]
+
+    def handling(self, number: int, *, urgent: bool = False, seconds: float = 60) -> Any:
+        body = encode(
+            RequestMessage(
+                id=f"O-{number}/2/0", order_id=f"O-{number}", workflow="order", step=0,
+                step_name="reserve", direction="do", epoch=1,
+                complete_by=self.clock.now() + timedelta(seconds=seconds),
+                idempotency_key=f"O-{number}/reserve", order=msgspec.Raw(b"{}"), urgent=urgent,
+            )
+        )  # fmt: skip
+        return self.actors[number % len(self.actors)].handle(body, f"m-{number}")
+
+    async def all(self, *handling: Any) -> list[Any]:
+        return await self.clock.run(asyncio.gather(*handling))
+
+
+async def test_no_more_calls_than_the_limit_are_in_flight_over_all_instances() -> None:
+    rig = Rig()
+    replies = await rig.all(*(rig.handling(number) for number in range(12)))
+    assert rig.remote.most == LIMIT
+    assert sum(reply is not None for reply in replies) == 12
+    assert len(rig.bus.messages(REPLIES)) == 12
+
+
+async def test_without_a_limit_nothing_is_asked_of_the_store() -> None:
+    rig = Rig(limit=0)
+    await rig.all(*(rig.handling(number) for number in range(12)))
+    assert rig.remote.most == 12
+    assert rig.store.requests == 0
+
+
+async def test_a_request_that_finds_no_slot_for_long_is_put_back_with_no_attempt_burnt() -> None:
+    rig = Rig(limit=1)
+    rig.remote.seconds = 30
+    await rig.all(rig.handling(0), rig.handling(1))
+    assert rig.remote.calls == 1
+    (waiting,) = [one.message for one in rig.bus.queues[QUEUE].waiting]
+    assert waiting.message_id.startswith("put-back/")
+    assert waiting.scheduled_at is not None
+
+
+async def test_a_slot_is_given_back_after_a_failed_call_too() -> None:
+    rig = Rig(limit=1, instances=1)
+    rig.remote.faults = [TransientError("busy")]
+    await rig.all(rig.handling(0))
+    assert rig.remote.calls == 2
+    assert await rig.store.acquire_lease(
+        "slot|stock|0", "somebody else", rig.clock.now() + WAIT_HERE, rig.clock.now()
+    )
+
+
+async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complete_by() -> None:
+    rig = Rig(limit=1, instances=1)
+    now = rig.clock.now()
+    dead_until = now + timedelta(seconds=20)
+    assert await rig.store.acquire_lease("slot|stock|0", "O-0/2/0", dead_until, now)
+    await rig.all(rig.handling(1, seconds=60))
+    assert rig.remote.calls == 0
+    await rig.clock.advance(21)
+    await rig.all(rig.handling(1, seconds=30))
+    assert rig.remote.calls == 1
+
+
+async def test_the_same_request_delivered_again_finds_its_own_slot() -> None:
+    rig = Rig(limit=1, instances=1)
+    now = rig.clock.now()
+    assert await rig.store.acquire_lease("slot|stock|0", "O-1/2/0", now + 20 * WAIT_HERE, now)
+    await rig.all(rig.handling(1))
+    assert rig.remote.calls == 1
+
+
+async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(limit=1, instances=1)
+    acquire = rig.store.acquire_lease
+
+    async def only_taken(name: str, holder: str, until: Any, now: Any) -> bool:
+        if until <= now:
+            raise StoreUnavailableError("down")
+        return await acquire(name, holder, until, now)
+
+    monkeypatch.setattr(rig.store, "acquire_lease", only_taken)
+    (reply,) = await rig.all(rig.handling(0))
+    assert reply is not None
+
+
+async def test_urgent_requests_are_served_before_others_that_have_waited_longer() -> None:
+    rig = Rig(limit=1, instances=1)
+    ordinary = [rig.handling(number) for number in range(8)]
+    await rig.all(*ordinary, *(rig.handling(100 + n, urgent=True) for n in range(2)))
+    assert len(rig.bus.messages(f"{REPLIES}-urgent")) == 2
+    assert rig.remote.most == 1
