@@ -156,9 +156,19 @@ async def test_a_slot_that_cannot_be_given_back_does_not_fail_the_call(
     assert reply is not None
 
 
-async def test_urgent_requests_are_served_before_others_that_have_waited_longer() -> None:
+async def test_an_urgent_request_looks_for_a_slot_more_often_and_comes_again_sooner() -> None:
     rig = Rig(limit=1, instances=1)
-    ordinary = [rig.handling(number) for number in range(8)]
-    await rig.all(*ordinary, *(rig.handling(100 + n, urgent=True) for n in range(2)))
-    assert len(rig.bus.messages(f"{REPLIES}-urgent")) == 2
-    assert rig.remote.most == 1
+    now = rig.clock.now()
+    assert await rig.store.acquire_lease("slot|stock|0", "another", now + 20 * WAIT_HERE, now)
+    looks = []
+    for number, urgent in enumerate((False, True)):
+        before = rig.store.requests
+        await rig.all(rig.handling(number, urgent=urgent))
+        looks.append(rig.store.requests - before)
+    assert looks[1] >= 2 * looks[0] > 10
+    rests = [
+        (one.message.scheduled_at or now) - one.enqueued_at
+        for queue in (QUEUE, f"{QUEUE}-urgent")
+        for one in rig.bus.queues[queue].waiting
+    ]
+    assert rests[1] < timedelta(seconds=1) <= rests[0]
