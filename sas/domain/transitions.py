@@ -27,7 +27,7 @@ from sas.domain.recovery import (
     postpone,
     postpone_deadline,
 )
-from sas.domain.turns import dispatch, is_out, open_steps, with_step
+from sas.domain.turns import dispatch, is_out, open_steps, stays, with_step
 from sas.domain.undo import completed_notice, leave, undo_failed, undone
 
 __all__ = [
@@ -177,7 +177,7 @@ def _elsewhere(
     asked = {(step.number, route) for route in range(step.route + 1)}
     onward = replace(rules, shut=rules.shut | asked)
     left = range(step.route + 1, rules.steps[step.number].routes)
-    if all((step.number, route) in onward.shut for route in left):
+    if stays(step, rules) or all((step.number, route) in onward.shut for route in left):
         return Decision("agent not to be had", open_steps(steps, rules, now), (Wake(),))
     steps, requests = dispatch(steps, onward, now, instance)
     return Decision("another agent asked", open_steps(steps, rules, now), requests)

@@ -111,10 +111,15 @@ def _route(step: StepRecord, rules: Rules) -> tuple[int, bool]:
     with the agent that may have done it already: nobody could take that back.
     """
     own = rules.steps[step.number]
-    if step.tried and own.undo_time_allowed is None:
+    if stays(step, rules):
         return step.route, False
     there = [route for route in range(own.routes) if (step.number, route) not in rules.shut]
     return (there[0], len(there) > 1) if there else (step.route, False)
+
+
+def stays(step: StepRecord, rules: Rules) -> bool:
+    """Return whether a step may go to no other agent any more."""
+    return bool(step.tried) and rules.steps[step.number].undo_time_allowed is None
 
 
 def acted(step: StepRecord) -> StepRecord:

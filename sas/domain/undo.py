@@ -83,10 +83,18 @@ def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: st
 
 
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
-    """Decide that an operator has undone these steps outside of the system."""
+    """Decide that an operator has undone these steps outside of the system.
+
+    What has been undone is what failed: at one agent. The others that were asked are asked still.
+    """
     steps: tuple[StepRecord, ...] = order.steps
     for number in numbers:
-        steps = with_step(steps, _compensated(steps[number], now, UndoRecord.BY_HAND))
+        done = _compensated(steps[number], now, UndoRecord.BY_HAND)
+        rest = steps[number].tried[1:]
+        if rest:
+            going_on = StepState.COMPENSATING
+            done = replace(done, process_state=going_on, undo=UndoRecord.UNDOING, tried=rest)
+        steps = with_step(steps, done)
     after = open_steps(steps, rules, now)
     return Decision("undone by hand", after, (Wake(), *undone_notice(after)))
 

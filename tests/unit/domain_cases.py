@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sas.domain import commands, transitions
 from sas.domain.changes import Change, first_change, next_change
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
-from sas.domain.model import Details, Direction, Fault, Order, StepRecord
+from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
 from sas.domain.transitions import Decision
 from sas.domain.workflow import (
     Backoff,
@@ -48,7 +48,10 @@ def workflow_of(
     extended_wait: ExtendedWait | None = None,
     call_limit: timedelta | None = None,
     deadline: timedelta | None = None,
+    routes: int = 1,
+    routed: Collection[str] | None = None,
 ) -> Workflow:
+    """Return a workflow of a shape; every step (or those ``routed``) has so many agents."""
     undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
     steps = tuple(
         Step(
@@ -60,6 +63,11 @@ def workflow_of(
             failures_max=failures_max,
             backoff=backoff,
             extended_wait=extended_wait,
+            alternatives=tuple(
+                f"{name}-{number}"
+                for number in range(1, routes)
+                if routed is None or name in routed
+            ),
         )
         for name, after in shape.items()
     )
@@ -85,12 +93,27 @@ def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Cha
     )
 
 
+def expected_direction(step: StepRecord) -> Direction:
+    """Return which way the request went that a step has out.
+
+    Undo while it is Processed: at another agent. What is out when the order is cancelled is a do.
+    """
+    match step.process_state:
+        case StepState.PROCESSING:
+            return Direction.DO
+        case StepState.PROCESSED if step.locked_by is not None:
+            return Direction.UNDO
+        case _:
+            return step.direction
+
+
 @dataclass
 class Story:
     """One order, decided upon again and again; the clock stands still until told."""
 
     workflow: Workflow
     now: datetime = T0
+    shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
     sent: tuple[Outgoing, ...] = field(init=False)
 
@@ -100,7 +123,7 @@ class Story:
 
     @property
     def rules(self) -> Rules:
-        return self.workflow.rules
+        return replace(self.workflow.rules, shut=self.shut)
 
     @property
     def states(self) -> list[str]:
@@ -138,7 +161,7 @@ class Story:
         step = self.step(name)
         members: dict[str, object] = {
             "step": step.number,
-            "direction": step.direction,
+            "direction": expected_direction(step),
             "epoch": step.epoch,
             "outcome": Outcome.DONE,
             "result": '"ok"',
@@ -159,6 +182,17 @@ class Story:
     def refused(self, name: str, fault: Fault | None = None) -> Story:
         reply = self.reply(name, outcome=Outcome.REFUSED, result=None, fault=fault)
         assert self.answer(reply), f"the refusal of {name} did not count"
+        return self
+
+    def unavailable(self, name: str) -> Story:
+        """Let the agent of a step answer that it called nobody."""
+        reply = self.reply(name, outcome=Outcome.UNAVAILABLE, result=None)
+        assert self.answer(reply), f"the answer of {name} did not count"
+        return self
+
+    def shutting(self, *routes: tuple[str, int]) -> Story:
+        """Let these routes of steps, and no others, not be to be had from now on."""
+        self.shut = frozenset((self.step(name).number, route) for name, route in routes)
         return self
 
     def expire(self, name: str) -> bool:
@@ -218,6 +252,15 @@ class Story:
         """What the last decision asked of agents: step, direction, epoch."""
         return [
             (self.order.steps[m.step].name, m.direction.value, m.epoch)
+            for m in self.sent
+            if isinstance(m, Request)
+        ]
+
+    @property
+    def asked(self) -> list[tuple[str, str, int]]:
+        """What the last decision asked of which agents: step, direction, route."""
+        return [
+            (self.order.steps[m.step].name, m.direction.value, m.route)
             for m in self.sent
             if isinstance(m, Request)
         ]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import product
 from typing import TypeVar
 
 from sas.domain import commands, transitions
@@ -28,10 +29,25 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Direction, Fault, IllegalMoveError, Order, StepRecord, StepState
+from sas.domain.model import (
+    Direction,
+    Fault,
+    IllegalMoveError,
+    Order,
+    StepRecord,
+    StepState,
+    UndoRecord,
+)
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
-from tests.unit.domain_cases import SHAPES, T0, Shape, submitted, successors, workflow_of
+from tests.unit.domain_cases import (
+    SHAPES,
+    T0,
+    Shape,
+    submitted,
+    successors,
+    workflow_of,
+)
 
 SOON = T0 + timedelta(seconds=31)
 LATE = T0 + timedelta(days=1)
@@ -43,11 +59,11 @@ FAULT = Fault("sold-out", "there is none left")
 
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
-LATE_TOO = ("done", "refused", "expire")
 CALL_LIMIT = timedelta(minutes=10)
 """A call that is out lands by then: an undo decided soon waits for it, one a day later need not."""
 
-StepKey = tuple[str, str, bool, bool, bool, int, int, int]
+Shut = frozenset[tuple[int, int]]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, tuple[int, ...], bool]
 Key = tuple[bool, tuple[StepKey, ...]]
 M = TypeVar("M", Wake, Request, Notify, Alert)
 Node = TypeVar("Node")
@@ -65,16 +81,26 @@ class Case:
     waits: int = 0
     call_limit: bool = False
     deadline: bool = False
+    routes: int = 1
+    routed: frozenset[str] | None = None
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
         patience = [n for n in ("backoff", "waits", "call_limit", "deadline") if getattr(self, n)]
         told = "".join(f", {name}" for name in patience)
-        return f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}{lacking}{told}"
+        routes = f", {self.routes} routes" if self.routes > 1 else ""
+        return (
+            f"{self.shape_name}, {self.on_failure.value}, {self.failures_max}"
+            f"{lacking}{told}{routes}"
+        )
 
     @property
     def shape(self) -> Shape:
         return SHAPES[self.shape_name]
+
+    def routes_of(self, name: str) -> int:
+        """Return how many agents a step has."""
+        return self.routes if self.routed is None or name in self.routed else 1
 
     @property
     def rules(self) -> Rules:
@@ -87,16 +113,21 @@ class Case:
             extended_wait=ExtendedWait(WAIT, self.waits) if self.waits else None,
             call_limit=CALL_LIMIT if self.call_limit else None,
             deadline=LATE - T0 if self.deadline else None,
+            routes=self.routes,
+            routed=self.routed,
         ).rules
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to an order. ``step`` is -1 where it is about the whole order."""
+    """What happens to an order. ``step`` is -1 where it is about the whole order; ``shut`` is
+    what is not to be had at that moment.
+    """
 
     name: str
     step: int = -1
     at: datetime = SOON
+    shut: Shut = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +138,7 @@ class Edge:
     change: Change
     source: Key
     to: Key
+    case: Case
 
     @property
     def before(self) -> Order:
@@ -167,6 +199,9 @@ def key_of(order: Order) -> Key:
             s.failure_count,
             s.waits,
             min(s.epoch, EPOCH_MAX),
+            s.route,
+            s.tried,
+            s.undo is UndoRecord.FAILED,
         )
         for s in order.steps
     )
@@ -203,7 +238,7 @@ def events(order: Order, rules: Rules) -> Iterator[Event]:
     if rules.deadline is not None:
         yield Event("deadline")
     for step in order.steps:
-        for name in ("done", "refused", "undone", "undo refused"):
+        for name in ("done", "refused", "unavailable", "undone", "undo refused"):
             yield Event(name, step.number)
         yield from (Event("progress", step.number), Event("undo progress", step.number))
         yield Event("expire", step.number)
@@ -218,7 +253,16 @@ def events(order: Order, rules: Rules) -> Iterator[Event]:
         )
 
 
+def shut_variations(rules: Rules) -> Iterator[Shut]:
+    """Yield what may be shut while agents are asked: every choice of routes, of all steps alike."""
+    most = max(own.routes for own in rules.steps)
+    for choice in product((False, True), repeat=most if most > 1 else 0):
+        closed = {route for route, shut in enumerate(choice) if shut}
+        yield frozenset(product(range(len(rules.steps)), closed))
+
+
 def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa: PLR0911  a table
+    rules = replace(rules, shut=event.shut)
     match event.name:
         case "claim":
             return transitions.claim(order, rules, now=event.at, instance="scheduler")
@@ -250,7 +294,9 @@ def named(order: Order, event: Event) -> str | None:
 
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
-    outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
+    outcome = {"refused": Outcome.REFUSED, "unavailable": Outcome.UNAVAILABLE}.get(
+        name.rpartition(" ")[2], Outcome.DONE
+    )
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
@@ -272,15 +318,28 @@ def explore(case: Case) -> Graph:
     while waiting:
         assert len(graph.states) <= STATES_MAX, f"{case}: states without end"
         order = waiting.popleft()
-        for event in events(order, rules):
-            edge = _follow(graph, order, event)
-            if edge is None:
-                continue
+        for edge in _edges(graph, order):
             graph.edges.append(edge)
             if edge.to not in graph.states:
                 graph.states[edge.to] = normal(edge.after)
                 waiting.append(graph.states[edge.to])
     return graph
+
+
+def _edges(graph: Graph, order: Order) -> Iterator[Edge]:
+    """Yield every decision upon an order; where an agent is asked to do, with all that may be
+    shut.
+    """
+    for event in events(order, graph.rules):
+        edge = _follow(graph, order, event)
+        if edge is None:
+            continue
+        yield edge
+        if any(request.direction is Direction.DO for request in edge.sent(Request)):
+            for shut in shut_variations(graph.rules):
+                other = _follow(graph, order, replace(event, shut=shut)) if shut else None
+                if other is not None:
+                    yield other
 
 
 def _follow(graph: Graph, order: Order, event: Event) -> Edge | None:
@@ -300,7 +359,21 @@ def _follow(graph: Graph, order: Order, event: Event) -> Edge | None:
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, key_of(order), key_of(change.after))
+    return Edge(event, change, key_of(order), key_of(change.after), graph.case)
+
+
+def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
+    """Make one test a shape of a check upon one graph; a failure names its case."""
+
+    def test(graphs: list[Graph]) -> None:
+        for graph in graphs:
+            try:
+                check(graph)
+            except AssertionError as wrong:
+                wrong.add_note(f"in the case: {graph.case}")
+                raise
+
+    return test
 
 
 def find_cycle(successors: Mapping[Node, list[Node]]) -> Node | None:
@@ -338,8 +411,9 @@ def reaching(successors: Mapping[Node, list[Node]], goals: set[Node]) -> set[Nod
 
 def is_out(step: StepRecord) -> bool:
     """Return whether an agent may be at work on a step; by its state alone."""
+    undone = {StepState.COMPENSATING, StepState.PROCESSED}
     return step.process_state is StepState.PROCESSING or (
-        step.process_state is StepState.COMPENSATING and step.locked_by is not None
+        step.process_state in undone and step.locked_by is not None
     )
 
 
@@ -363,6 +437,7 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and not failed
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
+        ready = ready or (step.process_state is StepState.PROCESSED and step.tried != ())
         if (ready and not step.hold) or is_out(step):
             found.add(step.number)
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from sas.domain.model import (
 )
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
-from tests.unit.domain_cases import SHAPES, T0, details_of, submitted
+from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, submitted
 from tests.unit.domain_model_check import (
     BUDGET,
     CALL_LIMIT,
@@ -39,6 +39,7 @@ from tests.unit.domain_model_check import (
     explore,
     find_cycle,
     held,
+    in_every_graph,
     is_out,
     progress_of,
     reaching,
@@ -47,7 +48,7 @@ from tests.unit.domain_model_check import (
 )
 
 PROGRESS = ("progress", "undo progress")
-REPLIES = ("done", "refused", "undone", "undo refused")
+REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
 
@@ -62,7 +63,7 @@ WITHOUT_UNDO = [
     ("diamond", "bc"),
     *[("diamond", "a"), ("diamond", "d")] * (BUDGET > 1),
 ]
-PATIENT: list[tuple[str, int, dict[str, bool | int]]] = [
+PATIENT: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"backoff": True}),
     ("one", 0, {"waits": 2}),
     ("one", 1, {"backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
@@ -70,6 +71,18 @@ PATIENT: list[tuple[str, int, dict[str, bool | int]]] = [
     ("two beside each other", 1, {"backoff": True}),
     ("two beside each other", 0, {"waits": 1}),
     ("two beside each other", 0, {"call_limit": True, "deadline": True}),
+]
+ROUTED: list[tuple[str, int, dict[str, Any]]] = [
+    ("one", 0, {"routes": 2}),
+    ("one", 1, {"routes": 2}),
+    ("one", 1, {"routes": 3}),
+    ("one", 1, {"routes": 2, "without_undo": frozenset("a")}),
+    ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
+    ("two in a row", 0, {"routes": 2}),
+    ("two in a row", 1, {"routes": 2, "routed": frozenset("a")}),
+    ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "call_limit": True}),
+    ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
+    *[("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")})] * (BUDGET > 1),
 ]
 BIG = {Case("three beside each other", policy, 1) for policy in OnFailure}
 CASES = (
@@ -86,8 +99,8 @@ CASES = (
         for policy in OnFailure
     ]
     + [
-        Case(shape, policy, failures_max, **patience)  # type: ignore[arg-type]
-        for shape, failures_max, patience in PATIENT
+        Case(shape, policy, failures_max, **patience)
+        for shape, failures_max, patience in PATIENT + ROUTED
         for policy in OnFailure
     ]
 )
@@ -96,25 +109,6 @@ CASES = (
 @pytest.fixture(scope="module", params=SHAPES)
 def graphs(request: pytest.FixtureRequest) -> list[Graph]:
     return [explore(case) for case in CASES if case.shape_name == request.param]
-
-
-def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
-    """Make one test a shape of a check upon one graph; a failure names its case."""
-
-    def test(graphs: list[Graph]) -> None:
-        for graph in graphs:
-            try:
-                check(graph)
-            except AssertionError as wrong:
-                wrong.add_note(f"in the case: {graph.case}")
-                raise
-
-    return test
-
-
-def expected_direction(step: StepRecord) -> Direction:
-    """Return which way the request went that a step has out: do while it is Processing."""
-    return Direction.DO if step.process_state is StepState.PROCESSING else Direction.UNDO
 
 
 def frees(edge: Edge) -> bool:
@@ -145,9 +139,10 @@ def test_locked_by_is_set_while_an_agent_may_be_at_work_and_never_else(graph: Gr
     may_be_locked = {StepState.PROCESSING, StepState.COMPENSATING}
     for order in graph.states.values():
         for step in order.steps:
+            elsewhere = step.process_state is StepState.PROCESSED and step.tried
             if step.process_state is StepState.PROCESSING:
                 assert step.locked_by == "scheduler"
-            if step.process_state not in may_be_locked:
+            if step.process_state not in may_be_locked and not elsewhere:
                 assert step.locked_by is None
 
 
@@ -176,7 +171,8 @@ def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
             }
             expected = every.get(frozenset(states), OrderState.COMPENSATING)
         elif states == {StepState.PROCESSED}:
-            expected = OrderState.PROCESSED
+            elsewhere = any(step.tried for step in order.steps)
+            expected = OrderState.PROCESSING if elsewhere else OrderState.PROCESSED
         elif states == {StepState.PENDING}:
             expected = OrderState.PENDING
         else:
@@ -211,7 +207,7 @@ def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> N
             most = graph.case.failures_max + waits + (step.process_state is StepState.ERROR)
             assert step.failure_count <= most
             if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
-                assert step.failure_count == 0
+                assert step.failure_count == 0 or step.tried
 
 
 @in_every_graph
@@ -223,13 +219,13 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
             continue
         old = edge.before.steps[edge.event.step]
         new = edge.after.steps[edge.event.step]
-        if old.direction is not expected_direction(old):
+        doing = old.process_state is StepState.PROCESSING
+        if doing and old.direction is Direction.UNDO:
             continue  # cancelled: not tried again
-        again = {StepState.PROCESSING: StepState.PENDING}.get(old.process_state)
-        again = again or StepState.COMPENSATING
+        again = StepState.PENDING if doing else old.process_state
         retried = new.process_state is again and new.direction is old.direction
         below = old.failure_count < graph.case.failures_max
-        waits = not below and old.direction is Direction.DO and old.waits < graph.case.waits
+        waits = not below and doing and old.waits < graph.case.waits
         assert retried == (below or waits), str(edge)
         assert not retried or new.failure_count == old.failure_count + 1
         assert not retried or new.waits == old.waits + waits
@@ -264,8 +260,17 @@ def test_a_held_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Graph
 def test_no_held_step_is_dispatched_the_way_it_is_held_back_from(graph: Graph) -> None:
     for edge in graph.edges:
         asked = {(request.step, request.direction) for request in edge.sent(Request)}
-        kept = {(n, edge.before.steps[n].direction) for n in held(edge.before)}
+        kept = {
+            (n, held_from(edge.before.steps[n]))
+            for n in held(edge.before)
+            if edge.after.steps[n].hold or edge.after.direction is edge.before.direction
+        }
         assert not asked & kept, str(edge)
+
+
+def held_from(step: StepRecord) -> Direction:
+    """Return what a held step waits for: its next do, or an undo."""
+    return Direction.DO if step.process_state is StepState.PENDING else Direction.UNDO
 
 
 @in_every_graph
@@ -277,7 +282,9 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_s
         for number in held(order):
             step = order.steps[number]
             doing = step.process_state is StepState.PENDING and step.failure_count > 0
-            undoing = step.process_state is StepState.COMPENSATING
+            undoing = step.process_state is StepState.COMPENSATING or (
+                step.process_state is StepState.PROCESSED and step.tried != ()
+            )
             assert (doing and (case.backoff or case.waits)) or (
                 undoing and (case.backoff or case.call_limit)
             )
@@ -293,7 +300,9 @@ def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_d
                 new.process_state is StepState.COMPENSATING
                 and old.process_state not in {StepState.COMPENSATING, StepState.ERROR}
             ) or (old.direction is Direction.DO and new.process_state is StepState.COMPENSATING)
-            if turned:
+            done = new.process_state is StepState.PROCESSED is not old.process_state
+            again = edge.event.name == "resubmit" or old.undo is UndoRecord.FAILED
+            if turned or (done and new.tried and not again):
                 soon = edge.event.at < T0 + SKEW + CALL_LIMIT
                 assert new.hold == (graph.case.call_limit and soon), str(edge)
 
@@ -342,12 +351,36 @@ def test_due_rows_deleted_and_written_never_share_a_key_and_make_the_new_set(gra
 def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Graph) -> None:
     for edge in graph.edges:
         locked = [
-            Request(new.number, new.direction, old.epoch + 1, new.generation, new.complete_by)
+            Request(
+                new.number,
+                expected_direction(new),
+                old.epoch + 1,
+                new.generation,
+                new.complete_by,
+                *expected_route(edge, old, new),
+            )
             for old, new in edge.pairs()
             if new.locked_by is not None and (old.locked_by is None or new.epoch != old.epoch)
             if new.complete_by is not None
         ]
         assert sorted(edge.sent(Request), key=lambda r: r.step) == locked, str(edge)
+
+
+def expected_route(edge: Edge, old: StepRecord, new: StepRecord) -> tuple[int, bool]:
+    """Return which agent is to be asked, and whether others are left: worked out apart from
+    ``sas``.
+    """
+    if expected_direction(new) is Direction.UNDO:
+        return new.tried[0], False
+    if old.tried and old.name in edge.case.without_undo:
+        return old.route, False
+    said = (edge.event.name, edge.event.step) == ("unavailable", old.number)
+    left = [
+        route
+        for route in range(old.route + 1 if said else 0, edge.case.routes_of(old.name))
+        if (old.number, route) not in edge.event.shut
+    ]
+    return (left[0], len(left) > 1) if left else (old.route, False)
 
 
 @in_every_graph
@@ -390,7 +423,8 @@ def test_no_undo_starts_before_everything_after_it_is_compensated(graph: Graph) 
     for edge in graph.edges:
         state = {step.name: step.process_state for step in edge.after.steps}
         for request in edge.sent(Request):
-            if request.direction is Direction.UNDO:
+            elsewhere = edge.after.steps[request.step].process_state is StepState.PROCESSED
+            if request.direction is Direction.UNDO and not elsewhere:
                 name = edge.after.steps[request.step].name
                 later = all_after(graph.case.shape_name)[name]
                 assert {state[n] for n in later} <= {StepState.COMPENSATED}, str(edge)
@@ -444,7 +478,7 @@ def test_the_application_is_told_of_each_step_that_was_processed(graph: Graph) -
             new.number
             for old, new in edge.pairs()
             if new.process_state is StepState.PROCESSED is not old.process_state
-            and edge.event.name != "skip"  # the operator's word, not the service's
+            and edge.event.name not in OPERATOR  # the operator's word, not the service's
         ]
         assert edge.notified(Notice.STEP_COMPLETED) == processed, str(edge)
 
@@ -494,14 +528,13 @@ def test_an_order_whose_workflow_is_not_known_here_is_looked_at_later_and_not_ch
 
 @in_every_graph
 def test_the_operator_is_alerted_of_every_step_that_comes_to_rest_in_error(graph: Graph) -> None:
-    kinds = {Direction.DO: AlertKind.STEP_FAILED, Direction.UNDO: AlertKind.UNDO_FAILED}
     for edge in graph.edges:
-        for direction, kind in kinds.items():
+        for undoing, kind in ((False, AlertKind.STEP_FAILED), (True, AlertKind.UNDO_FAILED)):
             stuck = [
                 new.number
                 for old, new in edge.pairs()
                 if new.process_state is StepState.ERROR is not old.process_state
-                and new.direction is direction
+                and (old.process_state is not StepState.PROCESSING) is undoing
             ]
             assert edge.alerted(kind) == stuck, str(edge)
 
@@ -514,8 +547,10 @@ def test_no_order_of_the_undo_policy_rests_in_error_for_a_step_that_can_be_undon
         assert any(order.process_state is OrderState.ERROR for order in graph.states.values())
         return
     for order in graph.states.values():
-        if order.process_state is OrderState.ERROR:
-            assert order.direction is Direction.UNDO
+        for step in order.steps:
+            if step.process_state is StepState.ERROR:
+                assert step.undo is UndoRecord.FAILED
+                assert order.direction is Direction.UNDO or graph.case.routes > 1
 
 
 @in_every_graph
@@ -695,7 +730,7 @@ def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> No
 
 @in_every_graph
 def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
-    onward = graph.successors(lambda edge: edge.event.name not in OPERATOR)
+    onward = graph.successors(lambda edge: edge.event.name not in {*OPERATOR, "unavailable"})
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
     assert {graph.states[key].process_state for key in ends} <= AT_REST
@@ -718,7 +753,7 @@ def test_an_operator_can_bring_every_order_to_compensated(graph: Graph) -> None:
 
 @in_every_graph
 def test_an_operator_can_bring_every_order_to_processed_until_undo_is_decided(graph: Graph) -> None:
-    good = {"claim", "done", "resubmit"}
+    good = {"claim", "done", "undone", "resubmit"}
     onward = graph.successors(lambda edge: edge.event.name in good or frees(edge))
     ends = {k for k, o in graph.states.items() if o.process_state is OrderState.PROCESSED}
     forward = {k for k, o in graph.states.items() if o.direction is Direction.DO}
@@ -751,7 +786,7 @@ def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_
                 expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
-    assert ends == {"done", "refused", "expire"}
+    assert ends == {"done", "refused", "unavailable", "expire"}
 
 
 @in_every_graph
@@ -801,8 +836,14 @@ def test_a_skipped_step_is_processed_and_a_skipped_undo_is_undone_by_hand(graph:
             meant = edge.event.step in {-1, old.number}
             if old.process_state is not StepState.ERROR or not meant:
                 assert new.process_state is old.process_state
+            elif old.direction is Direction.DO and old.undo is UndoRecord.FAILED:
+                assert (new.process_state, new.result) == (StepState.PROCESSED, old.result)
+                assert (new.tried, new.undo) == (old.tried[1:], None)
             elif old.direction is Direction.DO:
                 assert (new.process_state, new.result) == (StepState.PROCESSED, "null")
+            elif old.tried[1:]:  # by hand at one agent: the others are asked
+                assert new.process_state is StepState.COMPENSATING
+                assert (new.tried, new.undo) == (old.tried[1:], UndoRecord.UNDOING)
             else:
                 assert new.process_state is StepState.COMPENSATED
                 assert new.undo is UndoRecord.BY_HAND
@@ -815,8 +856,12 @@ def test_the_ledger_says_of_every_step_how_its_undo_stands(graph: Graph) -> None
             match new.process_state:
                 case StepState.COMPENSATING:
                     assert new.undo is UndoRecord.UNDOING
-                case StepState.ERROR if new.direction is Direction.UNDO:
-                    assert new.undo is UndoRecord.FAILED
+                case StepState.ERROR:
+                    failed = old.undo if old.process_state is StepState.ERROR else None
+                    if old.process_state in {StepState.COMPENSATING, StepState.PROCESSED}:
+                        failed = UndoRecord.FAILED
+                    assert new.undo is failed
+                    assert failed or new.direction is Direction.DO
                 case StepState.COMPENSATED if old.process_state is not StepState.COMPENSATED:
                     assert new.undo is how_compensated(edge, old.process_state)
                 case StepState.COMPENSATED:
