@@ -153,14 +153,14 @@ def _some(ids: dict[str, int]) -> str:
 
 @asynccontextmanager
 async def _client(where: Connection, *, urgent: bool) -> AsyncIterator[OrdersClient]:
+    queues = where.queues.urgent if urgent else where.queues
     if where.namespace is None:
         try:
             client = OrdersClient(
                 where.connection_string,
                 reply_queue=where.reply_queue,
-                queues=where.queues,
+                queues=queues,
                 order_bytes_max=where.order_bytes_max,
-                urgent=urgent,
             )
         except ValueError as wrong:
             raise UsageError(
@@ -179,9 +179,8 @@ async def _client(where: Connection, *, urgent: bool) -> AsyncIterator[OrdersCli
             reply_queue=where.reply_queue,
             fully_qualified_namespace=where.namespace,
             credential=credential,
-            queues=where.queues,
+            queues=queues,
             order_bytes_max=where.order_bytes_max,
-            urgent=urgent,
         ) as client,
     ):
         yield client

@@ -31,7 +31,7 @@ from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_order
 from sas.codec.outward import Notification
 from sas.codec.strict import MalformedError
-from sas.domain.queues import Queues, lane
+from sas.domain.queues import Queues
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
@@ -48,7 +48,6 @@ class OrdersClient:
         fully_qualified_namespace: str | None = None,
         credential: AsyncTokenCredential | None = None,
         queues: Queues | None = None,
-        urgent: bool = False,
         patience_s: float = 30.0,
         order_bytes_max: int = ORDER_BYTES_MAX,
         **options: Any,
@@ -60,9 +59,8 @@ class OrdersClient:
             reply_queue: this application's response queue.
             fully_qualified_namespace: with ``credential``, instead of a connection string.
             credential: an azure-identity credential.
-            queues: the queues' names, where they are not the default ones.
-            urgent: submit to the lane of urgent orders, which overtake all others. An
-                application needs the right to send there.
+            queues: the queues' names, where they are not the default ones; ``Queues().urgent``
+                submits by the lane that overtakes all others (it takes the right to send there).
             patience_s: longest that one send or one read may take, in seconds.
             order_bytes_max: largest order message that the system takes (SAS_ORDER_BYTES_MAX).
             options: for the SDK's client, ``transport_type`` or ``retry_total`` for instance.
@@ -81,7 +79,6 @@ class OrdersClient:
             raise ValueError(
                 "give a connection_string, or fully_qualified_namespace and credential"
             )
-        self._orders = lane(self._queues.orders, urgent=urgent)
         self._patience_s = patience_s
         self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
@@ -228,14 +225,14 @@ class OrdersClient:
         if not messages:
             return
         if self._sender is None:
-            self._sender = self._client.get_queue_sender(self._orders)
+            self._sender = self._client.get_queue_sender(self._queues.orders)
         try:
             await links.send_batches(self._sender, messages, self._patience_s)
         except LinkError as failed:
             broken, self._sender = self._sender, None
             await links.close(broken)
             raise SubmitError(
-                f"queue {self._orders!r} did not take orders: {failed} "
+                f"queue {self._queues.orders!r} did not take orders: {failed} "
                 "Submitting them again is safe: a repeat of the same order is recognised."
             ) from failed
 

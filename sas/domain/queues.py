@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sas.domain.ids import URGENT_SUFFIX
 
@@ -42,6 +42,11 @@ class Queues:
     def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""
         return lane(self.agent_prefix + name, urgent=urgent)
+
+    @property
+    def urgent(self) -> Queues:
+        """Return the same queues for an application that submits urgent orders."""
+        return replace(self, orders=lane(self.orders, urgent=True))
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues an order passes with these agents, in both lanes."""

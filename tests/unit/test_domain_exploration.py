@@ -678,8 +678,8 @@ def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
         for step, name in product(order.steps, PROGRESS):
             event = Event(name, step.number)
             undoing = name.startswith("undo")
-            wanted = StepState.COMPENSATING if undoing else StepState.PROCESSING
-            out = is_out(step) and step.process_state is wanted
+            doing = step.process_state is StepState.PROCESSING
+            out = is_out(step) and doing is not undoing
             cancelled = not undoing and step.direction is Direction.UNDO
             assert ((key, event) in said) == (out and not cancelled)
             for off in (-1, 1):
