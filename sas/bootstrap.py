@@ -18,11 +18,16 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
+from sas.adapters.table import Patience
 from sas.adapters.versions import VersionedStore, Versions
 from sas.config import Config, SettingError, read_config
 from sas.domain.breaker import BreakerPolicy
 from sas.domain.workflow import WorkflowError
 from sas.ports import LIMIT_MAX, Business
+
+STORE_PATIENCE = Patience(attempts=1000, total_s=30.0)
+"""Time alone bounds it. A message given back comes again at once: were it given back as soon as
+the store is away, its few deliveries would be used up in seconds, and an order be rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     """
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
-    store = VersionedStore.connect(settings.tables, settings.table, settings.shards)
+    store = VersionedStore.connect(
+        settings.tables, settings.table, settings.shards, patience=STORE_PATIENCE
+    )
     store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)
     to = Addresses(settings.queues, settings.source)
