@@ -52,7 +52,8 @@ class RemoteLedger:
 class SimulatedAgent:
     """An agent of a service that honours idempotency keys and leaves tombstones.
 
-    A call outlives its caller: once it is out, it may land however late.
+    A call outlives its caller: once it is out, it may land however late. While ``down``, every
+    call that arrives fails.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SimulatedAgent:
         self._ledger = ledger
         self._faults = faults
         self._rng = rng
+        self.down = False
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
@@ -124,7 +126,7 @@ class SimulatedAgent:
 
     async def _travel(self) -> None:
         await self._clock.sleep(self._rng.uniform(0, self._faults.seconds_max))
-        if self._rng.random() < self._faults.transient:
+        if self.down or self._rng.random() < self._faults.transient:
             raise TransientError("try again")
         if self._rng.random() < self._faults.hangs:
             await self._clock.sleep(self._rng.uniform(5, 60))

@@ -21,7 +21,9 @@ from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage
-from sas.codec.outward import Notification
+from sas.codec.outward import AlertMessage, Notification
+from sas.codec.strict import convert
+from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
@@ -41,6 +43,13 @@ AGENTS = ("inventory", "payment", "shipping", COURIER)
 CALL_LIMIT = timedelta(seconds=20)
 """How long after CompleteBy a call to the courier may still land."""
 REPLIES_TO = "responses-web-shop"
+BREAKER = BreakerPolicy(
+    failures_max=3,
+    open_for=timedelta(seconds=3),
+    open_for_max=timedelta(seconds=20),
+    probe_for=timedelta(seconds=8),
+)
+"""Quick to open, so that many open and close within a step's time."""
 
 
 @dataclass
@@ -106,6 +115,11 @@ class System:
                 told[event.id] = outward.notice_of(event.type)
         return Counter(told.values())
 
+    def alerts(self) -> Counter[str]:
+        """Return how many different alerts of each kind the operator was sent."""
+        ids = {m.message_id: m.body for m in self.bus.messages(QUEUES.alerts)}
+        return Counter(convert(body, AlertMessage).kind for body in ids.values())
+
     async def close(self) -> None:
         """Stop what still runs, calls that never landed among it."""
         await self.world.close()
@@ -130,6 +144,7 @@ def build(
     clocks_apart: Sequence[float] = (0.0,),
     lease_time: timedelta = timedelta(seconds=60),
     definitions: Workflows | None = None,
+    breaker: BreakerPolicy = BREAKER,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -160,7 +175,7 @@ def build(
         )
         for n, apart in enumerate(clocks_apart, 1)
     ]
-    _wire(world, contexts, business, lease_time)
+    _wire(world, contexts, business, lease_time, breaker)
     return System(world, store, bus, ledger, agents, contexts[0], {})
 
 
@@ -198,7 +213,11 @@ class Courier(SimulatedAgent):
 
 
 def _wire(
-    world: World, contexts: Sequence[Context], business: Business, lease_time: timedelta
+    world: World,
+    contexts: Sequence[Context],
+    business: Business,
+    lease_time: timedelta,
+    breaker: BreakerPolicy,
 ) -> None:
     """Give every message to whichever instance; let all their supervisors sweep at every tick."""
     handlers: dict[str, list[Handler]] = {}
@@ -216,7 +235,9 @@ def _wire(
             QUEUES.dead_letters: _dead(dead),
         }
         for name, agent in business.agents.items():
-            own[QUEUES.agent(name)] = _handler(AgentActor(context, name, agent, policy).handle)
+            own[QUEUES.agent(name)] = _handler(
+                AgentActor(context, name, agent, policy, breaker).handle
+            )
         for queue, handler in own.items():
             handlers.setdefault(queue, []).append(handler)
     world.handlers = {queue: _any_of(made, world) for queue, made in handlers.items()}

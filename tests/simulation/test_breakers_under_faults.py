@@ -1,0 +1,150 @@
+"""Services that are down for a while: breakers open, probe and close, and every order ends whole.
+
+``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sas.codec.breakers import CELLS, from_cell
+from sas.domain.breaker import BreakerPolicy, BreakerState
+from sas.domain.model import OrderState
+from sas.ports import Call
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
+from tests.simulation.system import BREAKER, System, build, check_end
+from tests.simulation.test_operator_under_faults import defined
+from tests.simulation.test_orders_under_faults import SEEDS
+
+ORDERS = 8
+OFF = BreakerPolicy(failures_max=0)
+FAULTS = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03, store_lost_answer=0.02, bus_down=0.01)
+
+
+class Outages:
+    """Takes services down at one tick and up again at a later one, until it is told to stop."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.over = False
+        self.calls_in_vain = 0
+        self._sweep = system.world.timer
+        system.world.timer = self.tick
+        for agent in system.agents.values():
+            self._count(agent)
+
+    async def tick(self) -> None:
+        rng = self.system.world.rng
+        for agent in self.system.agents.values():
+            falls = 0.4 if agent.down else 0.25  # the longer it is down, the likelier it is up
+            agent.down = not self.over and rng.random() < falls
+        assert self._sweep is not None
+        await self._sweep()
+
+    def end(self) -> None:
+        """Have every service run from now on."""
+        self.over = True
+        for agent in self.system.agents.values():
+            agent.down = False
+
+    def _count(self, agent: SimulatedAgent) -> None:
+        do = agent.do
+
+        async def counted(call: Call) -> Any:
+            self.calls_in_vain += agent.down
+            return await do(call)
+
+        agent.do = counted  # type: ignore[method-assign]
+
+    async def states(self) -> Counter[BreakerState]:
+        """Return how many breakers are in each state."""
+        cells = await self.system.store.cells(CELLS)
+        return Counter(from_cell(cell).state for cell in cells.values())
+
+
+def prepared(
+    seed: int,
+    faults: Faults,
+    *,
+    clocks_apart: Sequence[float] = (0.0,),
+    breaker: BreakerPolicy = BREAKER,
+) -> System:
+    remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.05, refused=0.05)
+    return build(
+        seed, faults, remote, clocks_apart=clocks_apart, definitions=defined(), breaker=breaker
+    )
+
+
+async def run(system: System) -> Outages:
+    """Have orders end through outages, then some more with every service up."""
+    outages = Outages(system)
+    try:
+        for number in range(ORDERS):
+            system.submit(f"O-{number}", "undoing" if number % 2 else "holding")
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    return outages
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_services_go_down_and_breakers_open(seed: int) -> None:
+    await run(prepared(seed, FAULTS))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_breakers(
+    seed: int,
+) -> None:
+    await run(prepared(seed, FAULTS, clocks_apart=(0.0, 3.0, -3.0)))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
+    """No breaker is forgotten half open, whoever died with the probe in hand."""
+    system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
+    system.world.deliveries_max = 1
+    outages = await run(system)
+    outages.end()
+    system.world.faults = Faults()
+    for agent in system.agents.values():
+        agent._faults = RemoteFaults()
+    for number in range(ORDERS, 2 * ORDERS):
+        system.submit(f"O-{number}", "holding")
+    try:
+        await system.world.run(system.finished)
+    finally:
+        await system.close()
+    fresh = [system.states()[f"O-{number}"] for number in range(ORDERS, 2 * ORDERS)]
+    assert set(fresh) == {OrderState.PROCESSED}
+    assert set(await outages.states()) <= {BreakerState.CLOSED}
+
+
+async def test_the_outages_lead_breakers_through_every_state() -> None:
+    """What the tests above claim to cover happens: breakers open and close within a run."""
+    alerts: Counter[str] = Counter()
+    both = 0
+    for seed in range(40):
+        system = prepared(seed, FAULTS, clocks_apart=(0.0, 3.0, -3.0))
+        await run(system)
+        told = system.alerts()
+        alerts.update(told)
+        both += bool(told["breaker-open"] and told["breaker-closed"])
+    assert alerts["breaker-open"] > 40
+    assert alerts["breaker-closed"] > 20
+    assert both > 10
+
+
+async def test_a_service_that_is_down_is_called_far_less_with_breakers_than_without() -> None:
+    calls = Counter[str]()
+    for seed in range(10):
+        for name, policy in (("with", BREAKER), ("without", OFF)):
+            outages = await run(prepared(seed, Faults(), breaker=policy))
+            calls[name] += outages.calls_in_vain
+    assert calls["without"] > 2 * calls["with"] > 0, calls
