@@ -1,0 +1,103 @@
+"""What came of the orders of a run: store, queues and the services' ledgers, held together."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from azure.servicebus.aio import ServiceBusClient
+
+from samples.demo.tally import Tally
+from samples.demo.verdict import judge
+from samples.services.contract import SERVICES
+from sas.codec import outward
+from sas.codec.outward import AlertMessage, RejectedMessage
+from sas.domain.ids import message_id
+from sas.domain.messages import Alert, Notify
+from tests.e2e.kills_rig import System
+from tests.functions_rig import SHOP, WHOLESALE, body_of
+
+ROUNDS = 8
+"""How often queues are looked into again for what is still missing."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Everything that was found in the end; ``wrong`` has a line for each thing that is."""
+
+    states: Counter[str]
+    transitions: Counter[str]
+    wrong: list[str]
+    alerts: list[AlertMessage]
+    rejected: list[RejectedMessage]
+
+
+async def ends(made: System) -> Ends:
+    """Return what came of every order, once everything expected has been told."""
+    await made.settled()
+    expected, alerts_expected = await _expected(made)
+    text = made.stack.servicebus_connection
+    async with ServiceBusClient.from_connection_string(text) as client:
+        told = await _drain(client, [SHOP, WHOLESALE], expected)
+        alerts = await _drain(client, ["operator-alerts"], alerts_expected)
+        rejected = await _drain(client, ["orders-rejected"], set())
+    tally = Tally(len(made.orders))
+    for body in told.values():
+        tally.take(outward.decode_notification(body))
+    ledgers = {service: made.remote.ledger(service) for service in SERVICES}
+    verdict = await judge(made.store, made.orders, tally, ledgers)
+    lost = {where: count for where, count in (await made.counts()).items() if "Dead" in where[1]}
+    assert lost, "the management port tells of no dead letters"
+    wrong = [
+        *(f"unfinished {one}" for one in verdict.unfinished),
+        *(f"not told {one}" for one in sorted(expected - set(told))),
+        *(f"told, nobody knows why {one}" for one in sorted(set(told) - expected)),
+        *(f"doubled {one}" for one in verdict.doubled),
+        *(f"effects: {one}" for one in verdict.wrong_effects),
+        *(f"no alert {one}" for one in sorted(alerts_expected - set(alerts))),
+        *(f"lost from sight: {where} {count}" for where, count in lost.items() if count),
+    ]
+    return Ends(
+        verdict.states,
+        verdict.transitions,
+        wrong,
+        [msgspec.json.decode(body, type=AlertMessage) for body in alerts.values()],
+        [msgspec.json.decode(body, type=RejectedMessage) for body in rejected.values()],
+    )
+
+
+async def _expected(made: System) -> tuple[set[str], set[str]]:
+    """Return the ids of the notifications and of the alerts that the journals hold."""
+    told: set[str] = set()
+    alerts: set[str] = set()
+    for order_id in made.orders:
+        for entry in await made.store.journal(order_id):
+            for index, message in enumerate(entry.messages):
+                own_id = message_id(order_id, entry.seq, index)
+                if isinstance(message, Notify):
+                    told.add(own_id)
+                if isinstance(message, Alert):
+                    alerts.add(own_id)
+    return told, alerts
+
+
+async def _drain(
+    client: ServiceBusClient, queues: Sequence[str], expected: set[str]
+) -> dict[str, bytes]:
+    """Take all that queues hold, by id, each id once; look again for what is still expected."""
+    found: dict[str, bytes] = {}
+    receivers = [client.get_queue_receiver(queue) for queue in queues]
+    for round_number in range(ROUNDS):
+        for receiver in receivers:
+            while messages := await receiver.receive_messages(500, max_wait_time=1):
+                for message in messages:
+                    found[str(json.loads(body_of(message))["id"])] = body_of(message)
+                    await receiver.complete_message(message)
+        if expected <= set(found) and round_number > 0:
+            break
+    for receiver in receivers:
+        await receiver.close()
+    return found

@@ -1,0 +1,230 @@
+"""function_app.py in processes under a steady load of orders, and what must hold in the end.
+
+Broker and Azurite keep their data on disk and come back on the ports they had. The remote
+services live in the test's own process: their ledgers outlive every kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devstack.azurite import Azurite
+from devstack.children import Child
+from devstack.stack import Stack
+from samples.remote_services import Faults, RemoteServices
+from sas.adapters.tables import TableStore
+from sas.client import NewOrder, OrdersClient, SubmitError
+from sas.ports import StoreUnavailableError
+from tests.functions_rig import ROOT, SHOP, WHOLESALE, WORKED, northwind
+
+AGENTS = ("agent_inventory", "agent_payment", "agent_shipping")
+CORE = ("submission", "scheduler", "replies", "deadletters")
+APART = {"agents": AGENTS, "core": CORE, "supervisor": ("supervisor",)}
+TOGETHER = {"host": (*AGENTS, *CORE, "supervisor")}
+WORKFLOWS = {SHOP: "order", WHOLESALE: "order-with-care"}
+LEASE = "PT5S"
+"""The shortest that Azure allows: what a killed process had in hand comes back after that."""
+EVERY_S = 0.25
+ENDS_WITHIN_S = 75.0
+"""Far more than is needed: a killed supervisor's words wait 30 s (``OUT_AGAIN_AFTER``)."""
+SETTINGS = {
+    "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
+    "SAS_SUPERVISOR_LEASE_SECONDS": "2",
+    "SAS_AGENT_FIRST_DELAY_SECONDS": "0.05",
+    "SAS_AGENT_DELAY_MAX_SECONDS": "0.5",
+    "ORDERS_TIME_ALLOWED_SECONDS": "6",
+    "ORDERS_ATTEMPT_SECONDS": "20",
+}
+
+
+@dataclass
+class System:
+    """A running system, the orders it was given, and the hand that kills."""
+
+    stack: Stack
+    remote: RemoteServices
+    store: TableStore
+    chance: random.Random
+    orders: dict[str, str] = field(default_factory=dict)
+    killed: list[int] = field(default_factory=list)
+
+    async def load(self, count: int) -> None:
+        """Submit orders one by one, alternately from two applications, each until it is taken."""
+        text = self.stack.servicebus_connection
+        async with (
+            OrdersClient(text, reply_queue=SHOP, patience_s=3) as shop,
+            OrdersClient(text, reply_queue=WHOLESALE, patience_s=3) as wholesale,
+        ):
+            for number in range(count):
+                queue = WHOLESALE if number % 3 == 2 else SHOP
+                client = wholesale if queue == WHOLESALE else shop
+                await _submit(client, f"K-{number:03}", WORKFLOWS[queue])
+                self.orders[f"K-{number:03}"] = queue
+                await asyncio.sleep(EVERY_S)
+
+    async def pause(self, least: float, most: float) -> None:
+        """Wait for a random while, in seconds."""
+        await asyncio.sleep(self.chance.uniform(least, most))
+
+    async def kill_group(self, name: str, functions: Sequence[str]) -> None:
+        """``kill -9`` a group of functions, and start it again a random while later."""
+        self.killed += self.stack.kill(name)
+        await self.pause(0.0, 1.0)
+        await self.stack.start_group(functions, name=name)
+
+    async def kill_broker(self) -> None:
+        """``kill -9`` the broker, and start it again on its port with what it kept."""
+        broker = self.stack.broker
+        assert broker is not None
+        self.killed.append(broker.pid)
+        self.stack._unwatched.add(broker)
+        port = str((broker.ready_line() or {})["port"])
+        management = str(self.stack.management_port)
+        broker.kill()
+        await self.pause(0.0, 1.0)
+        for name, value in (("--port", port), ("--management-port", management)):
+            broker.argv[broker.argv.index(name) + 1] = value
+        await _start_again(broker)
+        self.stack._unwatched.discard(broker)
+
+    async def stop_azurite(self) -> None:
+        """Stop Azurite, and start it again on its port with its tables.
+
+        By SIGINT: after ``kill -9`` it has forgotten what it answered in its last five seconds,
+        as Table Storage never does.
+        """
+        azurite = self.stack.azurite
+        assert azurite is not None
+        assert azurite.child is not None
+        self.killed.append(azurite.child.pid)
+        self.stack._unwatched.add(azurite.child)
+        again = Azurite(azurite.location, ports=azurite.ports, logs=self.stack.logs)
+        await azurite.child.stop_async(signal.SIGINT)
+        await self.pause(2.0, 4.0)
+        self.stack.azurite = again
+        await again.start_async()
+
+    async def settled(self) -> None:
+        """Wait until every order has come to its end, nothing is due and no message waits."""
+
+        async def there() -> bool:
+            self.stack.check()
+            found = [*await self.store.finished(1000), *await self.store.attention(1000)]
+            if not {one.order_id for one in found} >= set(self.orders):
+                return False
+            if any([await self.store.oldest_due(shard) for shard in self.store.shards]):
+                return False
+            counts = await self.counts()
+            return not any(counts[queue, "Active"] for queue in WORKED)
+
+        try:
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                while True:
+                    try:
+                        if await there():
+                            return
+                    except StoreUnavailableError:
+                        pass  # it is being started again
+                    await asyncio.sleep(0.25)
+        except TimeoutError:
+            raise AssertionError(f"not at rest: {await self._restless()}") from None
+
+    async def counts(self) -> dict[tuple[str, str], int]:
+        """Return how many messages are Active, DeadLetter and so on, by queue and kind."""
+
+        def ask() -> str:
+            address = f"http://127.0.0.1:{self.stack.management_port}/$Resources/queues"
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return str(answer.read().decode())
+
+        found = {}
+        for entry in (await asyncio.to_thread(ask)).split("<entry")[1:]:
+            (name,) = re.findall(r"<title[^>]*>([^<]+)<", entry)
+            for kind, count in re.findall(r"<[\w:]*?(\w+)MessageCount>(\d+)<", entry):
+                found[name, kind] = int(count)
+        return found
+
+    async def _restless(self) -> list[str]:
+        orders = {order_id: await self.store.load(order_id) for order_id in self.orders}
+        due = {shard: await self.store.oldest_due(shard) for shard in self.store.shards}
+        under_way = [one for one in orders.values() if one and not one.settled_at]
+        return [
+            *(f"{order_id} is not there" for order_id, one in orders.items() if not one),
+            *(f"{one.order_id}: {one.steps}" for one in under_way),
+            *(f"shard {shard} due {oldest}" for shard, oldest in due.items() if oldest),
+            *(f"{where}: {count}" for where, count in (await self.counts()).items() if count),
+        ]
+
+
+async def _start_again(child: Child) -> Mapping[str, Any]:
+    child.start()
+    return await child.until(child.ready_line, timeout_s=30)
+
+
+async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:
+    new = NewOrder(
+        order_id,
+        northwind(),
+        workflow,
+        correlation_id=f"c-{order_id}",
+        submission_id=f"s-{order_id}",
+    )
+    while True:
+        try:
+            await client.submit(new)
+        except SubmitError:
+            await asyncio.sleep(0.2)  # safe to send again, under the id it had
+        else:
+            return
+
+
+def _config(folder: Path) -> Path:
+    """Return the project's queues with the shortest lease."""
+    text = (ROOT / "infra" / "emulator" / "Config.json").read_text(encoding="utf-8")
+    config = json.loads(text)
+    for queue in config["UserConfig"]["Namespaces"][0]["Queues"]:
+        queue["Properties"]["LockDuration"] = LEASE
+    path = folder / "Config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+@asynccontextmanager
+async def system(
+    folder: Path,
+    groups: Mapping[str, Sequence[str]],
+    faults: Faults,
+    seed: int,
+    **settings: str,
+) -> AsyncIterator[System]:
+    """Start everything; stop it all at the end."""
+    async with RemoteServices(faults) as remote:
+        addresses = {
+            "ORDERS_STOCK_URL": remote.stock_url,
+            "ORDERS_PAYMENT_URL": remote.payment_url,
+            "ORDERS_SHIPPING_URL": remote.shipping_url,
+        }
+        stack = Stack(
+            ROOT,
+            config=_config(folder),
+            settings=SETTINGS | addresses | settings,
+            groups=groups,
+            data=folder / "data",
+            logs=folder / "logs",
+        )
+        async with stack:
+            store = TableStore.connect(stack.storage_connection)
+            try:
+                yield System(stack, remote, store, random.Random(seed))  # noqa: S311
+            finally:
+                await store.close()

@@ -1,0 +1,89 @@
+"""``kill -9`` of every process under load: each order ends, whole, and everybody is told.
+
+``SAS_KILLS_SEED`` sets the moments, ``SAS_KILLS`` how many there are of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from samples.remote_services import Faults
+from tests.e2e.kills_ends import Ends, ends
+from tests.e2e.kills_rig import APART, TOGETHER, System, system
+from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers  # noqa: F401 (fixture)
+
+KILLS = int(os.environ.get("SAS_KILLS", "3"))
+SEED = int(os.environ.get("SAS_KILLS_SEED", "1"))
+ORDERS = 14 * KILLS
+FAULTS = Faults(seed=SEED, transient=0.1, permanent=0.03, latency=0.1, retry_after_seconds=0)
+SLOW = Faults(
+    seed=SEED, transient=0.05, permanent=0.03, slow=0.05, slow_seconds=5, latency=0.1,
+    retry_after_seconds=0,
+)  # fmt: skip
+pytestmark = [pytest.mark.timeout(180), *LEFTOVERS]
+
+
+async def under_load(made: System, kill: Callable[[], Awaitable[None]]) -> Ends:
+    """Kill at random moments while orders come in; return what came of them."""
+    loading = asyncio.create_task(made.load(ORDERS))
+    try:
+        for _ in range(KILLS):
+            await made.pause(0.5, 3.0)
+            await kill()
+        await loading
+        found = await ends(made)
+    finally:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.rejected == []
+    assert found.states.total() == ORDERS
+    assert found.states["Processed"] > ORDERS / 2
+    assert len(set(made.killed)) == KILLS
+    return found
+
+
+async def test_every_order_ends_whole_while_the_host_with_everything_in_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with system(tmp_path, TOGETHER, FAULTS, SEED) as made:
+        await under_load(made, lambda: made.kill_group("host", TOGETHER["host"]))
+
+
+async def test_every_order_ends_whole_while_the_agents_are_killed_in_the_middle_of_calls(
+    tmp_path: Path,
+) -> None:
+    async with system(tmp_path, APART, FAULTS, SEED) as made:
+        await under_load(made, lambda: made.kill_group("agents", APART["agents"]))
+
+
+async def test_every_order_ends_whole_while_scheduler_and_submission_are_killed(
+    tmp_path: Path,
+) -> None:
+    async with system(tmp_path, APART, FAULTS, SEED) as made:
+        await under_load(made, lambda: made.kill_group("core", APART["core"]))
+
+
+async def test_every_order_ends_whole_while_the_supervisor_is_killed_with_work_to_do(
+    tmp_path: Path,
+) -> None:
+    async with system(tmp_path, APART, SLOW, SEED, ORDERS_TIME_ALLOWED_SECONDS="3") as made:
+        found = await under_load(made, lambda: made.kill_group("supervisor", APART["supervisor"]))
+    assert found.transitions["step reset"] > 0
+
+
+async def test_every_order_ends_whole_while_the_broker_is_killed(tmp_path: Path) -> None:
+    async with system(tmp_path, APART, FAULTS, SEED) as made:
+        await under_load(made, made.kill_broker)
+
+
+async def test_every_order_ends_whole_while_the_store_goes_away_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    async with system(tmp_path, APART, FAULTS, SEED) as made:
+        await under_load(made, made.stop_azurite)
