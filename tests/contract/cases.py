@@ -168,9 +168,13 @@ def every_field_set(order: Order) -> Order:
         called_until=NOW + 91 * SECOND,
         undo=UndoRecord.FAILED,
         edited='{"article":"é"}',
+        note="the van is at stop 3",
+        route=2,
+        tried=(2, 0),
     )
     return replace(
         order,
+        details=replace(order.details, urgent=True),
         steps=(step, *order.steps[1:]),
         settled_at=NOW + SECOND,
         deadline=NOW + 3600 * SECOND,

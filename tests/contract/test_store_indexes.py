@@ -185,6 +185,18 @@ async def test_a_lease_is_held_by_one_until_it_runs_out(store: StateStore) -> No
     assert await store.acquire_lease("another", "one", later, NOW)
 
 
+async def test_a_lease_given_back_is_free_at_once_and_only_its_holder_can_give_it_back(
+    store: StateStore,
+) -> None:
+    until = NOW + 30 * SECOND
+    assert await store.acquire_lease("slot|stock|0", "one", until, NOW)
+    assert not await store.acquire_lease("slot|stock|0", "two", NOW + SECOND, NOW + SECOND)
+    assert not await store.acquire_lease("slot|stock|0", "three", until, NOW + SECOND)
+    assert await store.acquire_lease("slot|stock|0", "one", NOW + SECOND, NOW + SECOND)
+    assert await store.acquire_lease("slot|stock|0", "three", until, NOW + SECOND)
+    assert await store.acquire_lease("slot|stock|1", "four", until, NOW)
+
+
 async def loaded(store: StateStore, order_id: str) -> Order:
     order = await store.load(order_id)
     assert order is not None

@@ -1,0 +1,98 @@
+"""Urgent orders and limits in flight, through the real functions, SDKs, tables and broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import orders
+from orders.agents import PaymentAgent
+from sas.client import NewOrder, OrdersClient
+from sas.domain.queues import Queues
+from sas.ports import Call
+from tests.functions_rig import SHOP, Rig, northwind, rig
+from tests.integration.broker_sdk_kit import short_pauses
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # fixtures of every test here
+
+LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in orders.AGENTS))
+URGENT = tuple(f"{name}_urgent" for name in LANES)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig() as running:
+        yield running
+        running.nothing_lost()
+
+
+async def submit(made: Rig, *order_ids: str, urgent: bool) -> None:
+    queues = Queues().urgent if urgent else Queues()
+    connection = made.broker.connection_string
+    async with OrdersClient(connection, reply_queue=SHOP, queues=queues) as client:
+        await client.submit_many(NewOrder(order_id, northwind()) for order_id in order_ids)
+
+
+async def test_an_urgent_order_is_done_while_every_ordinary_function_stands_still(
+    made: Rig,
+) -> None:
+    await submit(made, *(f"L-{number}" for number in range(5)), urgent=False)
+    await submit(made, "U-1", urgent=True)
+    async with made.host(*URGENT):
+        assert await made.ends("U-1", "Processed", "Error", "Compensated") == "Processed"
+    assert made.broker.counts("orders").active == 5
+    assert (await made.order("U-1")).details.urgent
+    assert (await made.kinds("U-1"))[-1] == "completed"
+    async with made.host(*LANES):
+        for number in range(5):
+            assert await made.ends(f"L-{number}", "Processed") == "Processed"
+    await made.quiet()
+
+
+class Counted:
+    """How many calls of the payment service are out, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.calls = 0
+        self._do = PaymentAgent.do
+
+    async def do(self, agent: PaymentAgent, call: Call) -> Any:
+        self.calls += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0.1)  # long enough for others to come between
+            return await self._do(agent, call)
+        finally:
+            self.now -= 1
+
+
+async def paid(made: Rig, monkeypatch: pytest.MonkeyPatch, *order_ids: str, limits: str) -> Counted:
+    """Have orders processed under these limits; return what was seen of their payments."""
+    counted = Counted()
+
+    async def do(agent: PaymentAgent, call: Call) -> Any:
+        return await counted.do(agent, call)
+
+    monkeypatch.setattr(PaymentAgent, "do", do)
+    async with made.host(*LANES, SAS_AGENT_LIMITS=limits):
+        await submit(made, *order_ids, urgent=False)
+        for order_id in order_ids:
+            assert await made.ends(order_id, "Processed") == "Processed"
+    await made.quiet()
+    return counted
+
+
+async def test_no_more_calls_of_a_service_are_in_flight_than_the_setting_allows(
+    made: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = await paid(made, monkeypatch, *(f"F-{n}" for n in range(6)), limits="")
+    assert free.most > 1, "without a limit nothing keeps them apart, or this test shows nothing"
+    monkeypatch.undo()
+    bound = await paid(made, monkeypatch, *(f"B-{n}" for n in range(6)), limits="payment:1")
+    assert (bound.most, bound.calls) == (1, 6)
