@@ -121,6 +121,37 @@ async def deadletters(message: func.ServiceBusMessage) -> None:
     await application().dead_letters.handle(letter, message.application_properties)
 
 
+@on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%")
+async def callbacks(message: func.ServiceBusMessage) -> None:
+    """Let an event outside end the step that it is about."""
+    await application().callbacks.handle(
+        message.get_body(), message.message_id, message.application_properties
+    )
+
+
+# Anonymous: the token is the authentication, of this one step (docs/adr/0012).
+@app.function_name("callback")
+@app.route(
+    route="callbacks/{token?}",
+    trigger_arg_name="request",
+    methods=["POST"],
+    auth_level=func.AuthLevel.ANONYMOUS,
+)
+async def callback(request: func.HttpRequest) -> func.HttpResponse:
+    """Take a callback by HTTP; it ends on the queue."""
+    answer = await application().callbacks.answer(
+        request.route_params.get("token"),
+        request.headers.get("Authorization"),
+        request.get_body(),
+    )
+    return func.HttpResponse(
+        answer.body,
+        status_code=answer.status,
+        headers=dict(answer.headers),
+        mimetype="application/json",
+    )
+
+
 @app.function_name("supervisor")
 @app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
 async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name

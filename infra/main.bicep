@@ -34,6 +34,13 @@ param applications array
 @description('Settings of the business, as an object of strings.')
 param businessSettings object
 
+@secure()
+@description('Secrets of 32 characters or more that callbacks are made with, separated by commas; or a Key Vault reference. Empty: no callbacks.')
+param callbackKey string = ''
+
+@description('Public address of the callback endpoint; empty for the app\'s own.')
+param callbackUrl string = ''
+
 @description('Standard carries most loads. Premium is used by itself where vnetEnabled asks for private endpoints.')
 @allowed([
   'Standard'
@@ -140,6 +147,8 @@ module platform 'modules/platform.bicep' = {
     principalType: principalType
     applications: applications
     businessSettings: businessSettings
+    callbackKey: callbackKey
+    callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku
     messagingUnits: messagingUnits
     vnetEnabled: vnetEnabled

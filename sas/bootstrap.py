@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetters
@@ -42,6 +43,7 @@ class Application:
     supervisor: Supervisor
     dead_letters: DeadLetters
     purger: Purger
+    callbacks: Callbacks
 
     async def close(self) -> None:
         """Let go of every connection."""
@@ -67,7 +69,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)
     to = Addresses(settings.queues, settings.source)
-    context = Context.of(store, bus, SystemClock(), to, settings.instance)
+    context = Context.of(store, bus, SystemClock(), to, settings.instance, settings.callback_keys)
     return assemble(context, business, settings)
 
 
@@ -95,6 +97,7 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
         supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
         dead_letters=DeadLetters(context, business, settings.order_bytes_max),
         purger=Purger(context, settings.retention, _exporter(settings)),
+        callbacks=Callbacks(context, business),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sas.codec.callbacks import CallbackKeys, split_keys
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
 from sas.ports import LIMIT_MAX
@@ -27,6 +28,7 @@ QUEUE_SETTINGS: Mapping[str, str] = {
     "alerts": "SAS_QUEUE_OPERATOR_ALERTS",
     "rejected": "SAS_QUEUE_ORDERS_REJECTED",
     "dead_letters": "SAS_QUEUE_DEAD_LETTERS",
+    "callbacks": "SAS_QUEUE_CALLBACKS",
     "agent_prefix": "SAS_QUEUE_AGENT_PREFIX",
     "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
 }
@@ -71,6 +73,7 @@ class Config:
     agent_limits: Mapping[str, int]
     retention: timedelta
     purge_export: str | None
+    callback_keys: CallbackKeys
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -99,6 +102,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
+        callback_keys=_callback_keys(env),
     )
 
 
@@ -177,6 +181,21 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
         SettingError: it is none, or more than can be stored.
     """
     return _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
+
+
+def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
+    text, url = env.get("SAS_CALLBACK_KEY"), env.get("SAS_CALLBACK_URL") or None
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise SettingError(
+            f"SAS_CALLBACK_URL={url!r}: give the public address of the callback endpoint, for "
+            "instance https://APP.azurewebsites.net/api/callbacks"
+        )
+    if not text:
+        return CallbackKeys((), url)
+    try:
+        return CallbackKeys(split_keys(text), url)
+    except ValueError as wrong:  # never with what it holds
+        raise SettingError(f"SAS_CALLBACK_KEY: {wrong}") from None
 
 
 def _telemetry(env: Mapping[str, str]) -> str:

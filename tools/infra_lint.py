@@ -24,7 +24,7 @@ FUNCTIONS = frozenset(
 DECORATORS = frozenset(
     [
         *("allowed", "batchSize", "description", "maxLength", "maxValue", "metadata"),
-        *("minLength", "minValue"),
+        *("minLength", "minValue", "secure"),
     ]
 )
 

@@ -25,6 +25,13 @@ param supervisorSchedule string
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
 param businessSettings object
 
+@secure()
+@description('Secrets that callbacks are made with, separated by commas; or a Key Vault reference; empty where none are used.')
+param callbackKey string
+
+@description('Public address of the callback endpoint; empty for the app\'s own.')
+param callbackUrl string
+
 @description('Instances kept warm, by function: name and instanceCount.')
 param alwaysReady array
 
@@ -49,6 +56,8 @@ var business = [for item in items(businessSettings): {
   value: item.value
 }]
 
+var callbackAddress = empty(callbackUrl) ? 'https://${name}.azurewebsites.net/api/callbacks' : callbackUrl
+
 var settings = [
   { name: 'AzureWebJobsStorage__accountName', value: hostAccountName }
   { name: 'AzureWebJobsStorage__credential', value: 'managedidentity' }
@@ -62,6 +71,8 @@ var settings = [
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
   { name: 'SAS_RETENTION_DAYS', value: '30' }
+  { name: 'SAS_CALLBACK_KEY', value: callbackKey }
+  { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
   { name: 'SAS_TELEMETRY_SHARE', value: '1' }
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
@@ -99,6 +110,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
   properties: {
     serverFarmId: plan.id
     httpsOnly: true
+    keyVaultReferenceIdentity: identityId
     virtualNetworkSubnetId: empty(subnetId) ? null : subnetId
     functionAppConfig: {
       deployment: {

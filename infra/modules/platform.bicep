@@ -8,6 +8,9 @@ param principalId string
 param principalType string
 param applications array
 param businessSettings object
+@secure()
+param callbackKey string
+param callbackUrl string
 param serviceBusSku string
 param messagingUnits int
 param vnetEnabled bool
@@ -152,6 +155,8 @@ module app 'function-app.bicep' = {
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
     businessSettings: businessSettings
+    callbackKey: callbackKey
+    callbackUrl: callbackUrl
     alwaysReady: warm
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount

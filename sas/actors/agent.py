@@ -127,7 +127,9 @@ class AgentActor:
         if left(request, self._context.clock) <= 0:
             return None
         try:
-            call = await call_of(request, self._context)
+            asked = await call_of(request, self._context)
+            giver = self._long.callbacks_of(request, request.generation)
+            call = replace(asked, callbacks=giver)
             result = await self._called(call, request)
         except RefusedError as refused:
             fault = Fault(whole(refused.code), whole(str(refused)))
@@ -163,7 +165,7 @@ class AgentActor:
             key = idempotency_key(
                 request.order_id, request.step_name, generation, request.alternative
             )
-            one = replace(call, key=key)
+            one = replace(call, key=key, callbacks=self._long.callbacks_of(request, generation))
             result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sas.actors.compose import Addresses
 from sas.actors.outbox import Outbox
 from sas.actors.rejections import Rejections
+from sas.codec.callbacks import NO_KEYS, CallbackKeys
 from sas.domain.changes import Change
 from sas.domain.model import Order
 from sas.domain.queues import Queues
@@ -16,7 +17,9 @@ from sas.telemetry import metrics
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The ports, the addresses, and this instance's name (it becomes LockedBy)."""
+    """The ports, the addresses, this instance's name (it becomes LockedBy), and the keys that
+    callbacks' tokens are made with.
+    """
 
     store: StateStore
     bus: MessageBus
@@ -25,6 +28,7 @@ class Context:
     instance: str
     outbox: Outbox
     rejections: Rejections
+    callback_keys: CallbackKeys = NO_KEYS
 
     @property
     def queues(self) -> Queues:
@@ -43,9 +47,15 @@ class Context:
 
     @classmethod
     def of(
-        cls, store: StateStore, bus: MessageBus, clock: Clock, to: Addresses, instance: str
+        cls,
+        store: StateStore,
+        bus: MessageBus,
+        clock: Clock,
+        to: Addresses,
+        instance: str,
+        callback_keys: CallbackKeys = NO_KEYS,
     ) -> Context:
         """Return a context with its outbox and rejections over the given ports."""
         rejections = Rejections(bus, clock, to)
         outbox = Outbox(store, bus, clock, to, rejections)
-        return cls(store, bus, clock, to, instance, outbox, rejections)
+        return cls(store, bus, clock, to, instance, outbox, rejections, callback_keys)

@@ -14,7 +14,7 @@ from uuid import uuid4
 from sas.actors.contents import details_kept
 from sas.actors.context import Context
 from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
-from sas.codec import internal
+from sas.codec import callbacks, internal
 from sas.codec.internal import (
     CommandMessage,
     Internal,
@@ -96,6 +96,16 @@ class DeadLetters:
                 await self._finish(message.order_id, cause, letter)
 
     async def _not_internal(self, letter: DeadLetter) -> None:
+        try:
+            called, claims = callbacks.read_message(letter.body, self._context.callback_keys)
+        except MalformedError:
+            await self._not_callback(letter)
+            return
+        tracing.about(order_id=claims.order_id)
+        cause = cause_of(self._context.queues.callbacks, callbacks.own_id(called))
+        await self._finish(claims.order_id, cause, letter)
+
+    async def _not_callback(self, letter: DeadLetter) -> None:
         try:
             submission = parse_order(letter.body, letter.message_id, self._bytes_max)
         except MalformedError:

@@ -8,6 +8,8 @@ holds is the one the scheduler granted, so a request that comes back reads it fi
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from sas.actors.attempts import MustWaitError
 from sas.actors.context import Context
 from sas.codec import internal
+from sas.codec.callbacks import Claims
 from sas.codec.internal import RequestMessage
 from sas.domain.ids import progress_id
 from sas.domain.messages import Progress
@@ -22,7 +25,14 @@ from sas.domain.model import Direction
 from sas.domain.policies import TIME_ALLOWED_MAX
 from sas.domain.queues import lane
 from sas.domain.turns import is_out
-from sas.ports import AwaitCallback, Later, Message, StillRunning
+from sas.ports import (
+    AwaitCallback,
+    Callback,
+    CallbacksOffError,
+    Later,
+    Message,
+    StillRunning,
+)
 from sas.telemetry.logs import logger
 
 log = logger(__name__)
@@ -84,6 +94,30 @@ class LongSteps:
             "goes on: order %s step %s %s epoch %d, look %d",
             request.order_id, request.step_name, request.direction, request.epoch, request.checks,
         )  # fmt: skip
+
+    def callbacks_of(
+        self, request: RequestMessage, generation: int
+    ) -> Callable[[timedelta], Callback]:
+        """Return what gives out callbacks for a request under one generation of its key."""
+
+        def give(within: timedelta) -> Callback:
+            keys = self._context.callback_keys
+            if not keys:
+                raise CallbacksOffError
+            expires = math.ceil((self._context.clock.now() + within).timestamp())
+            claims = Claims(
+                order_id=request.order_id,
+                step=request.step,
+                direction=request.direction,
+                generation=generation,
+                expires=expires,
+                alternative=request.alternative,
+            )
+            token = keys.issue(claims)
+            url = f"{keys.url.rstrip('/')}/{token}" if keys.url else None
+            return Callback(token, url, claims.expires_at)
+
+        return give
 
     def _needed(self, request: RequestMessage, at: datetime) -> datetime:
         """Return the CompleteBy that a look at ``at`` needs.

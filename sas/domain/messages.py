@@ -138,8 +138,9 @@ class Progress:
 class Returned:
     """What an external event said of a step, by a callback.
 
-    It names no epoch but the key's ``generation``: it is about the effect, whichever dispatch
-    of the step it was that asked for it.
+    It names no epoch but the key: its ``generation``, and its ``route`` (the agent by number,
+    below 0 one that the step has no more). It is about the effect, whichever dispatch of the
+    step it was that asked for it.
     """
 
     order_id: str
@@ -149,6 +150,7 @@ class Returned:
     outcome: Outcome
     result: str | None = None
     fault: Fault | None = None
+    route: int = 0
 
 
 class Verb(Enum):

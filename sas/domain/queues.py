@@ -38,6 +38,7 @@ class Queues:
     dead_letters: str = "dead-letters"
     agent_prefix: str = "agent-"
     response_prefix: str = "responses-"
+    callbacks: str = "callbacks"
 
     def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""

@@ -83,12 +83,39 @@ def _check_span(name: str, span: timedelta) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Callback:
+    """What an event outside needs to end a step: hand it to whoever will know.
+
+    ``token`` allows just that until ``expires``; ``url`` is where it can be POSTed to, the token
+    in it, for those who take nothing but an address (None where SAS_CALLBACK_URL is not set).
+    """
+
+    token: str = field(repr=False)
+    url: str | None = field(repr=False)
+    expires: datetime
+
+
+class CallbacksOffError(RuntimeError):
+    """A callback was asked for, and no key is set to make its token with."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the setting SAS_CALLBACK_KEY is missing: give a secret of 32 characters or more, "
+            "for no callback can be given out or believed without it"
+        )
+
+
+def _no_callbacks(_within: timedelta) -> Callback:
+    raise CallbacksOffError
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What an agent is given: one remote action to do or to undo.
 
     ``order`` is the order's payload, ``results`` the results of the steps before it by
     name, ``key`` the idempotency key (the same for do, undo and every retry), ``own_result``
-    what the step's do returned, for its undo.
+    what the step's do returned, for its undo. ``callbacks`` is behind ``callback``.
     """
 
     order_id: str
@@ -98,6 +125,21 @@ class Call:
     order: Any
     results: Mapping[str, Any]
     own_result: Any = None
+    callbacks: Callable[[timedelta], Callback] = field(
+        default=_no_callbacks, repr=False, compare=False
+    )
+
+    def callback(self, within: timedelta) -> Callback:
+        """Return what an event outside needs to end this step ``within`` a time from now.
+
+        To be handed on, and ``AwaitCallback(within)`` returned.
+
+        Raises:
+            CallbacksOffError: SAS_CALLBACK_KEY is not set.
+            ValueError: ``within`` is none, or more than ``TIME_ALLOWED_MAX``.
+        """
+        _check_span("within", within)
+        return self.callbacks(within)
 
 
 class Agent(Protocol):

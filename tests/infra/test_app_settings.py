@@ -27,6 +27,7 @@ def in_azure() -> dict[str, str]:
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
     made = {name: value.strip("'") for name, value in fixed}
+    made |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example/api/callbacks"}
     return made | {each["name"]: each["value"] for each in listed} | business()
 
 
@@ -56,6 +57,13 @@ def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
 )
 def test_settings_that_flex_refuses_or_that_hold_keys_are_not_given(name: str) -> None:
     assert name not in in_azure()
+
+
+def test_the_key_of_callbacks_is_a_secret_parameter_all_the_way_down() -> None:
+    assert "{ name: 'SAS_CALLBACK_KEY', value: callbackKey }" in APP
+    for file in ("main.bicep", "modules/platform.bicep", "modules/function-app.bicep"):
+        text = (INFRA / file).read_text()
+        assert re.search(r"@secure\(\)\n(@description.*\n)?param callbackKey string", text), file
 
 
 def test_the_host_s_connections_say_that_they_are_by_identity() -> None:

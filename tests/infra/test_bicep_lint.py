@@ -106,7 +106,10 @@ BOUNDED = {
     "operatorMailAddresses": {"maxLength"},
     "networkOctets": {"minLength", "maxLength"},
 }
-UNBOUNDED = {"principalId", "businessSettings", "vnetEnabled", "auditStateStore"}
+UNBOUNDED = {
+    *("principalId", "businessSettings", "vnetEnabled", "auditStateStore"),
+    *("callbackKey", "callbackUrl"),
+}
 """Empty is a value, an adopter's own, or a bool."""
 
 

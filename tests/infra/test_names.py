@@ -35,6 +35,7 @@ LANES = (
 INTERNAL = {
     *LANES,
     *(f"{name}-urgent" for name in LANES),
+    "callbacks",
     "operator-alerts",
     "orders-rejected",
     "dead-letters",
@@ -62,7 +63,8 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    assert bound() == {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
+    own = {queues.callbacks, queues.dead_letters}
+    assert bound() == {*queues.on_the_way(orders.AGENTS), *own}
 
 
 def test_the_emulator_has_every_queue_and_no_other() -> None:

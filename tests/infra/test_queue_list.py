@@ -30,7 +30,10 @@ EMULATED = emulator_queues(INFRA)
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
 CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
-OF_THE_CODE = {*CODE.on_the_way(orders.AGENTS), CODE.alerts, CODE.rejected}
+OF_THE_CODE = {
+    *CODE.on_the_way(orders.AGENTS),
+    *(CODE.callbacks, CODE.alerts, CODE.rejected),
+}
 
 
 def broken(path: list[Any], value: object) -> dict[str, Any]:
@@ -69,9 +72,10 @@ def test_the_app_may_send_to_every_queue_it_sends_to_and_no_other() -> None:
     assert set(LIST["access"]["appSends"]) == OF_THE_CODE - {CODE.orders, URGENT_ORDERS}
 
 
-def test_applications_may_send_orders_only_and_urgent_ones_where_they_are_told_so() -> None:
-    assert LIST["access"]["applicationSends"] == [CODE.orders]
-    assert LIST["access"]["urgentApplicationSends"] == [CODE.orders, URGENT_ORDERS]
+def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_told_so() -> None:
+    assert LIST["access"]["applicationSends"] == [CODE.orders, CODE.callbacks]
+    urgent = [CODE.orders, URGENT_ORDERS, CODE.callbacks]
+    assert LIST["access"]["urgentApplicationSends"] == urgent
 
 
 def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from orders.workflows import workflows
 from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetter, DeadLetters
@@ -20,6 +21,7 @@ from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.codec import internal, outward
+from sas.codec.callbacks import CallbackKeys
 from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
@@ -29,17 +31,26 @@ from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
-from sas.ports import Business, Call, Message, TransientError
+from sas.ports import (
+    AwaitCallback,
+    Business,
+    Call,
+    Callback,
+    Message,
+    RefusedError,
+    TransientError,
+)
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from sas.simulation.world import Faults, Handler, World
+from sas.simulation.world import CrashError, Faults, Handler, World
 
 QUEUES = Queues()
 COURIER = "courier"
 COURIED = "hand-over"
 AGENTS = ("inventory", "payment", "shipping", COURIER)
+KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
 CALL_LIMIT = timedelta(seconds=20)
 """How long after CompleteBy a call to the courier may still land."""
 REPLIES_TO = "responses-web-shop"
@@ -145,9 +156,11 @@ def build(
     lease_time: timedelta = timedelta(seconds=60),
     definitions: Workflows | None = None,
     breaker: BreakerPolicy = BREAKER,
+    outside: Sequence[str] = (),
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
+    What the agents ``outside`` are asked for happens outside, and ends by callback.
     """
     random.seed(seed)
     clock = VirtualClock(settle_rounds=8)
@@ -158,6 +171,7 @@ def build(
     bus.declare(
         QUEUES.scheduler,
         QUEUES.replies,
+        QUEUES.callbacks,
         QUEUES.alerts,
         QUEUES.rejected,
         REPLIES_TO,
@@ -168,10 +182,11 @@ def build(
     ledger = RemoteLedger()
     agents = {n: SimulatedAgent(clock, ledger, remote, world.rng) for n in AGENTS}
     agents[COURIER] = Courier(clock, ledger, remote, world.rng)
+    agents |= {name: Outside(clock, ledger, remote, world.rng) for name in outside}
     business = Business(definitions or workflows(timedelta(seconds=failures_max_seconds)), agents)
     contexts = [
         Context.of(
-            store, world.bus, Apart(clock, apart), Addresses(QUEUES, "/simulation"), f"i-{n}"
+            store, world.bus, Apart(clock, apart), Addresses(QUEUES, "/simulation"), f"i-{n}", KEYS
         )
         for n, apart in enumerate(clocks_apart, 1)
     ]
@@ -212,6 +227,58 @@ class Courier(SimulatedAgent):
         return result
 
 
+class Outside(SimulatedAgent):
+    """An agent of a service whose work somebody outside does in their own time, and tells.
+
+    It happens once per key, however often it is asked for, and not after its undo; and is told
+    until the telling is taken, by HTTP or on the queue.
+    """
+
+    tell: Callable[[Callback, bytes], Awaitable[bool]]
+
+    async def _do(self, call: Call) -> Any:
+        await self._travel()
+        effects = self._ledger.of(call.key)
+        if effects.tombstone:
+            raise RefusedError("undone", "this key was undone")
+        if effects.in_force:
+            return {"done_by": call.key}
+        within = timedelta(seconds=self._rng.uniform(20, 300))
+        task = asyncio.ensure_future(self._happens(call.key, call.callback(within)))
+        self.calls.add(task)
+        task.add_done_callback(self._landed)
+        await self._answer()
+        return AwaitCallback(within, "for somebody outside")
+
+    async def _happens(self, key: str, callback: Callback) -> None:
+        await self._clock.sleep(self._rng.uniform(0, 200))
+        effects = self._ledger.of(key)
+        if effects.tombstone:
+            return
+        effects.done += not effects.in_force
+        effects.in_force = True
+        body = json.dumps({"outcome": "done", "result": {"done_by": key}}).encode()
+        while not await self.tell(callback, body):
+            await self._clock.sleep(self._rng.uniform(1, 5))
+
+
+def _tells(world: World, actors: Sequence[Callbacks]) -> Callable[..., Awaitable[bool]]:
+    """Return how those outside tell: by HTTP to any instance, or on the queue."""
+
+    async def tell(callback: Callback, body: bytes) -> bool:
+        if world.rng.random() < 0.5:
+            said = json.dumps(json.loads(body) | {"token": callback.token}).encode()
+            world.memory_bus._enqueue(Message(QUEUES.callbacks, f"{world.rng.random()}", said))
+            return True
+        try:
+            answer = await world.rng.choice(actors).answer(callback.token, None, body)
+        except CrashError:  # the connection is cut
+            return False
+        return answer.status != 503
+
+    return tell
+
+
 def _wire(
     world: World,
     contexts: Sequence[Context],
@@ -222,8 +289,12 @@ def _wire(
     """Give every message to whichever instance; let all their supervisors sweep at every tick."""
     handlers: dict[str, list[Handler]] = {}
     supervisors = []
+    callbacks = [Callbacks(context, business) for context in contexts]
+    for agent in business.agents.values():
+        if isinstance(agent, Outside):
+            agent.tell = _tells(world, callbacks)
     policy = RetryPolicy(0.2, 2.0)
-    for context in contexts:
+    for context, called_back in zip(contexts, callbacks, strict=True):
         submitter = Submitter(context, business)
         scheduler = Scheduler(context, business)
         dead = DeadLetters(context, business)
@@ -232,6 +303,7 @@ def _wire(
             QUEUES.orders: _handler(submitter.handle),
             QUEUES.scheduler: _handler(scheduler.handle),
             QUEUES.replies: _handler(scheduler.handle_reply),
+            QUEUES.callbacks: _handler(called_back.handle),
             QUEUES.dead_letters: _dead(dead),
         }
         for name, agent in business.agents.items():

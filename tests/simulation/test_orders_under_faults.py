@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 
@@ -90,6 +91,25 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
     assert words == {"submitted", "claimed", "progress", "step processed"}
     steps = [step for one in system.store.orders.values() for step in one.order.steps]
     assert {step.epoch for step in steps} == {1}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: int) -> None:
+    faults = Faults(
+        crash=0.02, lease_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
+    )
+    remote = RemoteFaults(transient=0.1, lost_answer=0.1, refused=0.05, later=0.2)
+    await run(build(seed, faults, remote, outside=("payment", "shipping")))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seed: int) -> None:
+    system = await run(build(seed, Faults(), RemoteFaults(), outside=("shipping",)))
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    aside = [json.loads(message.body) for message in system.bus.messages(QUEUES.rejected)]
+    assert {one["reason"] for one in aside} <= {"expired"}  # what happened outside took too long
+    entries = [entry for one in system.store.orders.values() for entry in one.journal]
+    assert any(e.by == "callback" and e.what == "step processed" for e in entries)
 
 
 async def test_the_faults_lead_to_every_kind_of_end() -> None:

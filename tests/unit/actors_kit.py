@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetter, DeadLetters
@@ -20,6 +21,7 @@ from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.codec import internal, outward
+from sas.codec.callbacks import CallbackKeys
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
 from sas.domain.messages import JournalEntry
@@ -37,6 +39,7 @@ SHOP = "responses-shop"
 AGENTS = ("stock", "payment")
 ALLOWED = timedelta(seconds=30)
 UNDO = Undo(ALLOWED)
+KEYS = CallbackKeys(("first-key-of-callbacks-0123456789",), "https://app.example/api/callbacks")
 
 CHAIN = Workflow(
     "chain",
@@ -102,6 +105,7 @@ class Kit:
     supervisor: Supervisor
     dead_letters: DeadLetters
     actors: dict[str, AgentActor]
+    callbacks: Callbacks
 
     async def run(self, work: Awaitable[T]) -> T:
         """Await in virtual time."""
@@ -115,6 +119,7 @@ class Kit:
         handlers: dict[str, Callable[[bytes, str, Mapping[str, str]], Awaitable[object]]] = {
             QUEUES.orders: self.submitter.handle,
             lane(QUEUES.orders, urgent=True): partial(self.submitter.handle, urgent=True),
+            QUEUES.callbacks: self.callbacks.handle,
         }
         for urgent in (False, True):
             handlers[lane(QUEUES.scheduler, urgent=urgent)] = self.scheduler.handle
@@ -137,6 +142,7 @@ class Kit:
         """Handle messages until no actor's queue holds any."""
         orders = {QUEUES.orders, lane(QUEUES.orders, urgent=True)}
         queues = [name for name in QUEUES.on_the_way(self.agents) if name not in orders]
+        queues.append(QUEUES.callbacks)
         while any(self.bus.messages(queue) for queue in queues):
             for queue in queues:
                 if self.bus.messages(queue):
@@ -198,6 +204,7 @@ def kit(
     instance: str = "host-1",
     duplicate_window: timedelta | None = None,
     beside: Kit | None = None,
+    callback_keys: CallbackKeys = KEYS,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -210,10 +217,11 @@ def kit(
         bus.declare(*plain)
         bus.declare(
             *(QUEUES.alerts, QUEUES.rejected, SHOP, *set(QUEUES.on_the_way(AGENTS)) - plain),
+            QUEUES.callbacks,
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
-    context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance)
+    context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance, callback_keys)
     policy = RetryPolicy(0.2, 2.0)
     return Kit(
         clock,
@@ -227,6 +235,7 @@ def kit(
         Supervisor(context, business.workflows.rules),
         DeadLetters(context, business),
         {name: AgentActor(context, name, agent, policy) for name, agent in agents.items()},
+        Callbacks(context, business),
     )
 
 

@@ -51,8 +51,9 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
         "SAS_QUEUE_DEAD_LETTERS": "f",
         "SAS_QUEUE_AGENT_PREFIX": "g-",
         "SAS_QUEUE_RESPONSE_PREFIX": "h-",
+        "SAS_QUEUE_CALLBACKS": "i",
     }
-    assert read_queues(given) == Queues("a", "b", "c", "d", "e", "f", "g-", "h-")
+    assert read_queues(given) == Queues("a", "b", "c", "d", "e", "f", "g-", "h-", "i")
     assert read_queues(dict.fromkeys(given, "")) == Queues()
 
 

@@ -52,7 +52,8 @@ def resolved(reference: str, name: str) -> Any:
 @pytest.mark.parametrize("name", ["asyncapi.json", *(path.name for path in SCHEMAS)])
 def test_every_reference_leads_somewhere(name: str) -> None:
     found = list(references(load(name)))
-    assert found or name in {"alert.schema.json", "rejected-message.schema.json"}
+    alone = {"alert.schema.json", "rejected-message.schema.json", "callback.schema.json"}
+    assert found or name in alone
     for reference in found:
         assert isinstance(resolved(reference, name), dict), reference
 
@@ -63,6 +64,7 @@ def test_the_queues_are_those_of_the_system() -> None:
     assert addresses == {
         "orders": queues.orders,
         "urgentOrders": queues.urgent.orders,
+        "callbacks": queues.callbacks,
         "responses": queues.response_prefix + "{application}",
         "alerts": queues.alerts,
         "rejected": queues.rejected,
@@ -91,7 +93,7 @@ def test_every_channel_has_an_operation_and_every_operation_a_message_of_its_cha
     assert used == {f"#/channels/{name}" for name in API["channels"]}
     actions = {name: operation["action"] for name, operation in API["operations"].items()}
     taking = [name for name, action in actions.items() if action == "receive"]
-    assert taking == ["takeOrder", "takeUrgentOrder"]
+    assert taking == ["takeOrder", "takeUrgentOrder", "takeCallback"]
 
 
 def test_an_order_is_answered_where_it_says() -> None:

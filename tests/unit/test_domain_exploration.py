@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
-from sas.domain import transitions
+from sas.domain import callbacks, transitions
+from sas.domain.callbacks import Standing
 from sas.domain.changes import DeadlineDue, StepDue, due_rows
-from sas.domain.messages import AlertKind, Notice, Notify, Request, Wake
+from sas.domain.messages import (
+    AlertKind,
+    Notice,
+    Notify,
+    Outcome,
+    Request,
+    Returned,
+    Wake,
+)
 from sas.domain.model import (
     FINISHED,
     ORDER_MOVES,
@@ -28,6 +38,7 @@ from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, 
 from tests.unit.domain_model_check import (
     BUDGET,
     CALL_LIMIT,
+    FAULT,
     LATE,
     SOON,
     WAIT,
@@ -35,12 +46,14 @@ from tests.unit.domain_model_check import (
     Edge,
     Event,
     Graph,
+    Key,
     all_after,
     explore,
     find_cycle,
     held,
     in_every_graph,
     is_out,
+    key_of,
     progress_of,
     reaching,
     reply_to,
@@ -711,6 +724,103 @@ def test_what_was_said_of_its_progress_is_forgotten_once_a_step_is_no_longer_out
         for old, new in edge.pairs():
             kept = is_out(old) and is_out(new) and old.epoch == new.epoch
             assert new.note == (old.note if kept else None), str(edge)
+
+
+# Callbacks
+
+
+CALLED_BACK = ("done", "refused", "undone", "undo refused")
+
+
+def returned_as(step: StepRecord, name: str, generation: int, route: int) -> Returned:
+    direction = Direction.UNDO if name.startswith("undo") else Direction.DO
+    outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
+    fault = FAULT if outcome is Outcome.REFUSED else None
+    return Returned("order-1", step.number, direction, generation, outcome, None, fault, route)
+
+
+def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, Returned]]:
+    for order in graph.states.values():
+        for step, name in product(order.steps, CALLED_BACK):
+            for route in range(graph.case.routes_of(step.name)):
+                yield order, step, name, returned_as(step, name, step.generation, route)
+
+
+def asked_now(step: StepRecord, direction: Direction) -> int | None:
+    """Return the agent that a step is with, this way; None where it is with none."""
+    if step.locked_by is None:
+        return None
+    if step.process_state is StepState.PROCESSING:
+        return step.route if direction is Direction.DO else None
+    undoing = step.tried[0] if step.tried else step.route
+    return undoing if direction is Direction.UNDO else None
+
+
+@in_every_graph
+def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Graph) -> None:
+    for order, step, name, said in every_callback(graph):
+        out = asked_now(step, said.direction) == said.route
+        decided = callbacks.returned(order, said, graph.rules, now=SOON, instance="scheduler")
+        assert (callbacks.standing(order, said) is Standing.OUT) == out
+        assert (decided is not None) == out
+        if out:
+            reply = reply_to(order, step.number, name)
+            assert decided == transitions.answer(
+                order, reply, graph.rules, now=SOON, instance="scheduler"
+            )
+
+
+@in_every_graph
+def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(graph: Graph) -> None:
+    if len(graph.states) > 300 and BUDGET == 1:  # the smaller ones show it as well
+        return
+    sends = {
+        (edge.source, request.step, request.direction, request.route)
+        for edge in graph.edges
+        for request in edge.sent(Request)
+    }
+    onward = graph.successors(lambda edge: edge.event.name != "undo")
+    known: dict[tuple[int, Direction, int], set[Key]] = {}
+    for order, _, _, said in every_callback(graph):
+        if callbacks.standing(order, said) is Standing.WAITS:
+            key = (said.step, said.direction, said.route)
+            goals = {state for state, *asked in sends if tuple(asked) == key}
+            if key not in known:
+                known[key] = reaching(onward, goals)
+            assert key_of(order) in known[key]
+
+
+@in_every_graph
+def test_a_callback_after_the_end_of_its_step_says_so_and_one_to_a_step_being_undone_is_too_late(
+    graph: Graph,
+) -> None:
+    for order, step, _, said in every_callback(graph):
+        found = callbacks.standing(order, said)
+        state = step.process_state
+        if not step.epoch:
+            assert found is Standing.CLOSED
+        elif said.direction is Direction.DO:
+            if state is StepState.PROCESSED:
+                same = said.route == step.route
+                assert found is (Standing.ALREADY if same else Standing.CLOSED)
+            if state in {StepState.COMPENSATING, StepState.COMPENSATED}:
+                assert found is Standing.CLOSED
+        elif state is StepState.COMPENSATED:
+            assert found is Standing.ALREADY
+        elif state in {StepState.PENDING, StepState.PROCESSING}:
+            assert found is Standing.CLOSED
+
+
+@in_every_graph
+def test_a_callback_of_another_generation_or_agent_than_there_is_changes_nothing(
+    graph: Graph,
+) -> None:
+    for order, step, name, said in every_callback(graph):
+        for generation in (step.generation - 1, step.generation + 1):
+            other = returned_as(step, name, generation, said.route)
+            assert callbacks.standing(order, other) is Standing.CLOSED
+        gone = returned_as(step, name, step.generation, -1)
+        assert callbacks.standing(order, gone) in {Standing.CLOSED, Standing.ALREADY}
 
 
 # Every order ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import azure.functions as func
 import pytest
 
 import orders
+from sas.actors.callbacks import Answer
 from sas.actors.deadletters import DeadLetter
 from tests.indexed_functions import ROOT, bindings, functions, module
 
@@ -23,7 +25,12 @@ LANES = {
     "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
 }
 URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
-QUEUES = {**LANES, **URGENT, "deadletters": "%SAS_QUEUE_DEAD_LETTERS%"}
+QUEUES = {
+    **LANES,
+    **URGENT,
+    "callbacks": "%SAS_QUEUE_CALLBACKS%",
+    "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
+}
 MAY_IMPORT = {
     "__future__",
     "azure.functions",
@@ -38,7 +45,7 @@ FUNCTIONS = functions()
 
 
 def test_there_are_these_functions_and_no_others() -> None:
-    assert set(FUNCTIONS) == {*QUEUES, "supervisor", "purge"}
+    assert set(FUNCTIONS) == {*QUEUES, "callback", "supervisor", "purge"}
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
@@ -110,13 +117,20 @@ def test_every_function_decodes_calls_an_actor_and_returns(node: ast.AsyncFuncti
     assert len(awaits) == 1, f"{node.name} awaits one actor"
     called = ast.unparse(awaits[0].value)
     assert called.startswith("application()."), called
-    assert isinstance(statements[-1], ast.Expr)
+    assert isinstance(statements[-1], ast.Return if node.name == "callback" else ast.Expr)
 
 
-def test_no_function_returns_anything_to_the_host() -> None:
+def test_no_function_but_that_of_http_returns_anything_to_the_host() -> None:
     functions = [n for n in ast.walk(TREE) if isinstance(n, ast.AsyncFunctionDef)]
-    returns = [n for one in functions for n in ast.walk(one) if isinstance(n, ast.Return)]
-    assert returns == []
+    returning = {f.name for f in functions for n in ast.walk(f) if isinstance(n, ast.Return)}
+    assert returning == {"callback"}
+
+
+def test_callbacks_are_posted_and_their_token_is_the_authentication() -> None:
+    bound = bindings()["callback"]
+    assert bound["type"] == "httpTrigger"
+    assert (bound["route"], bound["methods"]) == ("callbacks/{token?}", ["POST"])
+    assert bound["authLevel"] == "ANONYMOUS"
 
 
 def _statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
@@ -141,6 +155,7 @@ class Seen:
         self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
+        self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
 
     def _as(self, name: str) -> Any:
         async def called(*arguments: Any, **told: Any) -> None:
@@ -148,6 +163,10 @@ class Seen:
             self.told.append(told)
 
         return called
+
+    async def _answer(self, *arguments: Any) -> Answer:
+        self.calls.append(("callback", arguments))
+        return Answer(202, "accepted", "it is taken", {"Cache-Control": "no-store"})
 
 
 @pytest.fixture
@@ -207,6 +226,24 @@ async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -
 async def test_a_dead_letter_without_reasons_goes_all_the_same(seen: Seen) -> None:
     await FUNCTIONS["deadletters"].get_user_function()(message())
     assert seen.calls == [("deadletters", (DeadLetter(b"\xff{}", "m-1", None, None, None), {}))]
+
+
+@pytest.mark.parametrize(("path", "token"), [({"token": "t.1"}, "t.1"), ({}, None)])
+async def test_a_callback_goes_with_its_token_and_the_answer_goes_back(
+    seen: Seen, path: dict[str, str], token: str | None
+) -> None:
+    request = func.HttpRequest(
+        "POST",
+        "https://app.example/api/callbacks",
+        headers={"authorization": "Bearer t.2"},
+        route_params=path,
+        body=b"\xff{}",
+    )
+    response = await FUNCTIONS["callback"].get_user_function()(request)
+    assert seen.calls == [("callback", (token, "Bearer t.2", b"\xff{}"))]
+    assert (response.status_code, response.mimetype) == (202, "application/json")
+    assert json.loads(response.get_body()) == {"code": "accepted", "message": "it is taken"}
+    assert response.headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize("name", ["supervisor", "purge"])

@@ -1,0 +1,225 @@
+"""Callbacks: an event outside (a carrier, a person's approval) ends a step.
+
+By HTTP or straight on the ``callbacks`` queue; both end on that queue, so that what was accepted
+has a message that comes again until it is done. The token is the authentication. A callback
+that comes between two attempts of its step waits there, until its token expires.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from opentelemetry.trace import SpanKind
+
+from sas.actors.context import Context
+from sas.actors.shell import Acted, Cause, Shell
+from sas.codec import callbacks
+from sas.codec.callbacks import CallbackMessage, Claims, ForgedError
+from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError
+from sas.domain import callbacks as decisions
+from sas.domain.callbacks import Standing
+from sas.domain.ids import cause_of, key_time
+from sas.domain.messages import AlertKind, Returned
+from sas.domain.model import Order
+from sas.domain.transitions import Decision
+from sas.domain.undo import SKEW
+from sas.ports import (
+    Business,
+    BusUnavailableError,
+    CallbacksOffError,
+    Message,
+    StoreUnavailableError,
+)
+from sas.telemetry import tracing
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
+AGAIN_MIN = timedelta(seconds=5)
+AGAIN_MAX = timedelta(minutes=15)
+"""How soon, and how late, a callback that waits for its step is looked at again."""
+RETRY_AFTER_S = 5
+_ANSWERS = {
+    Standing.OUT: (202, "accepted", "it is taken, and counts"),
+    Standing.WAITS: (202, "accepted", "it is taken, and counts as soon as the step is tried again"),
+    Standing.ALREADY: (200, "already", "the step has ended; nothing is left to do"),
+    Standing.CLOSED: (
+        410,
+        "too-late",
+        "the step is being undone, or goes on with another input or agent: take back what was done",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the callback endpoint answers: status, headers, and a code and a sentence in JSON."""
+
+    status: int
+    code: str
+    message: str
+    headers: Mapping[str, str]
+
+    @property
+    def body(self) -> str:
+        """The JSON of the answer."""
+        return json.dumps({"code": self.code, "message": self.message})
+
+
+def _answer(status: int, code: str, message: str) -> Answer:
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+    challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return Answer(status, code, message, {**retry, **challenge, "Cache-Control": "no-store"})
+
+
+class Callbacks:
+    """Handles the callback endpoint and the ``callbacks`` queue."""
+
+    def __init__(self, context: Context, business: Business) -> None:
+        self._context = context
+        self._business = business
+        self._shell = Shell(context, business.workflow_of)
+
+    async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
+        """Take a callback by HTTP, its token from the address or the Authorization header.
+
+        202: it lies on the queue and will count; 200: the step has ended already; 400, 401, 404,
+        410: it never will, and why; 503: try again.
+        """
+        with tracing.span("callback endpoint", kind=SpanKind.SERVER, actor="callbacks"):
+            try:
+                return await self._answer(callbacks.bearer(authorization) or token, body)
+            except MalformedError as wrong:
+                return _answer(400, wrong.reason, wrong.description)
+            except (StoreUnavailableError, BusUnavailableError) as down:
+                log.warning("a callback could not be taken: %s", down)
+                return _answer(503, "unavailable", "it could not be taken just now: send it again")
+
+    async def _answer(self, token: str | None, body: bytes) -> Answer:
+        keys = self._context.callback_keys
+        if not keys:
+            return _answer(503, "callbacks-off", str(CallbacksOffError()))
+        said = callbacks.parse_body(body)
+        try:
+            claims = keys.read(token or "")
+        except ForgedError as forged:
+            return _answer(401, "forged-token", str(forged))
+        if claims.expires_at <= self._context.clock.now():
+            return _answer(410, "expired", _expired(claims))
+        tracing.about(order_id=claims.order_id)
+        order = await self._context.store.load(claims.order_id)
+        if order is None:
+            return _answer(404, "unknown-order", f"there is no order {claims.order_id!r}")
+        returned = callbacks.to_returned(said, claims, self._agents(order, claims))
+        standing = decisions.standing(order, returned)
+        status, code, sentence = _ANSWERS[standing]
+        if standing in {Standing.OUT, Standing.WAITS}:
+            message = CallbackMessage(token or "", said.outcome, said.result, said.error)
+            encoded, own_id = callbacks.encode_message(message), callbacks.own_id(message)
+            queue = self._context.queues.callbacks
+            await self._context.bus.send([Message(queue, own_id, encoded)])
+        return _answer(status, code, f"order {claims.order_id}: {sentence}")
+
+    async def handle(
+        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+    ) -> Acted:
+        """Take one message of the ``callbacks`` queue; its ``properties`` carry its trace.
+
+        Raises:
+            ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
+        """
+        order_id: str | None = None
+        with tracing.received("callback", "callbacks", properties):
+            try:
+                message, claims = callbacks.read_message(body, self._context.callback_keys)
+                order_id = claims.order_id
+                return await self._take(message, claims, body, message_id)
+            except MalformedError as wrong:
+                queue = self._context.queues.callbacks
+                rejection = Rejection(
+                    body, wrong.reason, wrong.description, queue, message_id, order_id
+                )
+                await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+                return Acted.NOTHING
+
+    async def _take(
+        self, message: CallbackMessage, claims: Claims, body: bytes, message_id: str
+    ) -> Acted:
+        order = await self._context.store.load(claims.order_id)
+        if order is None:
+            raise MalformedError("unknown-order", f"there is no order {claims.order_id!r}")
+        said = callbacks.to_returned(message, claims, self._agents(order, claims))
+        of_order = tracing.of_order(
+            "callback act", order.details.traceparent, order_id=order.order_id
+        )
+        with of_order:
+            acted, standing, since = await self._act(said, claims, callbacks.own_id(message))
+            if acted is not Acted.NOTHING:
+                return acted
+            if standing is Standing.CLOSED:
+                raise MalformedError("too-late", _ANSWERS[standing][2])
+            if standing is Standing.WAITS:
+                await self._put_back(claims, body, message_id, since)
+        return acted
+
+    async def _act(
+        self, said: Returned, claims: Claims, own_id: str
+    ) -> tuple[Acted, Standing, datetime]:
+        """Let a callback count; return also how its step stood, and since when."""
+        standing, since = Standing.CLOSED, self._context.clock.now()
+
+        def decide(order: Order, now: datetime) -> Decision | None:
+            nonlocal standing, since
+            standing = decisions.standing(order, said)
+            if standing is Standing.CLOSED:
+                return None
+            step = order.steps[said.step]
+            since = step.since
+            tracing.about(step=step.name, epoch=step.epoch)
+            if standing is not Standing.OUT:
+                return None
+            _check_time(claims, now)
+            rules = self._business.workflow_of(order).rules
+            return decisions.returned(order, said, rules, now=now, instance=self._context.instance)
+
+        cause = Cause(cause_of(self._context.queues.callbacks, own_id), "callback")
+        acted = await self._shell.act(said.order_id, cause, decide)
+        return acted, standing, since
+
+    def _agents(self, order: Order, claims: Claims) -> Sequence[str]:
+        """Return the agents of a step by route, where the token names one that is not its first."""
+        if claims.alternative is None or order.rejected:
+            return ()
+        return self._business.workflow_of(order).steps[claims.step].agents
+
+    async def _put_back(
+        self, claims: Claims, body: bytes, message_id: str, since: datetime
+    ) -> None:
+        """Let a callback come again once its step may be out: the longer it has not been, the
+        later; within the token's time.
+
+        Raises:
+            MalformedError: that is over.
+        """
+        now = self._context.clock.now()
+        _check_time(claims, now)
+        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + SKEW)
+        digest = hashlib.sha256(f"{message_id}|{key_time(at)}".encode()).hexdigest()
+        own_id = f"callback/again/{digest[:32]}"
+        queue = self._context.queues.callbacks
+        await self._context.bus.send([Message(queue, own_id, body, scheduled_at=at)])
+        log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
+
+
+def _check_time(claims: Claims, now: datetime) -> None:
+    """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
+    if claims.expires_at + SKEW <= now:
+        raise MalformedError("expired", _expired(claims))
+
+
+def _expired(claims: Claims) -> str:
+    return f"the token expired at {claims.expires_at.isoformat()}: it allows nothing any more"

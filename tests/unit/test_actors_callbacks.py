@@ -1,0 +1,459 @@
+"""Callbacks: an event outside ends a step once, whichever attempt of it is out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.actors.callbacks import Answer
+from sas.codec.callbacks import NO_KEYS, CallbackKeys
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow
+from sas.ports import (
+    AwaitCallback,
+    BusUnavailableError,
+    Call,
+    Callback,
+    CallbacksOffError,
+    Message,
+    RefusedError,
+)
+from sas.simulation.bus import BusFault
+from sas.simulation.clock import START
+from sas.simulation.store import StoreFault
+from tests.unit.actors_kit import ALLOWED, KEYS, QUEUES, Kit, command, kit, letter, order
+
+HOUR = timedelta(hours=1)
+CARE = Workflow(
+    "chain",
+    1,
+    (
+        Step("reserve", "stock", ALLOWED, undo=Undo(ALLOWED), failures_max=1),
+        Step("pay", "payment", ALLOWED, undo=Undo(ALLOWED), failures_max=1),
+    ),
+    on_failure=OnFailure.HOLD,
+)
+
+
+class Given(list[Callback]):
+    """The callbacks that an agent asked for."""
+
+    def awaits(self, within: timedelta = HOUR) -> Callable[[Call], Awaitable[Any]]:
+        async def ask(call: Call) -> Any:
+            self.append(call.callback(within))
+            return AwaitCallback(within)
+
+        return ask
+
+
+async def awaiting(*workflows: Workflow, **policy: Any) -> tuple[Kit, Callback]:
+    """Return a kit whose first step awaits a callback, and that callback."""
+    made = kit(*workflows, **policy)
+    given = Given()
+    await made.submit()
+    made.agents["stock"].then(given.awaits())
+    await made.drain()
+    return made, given[0]
+
+
+def said(callback: Callback, message_id: str = "c-1", **members: Any) -> Message:
+    body = {"token": callback.token, "outcome": "done", "result": {"signed_by": "Ann"}} | members
+    body = {key: value for key, value in body.items() if value is not None}
+    return Message(QUEUES.callbacks, message_id, json.dumps(body).encode())
+
+
+async def post(made: Kit, token: str | None, body: Any = None, header: str | None = None) -> Answer:
+    raw = body if isinstance(body, bytes) else json.dumps(body or {"outcome": "done"}).encode()
+    return await made.run(made.callbacks.answer(token, header, raw))
+
+
+def waiting(made: Kit) -> list[Message]:
+    return [queued.message for queued in made.bus.queues[QUEUES.callbacks].waiting]
+
+
+# What an agent is given
+
+
+async def test_an_agent_is_given_a_token_its_address_and_when_it_expires() -> None:
+    _, callback = await awaiting()
+    assert callback.expires == START + HOUR
+    assert callback.url == f"https://app.example/api/callbacks/{callback.token}"
+    assert callback.token not in repr(callback)
+    claims = KEYS.read(callback.token)
+    assert (claims.order_id, claims.step, claims.direction, claims.generation) == (
+        "O-1",
+        0,
+        "do",
+        0,
+    )
+
+
+async def test_without_an_address_the_token_is_all() -> None:
+    _, callback = await awaiting(callback_keys=CallbackKeys(KEYS.keys))
+    assert callback.url is None
+
+
+async def test_without_a_key_asking_for_one_says_what_to_set() -> None:
+    made = kit(callback_keys=NO_KEYS)
+    await made.submit()
+    made.agents["stock"].then(Given().awaits())
+    with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
+        await made.drain()
+    bare = Call("O-1", "reserve", "k", START, {}, {})
+    with pytest.raises(CallbacksOffError):
+        bare.callback(HOUR)
+    with pytest.raises(ValueError, match="within="):
+        bare.callback(timedelta(0))
+
+
+# By the queue
+
+
+async def test_a_callback_ends_its_step_and_the_order_goes_on() -> None:
+    made, callback = await awaiting()
+    await made.hand(said(callback))
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.agents["payment"].calls[0][1].results == {"reserve": {"signed_by": "Ann"}}
+    assert made.journal()[3].by == "callback"
+    assert made.rejected() == []
+
+
+async def test_a_refusal_fails_the_step_with_its_reason() -> None:
+    made, callback = await awaiting(CARE)
+    error = {"code": "declined", "message": "Bob said no"}
+    await made.hand(said(callback, outcome="refused", result=None, error=error))
+    assert made.state() == "Error"
+    fault = made.order().steps[0].error
+    assert fault is not None
+    assert fault.code == "declined"
+    before = made.order()
+    await made.hand(said(callback, "c-2", outcome="refused", result=None, error=error))
+    assert made.order() == before
+    assert waiting(made) == []
+
+
+async def test_twice_is_once_whether_redelivered_or_sent_anew() -> None:
+    made, callback = await awaiting()
+    await made.hand(said(callback))
+    await made.drain()
+    before, told = made.order(), made.told()
+    await made.hand(said(callback))
+    await made.hand(said(callback, "c-2"))
+    await made.hand(said(callback, "c-3", result={"signed_by": "Bob"}))
+    assert (made.order(), made.rejected()) == (before, [])
+    assert made.told().count("completed") == told.count("completed") == 1
+
+
+async def test_after_a_crash_between_commit_and_send_its_messages_go_all_the_same() -> None:
+    made, callback = await awaiting()
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(said(callback))
+    assert made.states() == ["Processed", "Processing"]
+    await made.later(3700)  # its token has expired meanwhile
+    await made.hand(said(callback))
+    assert len(made.requests("payment")) == 1
+
+
+async def test_it_counts_for_whichever_attempt_is_out() -> None:
+    made = kit()
+    given = Given()
+    await made.submit()
+    made.agents["stock"].then(given.awaits(timedelta(hours=2)), given.awaits())
+    await made.drain()
+    step = made.order().steps[0]
+    assert step.complete_by == START + timedelta(hours=2)
+    await made.later(2 * 3600 - 1)
+    made.clock.set(made.clock.now() + timedelta(seconds=1.5))
+    assert await made.sweep() == {"step reset": 1}
+    await made.drain()
+    assert made.order().steps[0].epoch == 2
+    await made.hand(said(given[0]))  # the first attempt's, a little late
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_between_two_attempts_it_waits_and_counts_at_the_next() -> None:
+    made, callback = await awaiting(CARE)
+    error = {"code": "declined", "message": "no"}
+    await made.hand(said(callback, outcome="refused", result=None, error=error))
+    assert made.state() == "Error"
+    await made.hand(said(callback, "c-2"))  # changed her mind, before anybody has looked
+    assert made.rejected() == []
+    (put_back,) = waiting(made)
+    assert put_back.scheduled_at == START + timedelta(seconds=5)
+    await made.later(6)
+    await made.drain()  # still in Error: it is put back again, for longer
+    (again,) = waiting(made)
+    assert again.message_id != put_back.message_id
+    assert again.scheduled_at is not None
+    assert again.scheduled_at >= made.clock.now() + timedelta(seconds=6)
+    made.agents["stock"].then(AwaitCallback(HOUR))
+    await made.hand(command("resubmit", made.order().seq))
+    await made.drain()
+    assert made.states()[0] == "Processing"
+    await made.later(60)
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_one_that_waited_until_its_token_expired_is_kept_and_told() -> None:
+    made, callback = await awaiting(CARE)
+    await made.hand(said(callback, outcome="refused", result=None))
+    await made.hand(said(callback, "c-2"))
+    for _ in range(100):
+        await made.later(60)
+        await made.drain()
+    assert waiting(made) == []
+    (kept,) = made.rejected()
+    assert (kept.reason, kept.order_id, kept.source_queue) == ("expired", "O-1", "callbacks")
+    assert "rejected" in [alert.kind for alert in made.alerts()]
+
+
+async def test_one_that_comes_when_the_step_is_being_undone_is_kept_and_told() -> None:
+    made, callback = await awaiting()
+    await made.hand(command("undo", made.order().seq))
+    await made.hand(said(callback))
+    (kept,) = made.rejected()
+    assert kept.reason == "too-late"
+    assert "take back what was done" in kept.description
+    await made.drain()
+    assert made.state() == "Compensated"
+
+
+async def test_a_cancelled_step_is_ended_by_its_callback_and_then_undone() -> None:
+    made, callback = await awaiting()
+    await made.hand(command("cancel", made.order().seq))
+    await made.hand(said(callback))
+    await made.drain()
+    assert made.state() == "Compensated"
+    verb, call = made.agents["stock"].calls[-1]
+    assert (verb, call.own_result) == ("undo", {"signed_by": "Ann"})
+
+
+async def test_an_undo_may_be_ended_by_a_callback_too_but_not_by_that_of_its_do() -> None:
+    made = kit()
+    given = Given()
+    await made.submit()
+    made.agents["stock"].then(given.awaits(), given.awaits())
+    made.agents["payment"].then(RefusedError("declined", "no"))
+    await made.drain()
+    await made.hand(said(given[0]))
+    await made.drain()
+    assert made.states() == ["Compensating", "Compensated"]
+    await made.hand(said(given[0], "c-2", result={"other": 1}))
+    assert [one.reason for one in made.rejected()] == ["too-late"]
+    await made.hand(said(given[1], "c-3"))
+    assert made.state() == "Compensated"
+    await made.hand(said(given[1], "c-4", result=None))
+    assert len(made.rejected()) == 1
+
+
+async def test_the_callback_of_an_input_that_was_replaced_comes_too_late() -> None:
+    made, callback = await awaiting(CARE)
+    await made.hand(said(callback, outcome="refused", result=None))
+    edit = command("resubmit", made.order().seq)
+    body = edit.body.replace(b'"seq"', b'"input":{"lines":[]},"seq"')
+    given = Given()
+    made.agents["stock"].then(None, given.awaits())
+    await made.hand(Message(edit.queue, edit.message_id, body))
+    await made.drain()
+    await made.hand(said(callback, "c-2"))
+    assert [one.reason for one in made.rejected()] == ["too-late"]
+    await made.hand(said(given[0], "c-3"))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda body: b"\x00", "not-json"),
+        (lambda body: body.replace(b'"done"', b'"perhaps"'), "invalid"),
+        (lambda body: body.replace(b'"token": "e', b'"token": "f'), "forged-token"),
+        (lambda body: body.replace(b"signed_by", b"\xff"), "not-utf-8"),
+    ],
+)
+async def test_what_is_no_callback_is_put_aside_with_an_alert(
+    change: Callable[[bytes], bytes], reason: str
+) -> None:
+    made, callback = await awaiting()
+    message = said(callback)
+    assert change(message.body) != message.body
+    before = made.order()
+    await made.hand(Message(QUEUES.callbacks, "c-9", change(message.body)))
+    assert [one.reason for one in made.rejected()] == [reason]
+    assert [alert.kind for alert in made.alerts()] == ["rejected"]
+    assert made.order() == before
+
+
+async def test_a_callback_of_an_order_that_was_purged_is_put_aside() -> None:
+    made, callback = await awaiting()
+    made.store.orders.clear()
+    await made.hand(said(callback))
+    assert [one.reason for one in made.rejected()] == ["unknown-order"]
+
+
+async def test_another_orders_token_ends_that_orders_step_and_no_other() -> None:
+    made, callback = await awaiting()
+    given = Given()
+    await made.submit(order("O-2"), "m-2")
+    made.agents["stock"].then(given.awaits())
+    await made.drain()
+    await made.hand(said(given[0]))
+    await made.drain()
+    assert (made.state("O-2"), made.state("O-1")) == ("Processed", "Processing")
+    assert callback.token != given[0].token
+
+
+# By HTTP
+
+
+async def test_a_posted_callback_is_taken_and_ends_its_step() -> None:
+    made, callback = await awaiting()
+    answer = await post(made, callback.token, {"outcome": "done", "result": 7})
+    assert (answer.status, answer.code) == (202, "accepted")
+    assert made.states()[0] == "Processing"
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.order().steps[0].result == "7"
+    again = await post(made, callback.token, {"outcome": "done", "result": 7})
+    assert (again.status, again.code) == (200, "already")
+    assert waiting(made) == []
+
+
+async def test_the_header_is_believed_before_the_address() -> None:
+    made, callback = await awaiting()
+    assert (await post(made, None, header=f"Bearer {callback.token}")).status == 202
+    assert (await post(made, "other", header=f"Bearer {callback.token}")).status == 202
+    assert (await post(made, callback.token, header="Bearer other")).status == 401
+    assert (await post(made, callback.token, header="Basic other")).status == 202
+
+
+async def test_posted_while_the_step_is_in_error_it_is_taken_and_waits() -> None:
+    made, callback = await awaiting(CARE)
+    await post(made, callback.token, {"outcome": "refused"})
+    await made.drain()
+    assert made.state() == "Error"
+    answer = await post(made, callback.token)
+    assert answer.status == 202
+    assert "as soon as the step is tried again" in answer.message
+    made.agents["stock"].then(AwaitCallback(HOUR))
+    await made.hand(command("resubmit", made.order().seq))
+    await made.drain()
+    await made.later(60)
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+@pytest.mark.parametrize("token", [None, "", "x", "a.b", "e30.e30"])
+async def test_a_token_that_is_none_is_401_with_a_challenge(token: str | None) -> None:
+    made, _ = await awaiting()
+    answer = await post(made, token)
+    assert (answer.status, answer.code) == (401, "forged-token")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert waiting(made) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "not-json"),
+        (b'{"outcome":"maybe"}', "invalid"),
+        (b'{"outcome":"done","result":"' + b"x" * 70_000 + b'"}', "too-large"),
+        (b"[" * 5000, "too-deep"),
+    ],
+)
+async def test_a_body_that_is_none_is_400_with_a_sentence(body: bytes, code: str) -> None:
+    made, callback = await awaiting()
+    answer = await post(made, callback.token, body)
+    assert (answer.status, answer.code) == (400, code)
+    assert answer.message
+    assert waiting(made) == []
+
+
+async def test_an_expired_token_is_410() -> None:
+    made, callback = await awaiting()
+    await made.later(3600)
+    answer = await post(made, callback.token)
+    assert (answer.status, answer.code) == (410, "expired")
+
+
+async def test_a_step_being_undone_is_410_so_that_the_other_side_can_take_it_back() -> None:
+    made, callback = await awaiting()
+    await made.hand(command("undo", made.order().seq))
+    answer = await post(made, callback.token)
+    assert (answer.status, answer.code) == (410, "too-late")
+    assert "take back what was done" in answer.message
+
+
+async def test_an_order_that_was_purged_is_404() -> None:
+    made, callback = await awaiting()
+    made.store.orders.clear()
+    assert (await post(made, callback.token)).status == 404
+
+
+async def test_without_a_key_it_is_503_with_what_to_set() -> None:
+    made = kit(callback_keys=NO_KEYS)
+    answer = await post(made, "a.b")
+    assert (answer.status, answer.code) == (503, "callbacks-off")
+    assert "SAS_CALLBACK_KEY" in answer.message
+    assert answer.headers["Retry-After"] == "5"
+
+
+@pytest.mark.parametrize("down", ["store", "bus"])
+async def test_while_store_or_bus_are_down_it_is_503_and_nothing_is_taken(down: str) -> None:
+    made, callback = await awaiting()
+    if down == "store":
+        made.store.fail_next("load", StoreFault.UNAVAILABLE)
+    else:
+        made.bus.fail_next(BusFault.UNAVAILABLE)
+    answer = await post(made, callback.token)
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+    assert waiting(made) == []
+    assert (await post(made, callback.token)).status == 202
+
+
+async def test_no_answer_tells_the_token_or_may_be_kept_by_a_cache() -> None:
+    made, callback = await awaiting()
+    for token in (callback.token, callback.token + "x"):
+        answer = await post(made, token)
+        assert callback.token not in answer.body
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+# Dead letters
+
+
+async def test_a_dead_callback_that_counted_is_finished() -> None:
+    made, callback = await awaiting()
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(said(callback))
+    await made.run(made.dead_letters.handle(letter(said(callback))))
+    assert len(made.requests("payment")) == 1
+    assert made.rejected() == []
+
+
+async def test_a_dead_callback_that_did_not_count_is_fenced_kept_and_told() -> None:
+    made, callback = await awaiting()
+    await made.run(made.dead_letters.handle(letter(said(callback))))
+    (kept,) = made.rejected()
+    assert (kept.reason, kept.order_id) == ("dead-lettered", "O-1")
+    before = made.order()
+    await made.hand(said(callback))  # its slow handler, or a copy
+    assert made.order() == before
+
+
+async def test_a_dead_letter_with_a_forged_token_fences_nothing() -> None:
+    made, callback = await awaiting()
+    before = made.order()
+    forged = said(callback)
+    body = forged.body.replace(b'"token": "e', b'"token": "f')
+    await made.run(made.dead_letters.handle(letter(body, "callbacks")))
+    assert made.order() == before
+    assert [one.reason for one in made.rejected()] == ["dead-lettered"]
