@@ -166,10 +166,13 @@ class Azurite:
                 return None
         return dict(wanted)
 
-    def stop(self) -> None:
-        """Stop it (blocking), data on disk kept; to stop twice is no error."""
+    def stop(self, *, timeout_s: float = _STOP_S) -> None:
+        """Stop it (blocking), data on disk kept; to stop twice is no error.
+
+        After `timeout_s` seconds it is killed, and what it had not written yet is lost.
+        """
         if self.child is not None:
-            self.child.stop(SIGINT, timeout_s=_STOP_S)
+            self.child.stop(SIGINT, timeout_s=timeout_s)
         self._ended()
 
     async def stop_async(self) -> None:

@@ -13,8 +13,10 @@ the kernel kills them (see `devstack.tether`).
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +33,9 @@ __all__ = ["HostProcess", "Stack"]
 _READY_S = 60.0
 _WATCH_EVERY_S = 0.1
 _DRAIN_S = 2.0
-_STOP_S = 3.0
+_EXIT_S = 0.8
+_STOP_S = 2.5
+_LEAST_S = 0.5
 _BROKER_PORTS = (5672, 5300)
 _HTTP_PORT = 7071
 
@@ -110,23 +114,27 @@ class Stack:
             raise
 
     async def stop(self) -> None:
-        """Stop the hosts, then Azurite and the broker; within about 5 seconds, always."""
-        limit_s = self._drain_s + _STOP_S
+        """Stop the hosts, then Azurite and the broker: within `drain_s` + 2.5 seconds, always."""
+        end = time.monotonic() + self._drain_s + _STOP_S
+        limit_s = self._drain_s + _EXIT_S
         hosts = [one.child.stop_async(timeout_s=limit_s) for one in self.processes]
         stops = asyncio.gather(*hosts, return_exceptions=True)
         try:
             await asyncio.shield(stops)
         finally:
-            self._stop_services()
+            self._stop_services(end)
 
-    def _stop_services(self) -> None:
+    def _stop_services(self, end: float) -> None:
         for one in self.processes:
             if one.alive:
                 one.child.kill()
         if self.broker is not None:
-            self.broker.stop(timeout_s=_STOP_S)
+            self.broker.stopping = True
+            self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite does
         if self.azurite is not None:
-            self.azurite.stop()
+            self.azurite.stop(timeout_s=max(_LEAST_S, end - time.monotonic()))
+        if self.broker is not None:
+            self.broker.stop(timeout_s=max(_LEAST_S, end - time.monotonic()))
         if self._own_logs and self.logs != Path():
             shutil.rmtree(self.logs, ignore_errors=True)
 
@@ -215,7 +223,7 @@ class Stack:
         """Stop a group in an orderly way: SIGTERM, work in hand finished, messages settled."""
         hit = self.group(name)
         self._unwatched |= {one.child for one in hit}
-        stops = [one.child.stop_async(timeout_s=self._drain_s + _STOP_S) for one in hit]
+        stops = [one.child.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit]
         await asyncio.gather(*stops)
         self.processes = [one for one in self.processes if one not in hit]
 

@@ -17,6 +17,7 @@ from devstack.functions.options import ServiceBusOptions
 
 _log = logging.getLogger("devstack.functions")
 _RECEIVE_S = 60.0
+_BUFFER_S = 0.05
 _BACKOFF_S = 1.0
 
 BatchHandler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
@@ -87,13 +88,26 @@ class BatchPump:
 
     async def _collect(self) -> list[ServiceBusReceivedMessage]:
         options = self._options
-        batch = await self._receive(options.max_message_batch_size, _RECEIVE_S)
+        batch = await self._first(options.max_message_batch_size)
         end = asyncio.get_running_loop().time() + options.max_batch_wait_s
         while batch and len(batch) < options.min_message_batch_size:
             left_s = end - asyncio.get_running_loop().time()
             if left_s <= 0 or self._stopping.is_set():
                 break
             batch += await self._receive(options.max_message_batch_size - len(batch), left_s)
+        return batch
+
+    async def _first(self, most: int) -> list[ServiceBusReceivedMessage]:
+        """Wait for a message and take those that are there with it.
+
+        With a buffer they are taken apart: where it holds some but fewer than were asked for,
+        the SDK waits its whole time for the rest before it gives any.
+        """
+        if not self._options.prefetch_count:
+            return await self._receive(most, _RECEIVE_S)
+        batch = await self._receive(1, _RECEIVE_S)
+        if batch and most > 1:
+            batch += await self._receive(most - 1, _BUFFER_S)
         return batch
 
     async def _receive(self, most: int, wait_s: float) -> list[ServiceBusReceivedMessage]:

@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from devstack.functions.logs import configure_logs
 from devstack.functions.workers import run_workers
 
 _log = logging.getLogger("devstack.functions")
+_THREADS_S = 0.2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_core_tools(arguments)
         if arguments.processes > 1:
             return run_workers(arguments)
-        return asyncio.run(_run_here(arguments))
+        return _leave(asyncio.run(_run_here(arguments)))
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -96,6 +99,26 @@ async def _run_here(arguments: argparse.Namespace) -> int:
     failed = host.failed.is_set()
     await host.stop()
     return 1 if failed else 0
+
+
+def _leave(code: int) -> int:
+    """Return `code`; end at once where a sync function still holds its thread after the drain.
+
+    The interpreter would wait for that thread, for ever perhaps.
+    """
+    end = time.monotonic() + _THREADS_S
+    others = [one for one in threading.enumerate() if one is not threading.current_thread()]
+    held = [one.name for one in others if not one.daemon and not _ended(one, end)]
+    if held:
+        _log.warning("Left running: %s; what they had in hand comes again", ", ".join(held))
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def _ended(thread: threading.Thread, end: float) -> bool:
+    thread.join(max(0.0, end - time.monotonic()))
+    return not thread.is_alive()
 
 
 def ready_line(host: Host) -> str:

@@ -72,6 +72,7 @@ class Listener:
         return client.get_queue_receiver(
             self.trigger.queue,
             session_id=NEXT_AVAILABLE_SESSION,
+            prefetch_count=self._options.prefetch_count,
             max_wait_time=_ACCEPT_SESSION_S,
         )
 

@@ -1,125 +1,32 @@
-"""The whole stack: broker, Azurite and host processes, started, killed, watched, stopped."""
+"""The whole stack as an object: broker, Azurite and hosts, started, killed, watched, stopped."""
 
 import asyncio
 import json
 import os
 import shutil
 import signal
-import socket
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from azure.data.tables.aio import TableClient
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
-from devstack.doctor import busy_ports, check_app, check_node_version, check_python
 from devstack.errors import ChildFailedError, DevstackError
-from devstack.stack import Stack
-
-APP = """
-import os
-import azure.functions as func
-from azure.data.tables import TableClient
-app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
-
-@app.service_bus_queue_trigger(
-    arg_name="msg", connection="MyBus", queue_name="in")
-@app.service_bus_queue_output(arg_name="out", connection="MyBus", queue_name="%NEXT%")
-def first(msg: str, out: func.Out[str]) -> None:
-    out.set(msg)
-
-@app.service_bus_queue_trigger(arg_name="msg", connection="MyBus", queue_name="%NEXT%")
-def second(msg: str) -> None:
-    with TableClient.from_connection_string(os.environ["AzureWebJobsStorage"], "done") as table:
-        table.upsert_entity({"PartitionKey": "p", "RowKey": msg})
-
-@app.route("pid")
-def pid(req: func.HttpRequest) -> str:
-    return str(os.getpid())
-"""
-LOCAL = """{ "Values": {
-  "MyBus": "Endpoint=sb://localhost;SharedAccessKeyName=R;SharedAccessKey=K;UseDevelopmentEmulator=true;",
-  "AzureWebJobsStorage": "UseDevelopmentStorage=true",
-} }"""
-
-
-def queue(name: str) -> dict[str, Any]:
-    properties = {
-        "DeadLetteringOnMessageExpiration": False,
-        "DefaultMessageTimeToLive": "PT1H",
-        "DuplicateDetectionHistoryTimeWindow": "PT20S",
-        "ForwardDeadLetteredMessagesTo": "",
-        "ForwardTo": "",
-        "LockDuration": "PT5S",
-        "MaxDeliveryCount": 5,
-        "RequiresDuplicateDetection": False,
-        "RequiresSession": False,
-    }
-    return {"Name": name, "Properties": properties}
-
-
-CONFIG: dict[str, Any] = {
-    "UserConfig": {
-        "Namespaces": [{"Name": "sbemulatorns", "Queues": [queue("in"), queue("next")]}],
-        "Logging": {"Type": "File"},
-    }
-}
+from tests.e2e.stack_kit import (
+    CONFIG,
+    done,
+    is_running,
+    make_app,
+    make_table,
+    send,
+    stack_of,
+    until,
+)
 
 
 @pytest.fixture
 def app_dir(tmp_path: Path) -> Path:
-    (tmp_path / "function_app.py").write_text(APP)
-    (tmp_path / "host.json").write_text('{"version": "2.0"}')
-    (tmp_path / "local.settings.json").write_text(LOCAL)
-    return tmp_path
-
-
-def stack_of(app_dir: Path, **options: Any) -> Stack:
-    return Stack(app_dir, config=CONFIG, settings={"NEXT": "next"}, **options)
-
-
-async def send(stack: Stack, *bodies: str) -> None:
-    async with (
-        ServiceBusClient.from_connection_string(stack.servicebus_connection) as client,
-        client.get_queue_sender("in") as sender,
-    ):
-        await sender.send_messages([ServiceBusMessage(body) for body in bodies])
-
-
-async def done(stack: Stack, count: int) -> set[str]:
-    """The keys in the table, once there are `count` of them."""
-    async with TableClient.from_connection_string(stack.storage_connection, "done") as table:
-        async with asyncio.timeout(25):
-            while True:
-                rows = [row["RowKey"] async for row in table.list_entities()]
-                if len(rows) >= count:
-                    return set(rows)
-                await asyncio.sleep(0.1)
-
-
-async def make_table(stack: Stack) -> None:
-    async with TableClient.from_connection_string(stack.storage_connection, "done") as table:
-        await table.create_table()
-
-
-async def until(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # processes are asked
-            await asyncio.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return make_app(tmp_path)
 
 
 async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_dir: Path) -> None:
@@ -219,118 +126,3 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
     finally:
         parent.kill()
     await until(lambda: not any(is_running(pid) for pid in ready["pids"]), timeout_s=5)
-
-
-def up_of(app_dir: Path, *arguments: str) -> Child:
-    (app_dir / "Config.json").write_text(json.dumps(CONFIG))
-    argv = [sys.executable, "-m", "devstack", "up", str(app_dir), "--setting", "NEXT=next"]
-    # Logs that are kept after a failure are kept where pytest cleans up.
-    env = {**os.environ, "TMPDIR": str(app_dir)}
-    return Child("up", [*argv, *arguments], logs=app_dir, env=env)
-
-
-def ended(child: Child) -> None:
-    end = time.monotonic() + 20
-    while child.alive:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def said(child: Child) -> str:
-    return "\n".join(child.out_lines())
-
-
-async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
-    app_dir: Path,
-) -> None:
-    up = up_of(app_dir, "--ports", "free", "-v")
-    up.start()
-    try:
-        await until(lambda: "Ctrl-C stops everything" in said(up), timeout_s=30)
-        await until(lambda: "[host-host] " in said(up))
-        screen = said(up)
-        assert "first, second, pid" in screen
-        assert "  MyBus=Endpoint=sb://127.0.0.1:" in screen
-        assert "  AzureWebJobsStorage=DefaultEndpointsProtocol=http;" in screen
-        pids = [int(part.split()[0]) for part in screen.split("pid ")[1:] if part[:1].isdigit()]
-        assert len(set(pids)) >= 3
-        began = asyncio.get_running_loop().time()
-        up.send_signal(signal.SIGINT)
-        await until(lambda: not up.alive)
-        assert asyncio.get_running_loop().time() - began < 5
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 0
-    assert not any(is_running(pid) for pid in pids)
-
-
-async def test_up_says_who_died_and_ends_with_a_code(app_dir: Path) -> None:
-    up = up_of(app_dir, "--ports", "free")
-    up.start()
-    try:
-        await until(lambda: "Ctrl-C stops everything" in said(up), timeout_s=30)
-        [line] = [one for one in said(up).splitlines() if one.strip().startswith("host ")]
-        os.kill(int(line.split("pid ")[1].split()[0]), signal.SIGKILL)
-        await until(lambda: not up.alive)
-    finally:
-        await up.stop_async()
-    assert up.exit_code == 1
-    assert "host-host died with signal SIGKILL" in up.log_path.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["up", "/nowhere-at-all"], "has no function_app.py"),
-        (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
-        (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
-        (["up", "{app}"], "name the emulator's Config.json with --config"),
-        (["up", "{app}", "--config", "none.json"], "none.json"),
-    ],
-)
-def test_bad_input_of_up_gets_one_sentence(
-    app_dir: Path, arguments: list[str], sentence: str
-) -> None:
-    argv = [sys.executable, "-m", "devstack", *(one.format(app=app_dir) for one in arguments)]
-    child = Child("up", [*argv, "--ports", "free"], logs=app_dir)
-    child.start()
-    ended(child)
-    told = child.log_path.read_text()
-    assert child.exit_code in {1, 2}
-    assert sentence in told
-    assert "Traceback" not in told
-
-
-def test_the_doctor_finds_a_busy_port_and_says_how_to_mend_it(unused_tcp_port: int) -> None:
-    assert busy_ports([unused_tcp_port]) == []
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", unused_tcp_port))
-        holder.listen()
-        [problem] = busy_ports([unused_tcp_port])
-    assert problem.startswith(f"Port {unused_tcp_port} ")
-    assert "say --ports free" in problem
-
-
-def test_the_doctor_knows_an_old_python_and_an_old_node() -> None:
-    assert check_python((3, 11)) == []
-    assert "use 3.11 or newer" in check_python((3, 10))[0]
-    assert check_node_version("v20.1.0\n") == []
-    assert "install Node 20 or newer" in check_node_version("v18.19.0\n")[0]
-    assert "Node is broken" in check_node_version("")[0]
-
-
-def test_the_doctor_looks_into_the_apps_files_too(app_dir: Path) -> None:
-    assert check_app(app_dir) == []
-    (app_dir / "host.json").write_text('{"version": "1.0"}')
-    assert '"version": "2.0"' in check_app(app_dir)[0]
-
-
-def test_the_doctor_is_a_command(app_dir: Path) -> None:
-    argv = [sys.executable, "-m", "devstack", "doctor", str(app_dir)]
-    child = Child("doctor", argv, logs=app_dir)
-    (app_dir / "host.json").write_text("[]")
-    child.start()
-    ended(child)
-    assert child.exit_code == 1
-    assert "- " in said(child)
-    assert "must hold a JSON object" in said(child)

@@ -18,7 +18,7 @@ from devstack.children import Child
 from devstack.servicebus import Broker
 
 APP = """
-import asyncio, os
+import asyncio, os, time
 import azure.functions as func
 app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
 
@@ -27,7 +27,8 @@ async def work(msg: str) -> None:
     await asyncio.sleep(float(msg))
 
 @app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="other")
-async def other(msg: str) -> None: ...
+def other(msg: str) -> None:
+    time.sleep(float(msg))
 
 @app.route("pid")
 def pid(req: func.HttpRequest) -> str:
@@ -130,6 +131,21 @@ async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
         assert await command.ended() == 0
         assert "Succeeded" in command.said
         assert broker.counts("in").active == 0
+
+
+async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
+    app_dir: Path, broker: Broker
+) -> None:
+    arguments = ["--only", "other", "--drain", "0.5"]
+    async with Command(app_dir, *arguments, broker=broker) as command:
+        await command.ready()
+        await send(broker, "other", "60")
+        await until(lambda: "Executing" in command.said)
+        command.child.send_signal(signal.SIGTERM)
+        await until(lambda: not command.child.alive, timeout_s=4)
+        assert await command.ended() == 0
+        assert "Left running: function_0" in command.said
+        assert broker.counts("other").active == 1
 
 
 async def test_connections_that_break_are_mended(app_dir: Path, broker: Broker) -> None:

@@ -1,0 +1,51 @@
+"""`python -m devstack doctor`: what is missing, and how to mend it."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from devstack.children import Child
+from devstack.doctor import busy_ports, check_app, check_node_version, check_python
+from tests.e2e.stack_kit import ended, make_app, said
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    return make_app(tmp_path)
+
+
+def test_the_doctor_finds_a_busy_port_and_says_how_to_mend_it(unused_tcp_port: int) -> None:
+    assert busy_ports([unused_tcp_port]) == []
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", unused_tcp_port))
+        holder.listen()
+        [problem] = busy_ports([unused_tcp_port])
+    assert problem.startswith(f"Port {unused_tcp_port} ")
+    assert "say --ports free" in problem
+
+
+def test_the_doctor_knows_an_old_python_and_an_old_node() -> None:
+    assert check_python((3, 11)) == []
+    assert "use 3.11 or newer" in check_python((3, 10))[0]
+    assert check_node_version("v20.1.0\n") == []
+    assert "install Node 20 or newer" in check_node_version("v18.19.0\n")[0]
+    assert "Node is broken" in check_node_version("")[0]
+
+
+def test_the_doctor_looks_into_the_apps_files_too(app_dir: Path) -> None:
+    assert check_app(app_dir) == []
+    (app_dir / "host.json").write_text('{"version": "1.0"}')
+    assert '"version": "2.0"' in check_app(app_dir)[0]
+
+
+def test_the_doctor_is_a_command(app_dir: Path) -> None:
+    argv = [sys.executable, "-m", "devstack", "doctor", str(app_dir)]
+    child = Child("doctor", argv, logs=app_dir)
+    (app_dir / "host.json").write_text("[]")
+    child.start()
+    ended(child)
+    assert child.exit_code == 1
+    assert "- " in said(child)
+    assert "must hold a JSON object" in said(child)

@@ -1,0 +1,136 @@
+"""`python -m devstack up`: its screen, its ends, its sentences."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from devstack.children import Child
+from tests.e2e.stack_kit import (
+    ended,
+    is_running,
+    make_app,
+    pids_in,
+    said,
+    screen_of,
+    send,
+    setting_in,
+    until,
+    up_of,
+)
+
+
+@pytest.fixture
+def app_dir(tmp_path: Path) -> Path:
+    return make_app(tmp_path)
+
+
+async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
+    app_dir: Path,
+) -> None:
+    up = up_of(app_dir, "--ports", "free", "-v")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await until(lambda: "[host-host] " in said(up))
+        assert "first, second, pid" in screen
+        assert "  MyBus=Endpoint=sb://127.0.0.1:" in screen
+        assert "  AzureWebJobsStorage=DefaultEndpointsProtocol=http;" in screen
+        assert len(pids_in(screen)) == 3
+        await ends_within(5, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert "Everything is stopped." in said(up)
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+async def test_work_that_never_ends_does_not_hold_ctrl_c_up(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free", "--processes", "2", "-v")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await send(setting_in(screen, "MyBus"), "stuck", "stuck")
+        await until(lambda: said(up).count("Executing 'Functions.first'") == 2)
+        await ends_within(5, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+async def ends_within(seconds: float, up: Child) -> None:
+    """One Ctrl-C."""
+    began = time.monotonic()
+    up.send_signal(signal.SIGINT)
+    await until(lambda: not up.alive)
+    assert time.monotonic() - began < seconds
+
+
+async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        await until(lambda: bool(children_of(up.pid)))
+        started = children_of(up.pid)
+        await ends_within(5, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in started)
+
+
+def children_of(pid: int) -> list[int]:
+    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [int(number) for number in listed.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("component", "name"),
+    [("broker", "servicebus"), ("azurite table", "azurite"), ("host", "host-host")],
+)
+async def test_up_says_who_died_and_ends_with_a_code(
+    app_dir: Path, component: str, name: str
+) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        [line] = re.findall(rf"^  {component} .*$", screen, re.MULTILINE)
+        [victim] = pids_in(line)
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: not up.alive)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 1
+    assert f"{name} died with signal SIGKILL" in up.log_path.read_text()
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["up", "/nowhere-at-all"], "has no function_app.py"),
+        (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
+        (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
+        (["up", "{app}"], "name the emulator's Config.json with --config"),
+        (["up", "{app}", "--config", "none.json"], "none.json"),
+    ],
+)
+def test_bad_input_of_up_gets_one_sentence(
+    app_dir: Path, arguments: list[str], sentence: str
+) -> None:
+    argv = [sys.executable, "-m", "devstack", *(one.format(app=app_dir) for one in arguments)]
+    child = Child("up", [*argv, "--ports", "free"], logs=app_dir)
+    child.start()
+    ended(child)
+    told = child.log_path.read_text()
+    assert child.exit_code in {1, 2}
+    assert sentence in told
+    assert "Traceback" not in told
