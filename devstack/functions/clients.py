@@ -48,6 +48,7 @@ class Clients:
             "retry_mode": retry.mode,
             "retry_backoff_factor": retry.delay_s,
             "retry_backoff_max": retry.max_delay_s,
+            "try_timeout": retry.try_timeout_s,
             "transport_type": transport,
         }
         if connection.connection_string is not None:

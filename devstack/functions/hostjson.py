@@ -60,21 +60,36 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
         raise HostJsonError('host.json must say "version": "2.0": this host runs Functions v4.')
     extensions = _section(content, "extensions", "host.json")
     _known(extensions, _EXTENSIONS, "extensions")
-    ignored = {"extensions." + name for name in extensions} - {
-        "extensions.serviceBus",
-        "extensions.http",
-    }
     functions = content.get("functions")
     if functions is not None and not _is_strings(functions):
         raise HostJsonError("host.json: functions must be a list of function names.")
+    service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
+    http = _http(_section(extensions, "http", "extensions"))
     return HostConfig(
-        service_bus=_service_bus(_section(extensions, "serviceBus", "extensions")),
-        http=_http(_section(extensions, "http", "extensions")),
+        service_bus=service_bus,
+        http=http,
         function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
         functions=tuple(functions) if functions else None,
         log_level=_log_level(_section(content, "logging", "host.json")),
-        not_obeyed=tuple(sorted(ignored)),
+        not_obeyed=tuple(sorted(_not_obeyed(extensions, service_bus, http))),
     )
+
+
+def _not_obeyed(
+    extensions: Mapping[str, Any], service_bus: ServiceBusOptions, http: HttpOptions
+) -> set[str]:
+    """What is asked for and has no meaning here: the host's log names it."""
+    found = {f"extensions.{name}" for name in extensions} - {
+        "extensions.serviceBus",
+        "extensions.http",
+    }
+    if service_bus.enable_cross_entity_transactions:
+        found.add("extensions.serviceBus.enableCrossEntityTransactions")
+    if http.dynamic_throttles_enabled:
+        found.add("extensions.http.dynamicThrottlesEnabled")
+    if "hsts" in extensions.get("http", {}):
+        found.add("extensions.http.hsts")
+    return found
 
 
 _Reader = Callable[[Any], Any]
@@ -94,6 +109,13 @@ def _seconds(value: Any) -> float:
     if not isinstance(value, str):
         raise ValueError('must be a time such as "00:05:00"')  # noqa: TRY004  # one kind of error
     return parse_timespan(value).total_seconds()
+
+
+def _some_seconds(value: Any) -> float:
+    found = _seconds(value)
+    if not found:
+        raise ValueError("must be more than zero")
+    return found
 
 
 def _truth(value: Any) -> bool:
@@ -120,7 +142,7 @@ def _text(value: Any) -> str:
 
 _RETRY: dict[str, tuple[str, _Reader]] = {
     "mode": ("mode", _one_of("exponential", "fixed")),
-    "tryTimeout": ("try_timeout_s", _seconds),
+    "tryTimeout": ("try_timeout_s", _some_seconds),
     "delay": ("delay_s", _seconds),
     "maxDelay": ("max_delay_s", _seconds),
     "maxRetries": ("max_retries", _whole(0)),

@@ -218,7 +218,12 @@ class Broker:
         count: int = 1,
         seconds: float = 0.0,
     ) -> None:
-        """Let something go wrong the next ``count`` times (see faults.py). Raises ValueError."""
+        """Let something go wrong the next ``count`` times (see faults.py).
+
+        Raises ValueError, and EntityNotFoundError where there is no such queue.
+        """
+        if queue:
+            self.namespace.find(queue)
         self.server.faults.arm(Fault(kind, queue, operation, count, seconds))
 
     def clear_faults(self) -> None:

@@ -4,7 +4,8 @@ Armed faults wait for the next fitting event and are used up by it:
 
 - ``server-busy``: a send, a settlement, an attach or a management request is refused;
 - ``delay``: the answer to a send or a settlement comes ``seconds`` late;
-- ``lose-acknowledgement``: the work is done, then the connection is cut instead of answering;
+- ``lose-acknowledgement``: a send or a settlement is done, then the connection is cut instead of
+  answering;
 - ``duplicate-delivery``: a completion is accepted and the message comes once more, as after a
   lock that ended unnoticed.
 
@@ -13,8 +14,13 @@ Dropping connections and expiring locks happen at once; the broker does those.
 
 from dataclasses import dataclass
 
-KINDS = ("server-busy", "delay", "lose-acknowledgement", "duplicate-delivery")
-OPERATIONS = ("send", "settle", "attach", "manage")
+OPERATIONS = {
+    "server-busy": ("send", "settle", "attach", "manage"),
+    "delay": ("send", "settle"),
+    "lose-acknowledgement": ("send", "settle"),
+    "duplicate-delivery": ("settle",),
+}
+KINDS = tuple(OPERATIONS)
 
 
 @dataclass(slots=True)
@@ -30,9 +36,10 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"{self.kind!r} is no fault; use one of {', '.join(KINDS)}")
-        if self.operation and self.operation not in OPERATIONS:
+        if self.operation and self.operation not in OPERATIONS[self.kind]:
             raise ValueError(
-                f"{self.operation!r} is no operation; use one of {', '.join(OPERATIONS)}"
+                f"{self.kind} cannot happen to {self.operation[:50]!r}; leave the operation out "
+                f"or use {' or '.join(OPERATIONS[self.kind])}"
             )
         if not 1 <= self.remaining <= 1_000_000:
             raise ValueError(f"a fault's count is from 1 to 1000000, not {self.remaining!r}")

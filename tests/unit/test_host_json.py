@@ -47,6 +47,10 @@ def test_what_the_file_says_about_service_bus_is_obeyed() -> None:
         (with_service_bus(maxConcurrentCalls=True), "must be a whole number"),
         (with_service_bus(maxAutoLockRenewalDuration=300), "must be a time such as"),
         (with_service_bus(maxAutoLockRenewalDuration="5 min"), "write hh:mm:ss"),
+        (
+            with_service_bus(clientRetryOptions={"tryTimeout": "00:00:00"}),
+            "tryTimeout must be more",
+        ),
         (with_service_bus(autoCompleteMessages="perhaps"), "must be true or false"),
         (with_service_bus(clientRetryOptions={"tries": 3}), "has no key 'tries'"),
         (with_service_bus(clientRetryOptions=3), "must be an object"),
@@ -66,6 +70,17 @@ def test_a_wrong_file_is_refused_with_a_sentence(content: dict[str, Any], senten
 def test_sections_for_other_bindings_are_named_as_not_obeyed() -> None:
     config = parse_host_json({"version": "2.0", "extensions": {"queues": {}, "http": {}}})
     assert config.not_obeyed == ("extensions.queues",)
+
+
+def test_keys_that_have_no_meaning_here_are_named_as_not_obeyed() -> None:
+    bus = {"enableCrossEntityTransactions": True}
+    http = {"dynamicThrottlesEnabled": True, "hsts": {"isEnabled": True}}
+    config = parse_host_json({"version": "2.0", "extensions": {"serviceBus": bus, "http": http}})
+    assert config.not_obeyed == (
+        "extensions.http.dynamicThrottlesEnabled",
+        "extensions.http.hsts",
+        "extensions.serviceBus.enableCrossEntityTransactions",
+    )
 
 
 def test_no_function_timeout_is_written_minus_one() -> None:

@@ -136,21 +136,29 @@ class AdminApi:
         kind, queue = wish.pop("kind", ""), wish.pop("queue", "")
         if not isinstance(kind, str) or not isinstance(queue, str):
             raise ValueError("'kind' and 'queue' are text")  # noqa: TRY004 (one kind of error)
+        if kind not in {"drop-connections", "expire-locks"}:
+            return self._arm_fault(kind, queue, wish)
+        _nothing_else(wish)
         if kind == "drop-connections":
             return {"dropped": self._broker.drop_connections(queue)}
-        if kind == "expire-locks":
-            return {"expired": self._broker.expire_locks(queue)}
+        return {"expired": self._broker.expire_locks(queue)}
+
+    def _arm_fault(self, kind: str, queue: str, wish: dict[str, Any]) -> dict[str, Any]:
         if kind not in KINDS:
             kinds = ", ".join(("drop-connections", "expire-locks", *KINDS))
             raise ValueError(f"'{kind[:50]}' is no fault; use one of {kinds}")
         count, seconds = wish.pop("count", 1), wish.pop("seconds", 0.0)
         operation = wish.pop("operation", "")
-        if wish:
-            raise ValueError(f"'{next(iter(wish))[:50]}' is no part of a fault; leave it out")
-        if not isinstance(count, int) or not isinstance(seconds, int | float):
-            raise ValueError("'count' and 'seconds' are numbers")  # noqa: TRY004 (as above)
+        _nothing_else(wish)
+        if type(count) is not int or type(seconds) not in {int, float}:
+            raise ValueError("'count' is a whole number and 'seconds' a number")
         self._broker.arm(kind, queue, operation=str(operation), count=count, seconds=seconds)
         return {"armed": kind, "count": count}
+
+
+def _nothing_else(wish: dict[str, Any]) -> None:
+    if wish:
+        raise ValueError(f"'{next(iter(wish))[:50]}' is no part of this fault; leave it out")
 
 
 def _object(body: bytes) -> dict[str, Any]:
