@@ -68,10 +68,12 @@ def advice(order: Order, now: datetime) -> str:
 def _after_failure(order: Order) -> str:
     failed = next(step for step in order.steps if is_failed(step))
     name, step = order.order_id, failed.name
-    if failed.direction is Direction.UNDO:
+    if failed.direction is Direction.UNDO or failed.undo is not None:
+        where = "" if failed.direction is Direction.UNDO else " at an agent asked before"
         return (
-            f"the undo of {step} failed: put right what its error says, then `sas resubmit {name}` "
-            f"tries the undo again, or `sas skip {name} --step {step}` once it is undone by hand."
+            f"the undo of {step}{where} failed: put right what its error says, then "
+            f"`sas resubmit {name}` tries the undo again, or `sas skip {name} --step {step}` once "
+            "it is undone by hand."
         )
     return (
         f"put right what the error of {step} says, then `sas resubmit {name}`; or "
@@ -100,7 +102,8 @@ def _while_under_way(order: Order, now: datetime) -> str:
 def _head(order: Order) -> Iterator[str]:
     details = order.details
     yield one_line(f"order {order.order_id}  {order.process_state.value}  (seq {order.seq})")
-    yield f"  workflow      {details.workflow} version {details.version}"
+    urgent = ", urgent" if details.urgent else ""
+    yield f"  workflow      {details.workflow} version {details.version}{urgent}"
     yield f"  submitted     {time_of(details.submitted_at)}"
     yield f"  LockedBy      {one_line(order.locked_by or '-')}"
     yield f"  CompleteBy    {time_of(order.complete_by)}"
@@ -120,8 +123,19 @@ def _steps(steps: Sequence[StepRecord]) -> Iterator[str]:
         yield row
         if step is not None and step.error is not None:
             yield one_line(f"    {step.error.code}: {step.error.message}")
+        if step is not None and (asked := _asked(step)):
+            yield f"    {asked}"
         if step is not None and step.note is not None:
             yield one_line(f"    {step.note}")
+
+
+def _asked(step: StepRecord) -> str:
+    """Return which of several agents a step is with, where that is not simply the first."""
+    at = [f"with its agent number {step.route + 1}"] if step.route else []
+    others = [str(route + 1) for route in step.tried if route != step.route]
+    if others:
+        at.append(f"to be undone at its agent number {', '.join(others)} too")
+    return ", ".join(at)
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:
@@ -151,7 +165,8 @@ def sent(order: Order, message: Outgoing) -> str:
         case Request():
             what = f"{message.direction.value} {_name(order, message.step)}"
             by = time_of(message.complete_by)
-            return f"request: {what}, epoch {message.epoch}, by {by}"
+            agent = f", agent number {message.route + 1}" if message.route else ""
+            return f"request: {what}, epoch {message.epoch}, by {by}{agent}"
         case Notify():
             of = f" {_name(order, message.step)}" if message.step is not None else ""
             why = f" ({message.fault.code})" if message.fault else ""

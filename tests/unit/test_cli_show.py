@@ -19,7 +19,7 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Direction, Fault
+from sas.domain.model import Direction, Fault, UndoRecord
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.test_cli_intent import ORDERS
@@ -86,6 +86,23 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
         "next: the undo of step-1 failed",
     ):
         assert part in text, part
+
+
+def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
+    order = ORDERS["in error"]
+    done = replace(order.steps[0], route=2, tried=(1, 0, 2))
+    failed = replace(order.steps[1], undo=UndoRecord.FAILED)
+    asked = replace(
+        order, steps=(done, failed, *order.steps[2:]), details=replace(order.details, urgent=True)
+    )
+    request = Request(0, Direction.UNDO, 4, 0, NOW, 1)
+    journal = [JournalEntry(3, NOW, "claimed", "host-1", "c", None, (request,))]
+    text = "\n".join(page.lines(asked, journal, NOW))
+    assert "with its agent number 3, to be undone at its agent number 2, 1 too" in text
+    assert "undo step-0, epoch 4" in text
+    assert "agent number 2" in text
+    assert "version 2, urgent" in text
+    assert "the undo of step-1 at an agent asked before failed" in text
 
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
