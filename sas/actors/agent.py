@@ -99,16 +99,11 @@ class AgentActor:
             epoch=request.epoch,
             workflow=request.workflow,
         )
-        try:
-            granted = await self._long.granted(request)
-            answer = await self._work(granted) if granted else None
-        except MustWaitError as wait:
-            again = delivery_count != 1 or request.checks or message_id.startswith(PUT_BACK)
-            if wait.called or again or not request.may_return:
-                await self._put_back(request, body, message_id, wait.until)
-                return None
-            granted, answer = request, _reply(request, Outcome.UNAVAILABLE)
-        if granted is None or answer is None or left(granted, self._context.clock) <= 0:
+        found = await self._answer(request, body, message_id, delivery_count)
+        if found is None:
+            return None
+        granted, answer = found
+        if answer is None or left(granted, self._context.clock) <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
@@ -122,6 +117,28 @@ class AgentActor:
         sent = Message(queue, message.id, internal.encode(message))
         await self._context.bus.send([sent])
         return answer
+
+    async def _answer(
+        self, request: RequestMessage, body: bytes, message_id: str, delivery_count: int | None
+    ) -> tuple[RequestMessage, Reply | Later | None] | None:
+        """Return the request with the time it was granted, and what came of it; None where it was
+        put back.
+
+        Where it may be handed back uncalled, only its first delivery calls: a later one might do
+        so while the first, slow one, says that nothing was called.
+        """
+        again = request.checks > 0 or message_id.startswith(PUT_BACK)
+        returnable = request.may_return and not again and delivery_count is not None
+        if returnable and delivery_count != 1:
+            return request, _reply(request, Outcome.INTERRUPTED)
+        try:
+            granted = await self._long.granted(request)
+            return (granted, await self._work(granted)) if granted else (request, None)
+        except MustWaitError as wait:
+            if returnable and not wait.called:
+                return request, _reply(request, Outcome.UNAVAILABLE)
+            await self._put_back(request, body, message_id, wait.until)
+            return None
 
     async def _work(self, request: RequestMessage) -> Reply | Later | None:
         if left(request, self._context.clock) <= 0:

@@ -125,7 +125,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     step: int
     direction: Literal["do", "undo"]
     epoch: int
-    outcome: Literal["done", "refused", "unavailable"]
+    outcome: Literal["done", "refused", "unavailable", "interrupted"]
     result: Part = UNSET
     result_ref: Kept | None = None
     error: FaultBody | None = None

@@ -55,7 +55,8 @@ class Request:
     """Ask one of a step's agents (``route``) to do or undo it. The epoch fences its reply.
 
     ``may_return`` says that others are left to be asked: where the agent is not to be had, it may
-    answer so instead of letting the request wait.
+    answer so instead of letting the request wait. Then only its first delivery may call: a later
+    one might call while the first, slow one, says that nothing was.
     """
 
     step: int
@@ -99,6 +100,8 @@ class Outcome(Enum):
     REFUSED = "refused"
     UNAVAILABLE = "unavailable"
     """Nothing was called: the remote service is not to be had, and others may be asked."""
+    INTERRUPTED = "interrupted"
+    """The request was delivered before, so whether anything was called is not known."""
 
 
 @dataclass(frozen=True, slots=True)

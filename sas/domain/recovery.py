@@ -37,7 +37,7 @@ def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Dec
         case StepState.PROCESSING if step.direction is Direction.UNDO:
             return cancelled(order, step, rules, now, None)
         case StepState.PROCESSING:
-            return _expire_processing(order, step, rules, now)
+            return unanswered(order, step, rules, now)
         case _ if step.hold:
             freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
             return Decision("released", open_steps(freed, rules, now), (Wake(),))
@@ -138,7 +138,8 @@ def _going_on(
     return open_steps(steps, rules, now), requests
 
 
-def _expire_processing(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+def unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    """Decide upon a step that was asked for, and of whose outcome nothing is known."""
     own = rules.steps[step.number]
     failures = step.failure_count + 1
     pending = replace(

@@ -26,6 +26,7 @@ from sas.domain.recovery import (
     fail,
     postpone,
     postpone_deadline,
+    unanswered,
 )
 from sas.domain.turns import dispatch, is_out, open_steps, stays, with_step
 from sas.domain.undo import completed_notice, leave, undo_failed, undone
@@ -88,7 +89,7 @@ def answer(
             return undone(order, reply, rules, now, instance)
         case Outcome.REFUSED:
             return undo_failed(order, reply.step, _fault(reply), rules, now)
-        case Outcome.UNAVAILABLE:  # an undo belongs to the agent that did: its request waits there
+        case _:  # an undo belongs to the agent that did: its request waits there
             return None
 
 
@@ -106,6 +107,8 @@ def _answer_do(
             return fail(order, reply.step, _fault(reply), rules, now=now, instance=instance)
         case Outcome.UNAVAILABLE:
             return _elsewhere(order, step, rules, now, instance)
+        case Outcome.INTERRUPTED:
+            return unanswered(order, step, rules, now)
 
 
 def _fault(reply: Reply) -> Fault:

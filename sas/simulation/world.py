@@ -20,6 +20,8 @@ from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
 
 F = TypeVar("F")
+DELIVERY_COUNT = "delivery-count"
+"""The property that says how often a message was handed out."""
 Handler = Callable[[Message], Awaitable[object]]
 
 
@@ -160,12 +162,12 @@ class World:
 
     async def _deliver(self, delivery: Delivery) -> None:
         if self._happens(self.faults.duplicate):
-            self._returned.append(replace(delivery))
+            self._returned.append(replace(delivery, count=delivery.count + 1))
         lost = self._happens(self.faults.lease_lost)
         if lost:  # another handler gets it while this one goes on; its settling counts no more
             self._give_back(delivery)
         try:
-            await self.handlers[delivery.queue](delivery.message)
+            await self.handlers[delivery.queue](_counted(delivery))
         except (CrashError, Exception):  # noqa: BLE001  whatever it was, it comes again
             if not lost:
                 self._give_back(delivery)
@@ -199,6 +201,12 @@ class World:
 
     def _happens(self, share: float) -> bool:
         return not self.calm and self.rng.random() < share
+
+
+def _counted(delivery: Delivery) -> Message:
+    """Return a message with how often it was handed out, as a host tells."""
+    counted = {**delivery.message.properties, DELIVERY_COUNT: str(delivery.count)}
+    return replace(delivery.message, properties=counted)
 
 
 class PausingBus:

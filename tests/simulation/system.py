@@ -6,9 +6,11 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from orders.workflows import workflows
@@ -29,7 +31,7 @@ from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.ports import (
     AwaitCallback,
@@ -44,7 +46,7 @@ from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from sas.simulation.world import CrashError, Faults, Handler, World
+from sas.simulation.world import DELIVERY_COUNT, CrashError, Faults, Handler, World
 
 QUEUES = Queues()
 COURIER = "courier"
@@ -76,7 +78,9 @@ class System:
     submitted: dict[str, str]
     commands: dict[str, str] = field(default_factory=dict)
 
-    def submit(self, order_id: str, workflow: str = "order", times: int = 1) -> None:
+    def submit(
+        self, order_id: str, workflow: str = "order", times: int = 1, *, urgent: bool = False
+    ) -> None:
         """Put an order on the queue, several times under its one MessageId if asked."""
         body = json.dumps(
             {
@@ -89,7 +93,8 @@ class System:
         ).encode()
         self.submitted[order_id] = workflow
         for _ in range(times):
-            self.bus._enqueue(Message(QUEUES.orders, f"m-{order_id}", body))
+            queue = lane(QUEUES.orders, urgent=urgent)
+            self.bus._enqueue(Message(queue, f"m-{order_id}", body))
 
     def command(self, order_id: str, verb: Any, seq: int | None, **members: Any) -> None:
         """Put an operator's command on the queue."""
@@ -157,6 +162,7 @@ def build(
     definitions: Workflows | None = None,
     breaker: BreakerPolicy = BREAKER,
     outside: Sequence[str] = (),
+    limits: Mapping[str, int] = MappingProxyType({}),
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -167,15 +173,12 @@ def build(
     store = MemoryStore()
     bus = MemoryBus(clock)
     window = timedelta(minutes=5) if duplicate_detection else None
-    bus.declare(QUEUES.orders, QUEUES.dead_letters)
+    plain = {QUEUES.orders, QUEUES.urgent.orders, QUEUES.dead_letters}
+    bus.declare(*plain)
+    internal_queues = set(QUEUES.on_the_way(AGENTS)) - plain
     bus.declare(
-        QUEUES.scheduler,
-        QUEUES.replies,
-        QUEUES.callbacks,
-        QUEUES.alerts,
-        QUEUES.rejected,
-        REPLIES_TO,
-        *(QUEUES.agent(name) for name in AGENTS),
+        *(QUEUES.callbacks, QUEUES.alerts, QUEUES.rejected, REPLIES_TO),
+        *sorted(internal_queues),
         duplicate_window=window,
     )
     world = World(seed, clock, store, bus, faults)
@@ -183,7 +186,8 @@ def build(
     agents = {n: SimulatedAgent(clock, ledger, remote, world.rng) for n in AGENTS}
     agents[COURIER] = Courier(clock, ledger, remote, world.rng)
     agents |= {name: Outside(clock, ledger, remote, world.rng) for name in outside}
-    business = Business(definitions or workflows(timedelta(seconds=failures_max_seconds)), agents)
+    definitions = definitions or workflows(timedelta(seconds=failures_max_seconds))
+    business = Business(definitions, agents, limits=limits)
     contexts = [
         Context.of(
             store, world.bus, Apart(clock, apart), Addresses(QUEUES, "/simulation"), f"i-{n}", KEYS
@@ -301,15 +305,17 @@ def _wire(
         supervisors.append(Supervisor(context, business.workflows.rules, lease_time))
         own: dict[str, Handler] = {
             QUEUES.orders: _handler(submitter.handle),
-            QUEUES.scheduler: _handler(scheduler.handle),
-            QUEUES.replies: _handler(scheduler.handle_reply),
+            QUEUES.urgent.orders: _handler(partial(submitter.handle, urgent=True)),
             QUEUES.callbacks: _handler(called_back.handle),
             QUEUES.dead_letters: _dead(dead),
         }
+        for urgent in (False, True):
+            own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(scheduler.handle)
+            own[lane(QUEUES.replies, urgent=urgent)] = _handler(scheduler.handle_reply)
         for name, agent in business.agents.items():
-            own[QUEUES.agent(name)] = _handler(
-                AgentActor(context, name, agent, policy, breaker).handle
-            )
+            limit = business.limits.get(name, 0)
+            actor = AgentActor(context, name, agent, policy, breaker, limit)
+            own[QUEUES.agent(name)] = own[QUEUES.agent(name, urgent=True)] = _agent(actor)
         for queue, handler in own.items():
             handlers.setdefault(queue, []).append(handler)
     world.handlers = {queue: _any_of(made, world) for queue, made in handlers.items()}
@@ -333,6 +339,14 @@ def _any_of(handlers: Sequence[Handler], world: World) -> Handler:
 
 def _handler(handle: Callable[[bytes, str], Awaitable[object]]) -> Handler:
     return lambda message: handle(message.body, message.message_id)
+
+
+def _agent(actor: AgentActor) -> Handler:
+    return lambda message: actor.handle(
+        message.body,
+        message.message_id,
+        delivery_count=int(message.properties[DELIVERY_COUNT]),
+    )
 
 
 def _dead(dead: DeadLetters) -> Handler:
@@ -397,8 +411,14 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
     at most: the older keys are undone before a new one is used.
     """
     generations = range(step.generation + 1)
-    keys = [idempotency_key(order.order_id, step.name, number) for number in generations]
-    known = [system.ledger.of(key) for key in keys]
+    keys = [
+        idempotency_key(order.order_id, step.name, number, agent)
+        for number in generations
+        for agent in (None, *AGENTS)
+    ]
+    known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
+    if order.process_state is OrderState.ERROR and {*step.tried} - {step.route}:
+        return  # what another agent may have done is in force until somebody helps
     there = any(effects.in_force for effects in known)
     if step.name != COURIED:  # without tombstones a late do after an undo has an effect again
         assert all(effects.done <= 1 for effects in known), f"{where}: more than one effect"

@@ -83,16 +83,40 @@ async def test_an_agent_whose_breaker_opened_meanwhile_hands_the_request_back_un
     assert keys(made, "payment") == [("do", "O-1/pay@payment")]
 
 
-@pytest.mark.parametrize("count", [None, 2])
-async def test_a_request_delivered_before_is_never_handed_back_for_it_may_have_called(
-    made: Kit, count: int | None
-) -> None:
+async def test_a_request_delivered_before_calls_nothing_and_is_asked_for_anew(made: Kit) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    stock = made.actors["stock"]
+    await made.run(stock.handle(message.body, message.message_id, delivery_count=2))
+    assert keys(made, "stock") == []
+    await made.step(QUEUES.replies)
+    step = made.order().steps[0]
+    assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_a_request_that_cannot_be_handed_back_is_called_at_every_delivery() -> None:
+    made = kit()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    stock = made.actors["stock"]
+    for count in (1, 2):
+        await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
+    assert keys(made, "stock") == [("do", "O-1/reserve")] * 2
+
+
+async def test_where_deliveries_are_not_counted_no_request_is_handed_back(made: Kit) -> None:
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
     await cut_off(made, "stock")
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    handled = made.actors["stock"].handle(message.body, message.message_id, delivery_count=count)
+    handled = made.actors["stock"].handle(message.body, message.message_id)
     assert await made.run(handled) is None
     assert made.bus.messages(QUEUES.replies) == []
     assert len(made.bus.queues[QUEUES.agent("stock")].waiting) == 1

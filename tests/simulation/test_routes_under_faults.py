@@ -1,0 +1,151 @@
+"""Steps that several agents can do, while services go down: each effect once, at one of them.
+
+``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.domain.messages import Request
+from sas.domain.model import Direction, OrderState
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.ports import Call
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
+from tests.simulation.system import System, build, check_end
+from tests.simulation.test_breakers_under_faults import FAULTS, Outages
+from tests.simulation.test_orders_under_faults import SEEDS
+
+TIME = timedelta(seconds=10)
+ORDERS = 8
+
+
+def chosen(on_failure: OnFailure) -> Workflow:
+    """Return a workflow whose first step three agents can do, its second two, its third one."""
+    undo = Undo(TIME)
+    return Workflow(
+        on_failure.value,
+        1,
+        (
+            Step("store", "inventory", TIME, undo=undo, alternatives=("shipping", "payment")),
+            Step("pay", "payment", TIME, undo=undo, alternatives=("inventory",)),
+            Step("tell", "shipping", TIME, after=("store",), alternatives=("payment",)),
+            Step("ship", "shipping", TIME, after=("pay", "tell"), undo=undo),
+        ),
+        on_failure=on_failure,
+    )
+
+
+def prepared(
+    seed: int,
+    faults: Faults = FAULTS,
+    *,
+    clocks_apart: Sequence[float] = (0.0,),
+    limits: Mapping[str, int] | None = None,
+) -> System:
+    remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.1, refused=0.02)
+    both = Workflows([chosen(OnFailure.UNDO), chosen(OnFailure.HOLD)])
+    return build(
+        seed, faults, remote, clocks_apart=clocks_apart, definitions=both, limits=limits or {}
+    )
+
+
+async def run(system: System, *, outages: bool = True) -> None:
+    """Have orders end, every third of them urgent."""
+    taken_down = Outages(system) if outages else None
+    try:
+        for number in range(ORDERS):
+            system.submit(f"O-{number}", "undo" if number % 2 else "hold", urgent=number % 3 == 0)
+        await system.world.run(system.finished)
+        if taken_down:
+            taken_down.end()
+        check_end(system)
+    finally:
+        await system.close()
+
+
+def seen(system: System) -> Counter[str]:
+    """Return how often what routes are about came to pass."""
+    found: Counter[str] = Counter()
+    for stored in system.store.orders.values():
+        for entry in stored.journal:
+            found[entry.what] += 1
+            for message in entry.messages:
+                if isinstance(message, Request) and message.route:
+                    found[f"{message.direction.value} elsewhere"] += 1
+        left = [step for step in stored.order.steps if step.route]
+        found["done elsewhere"] += len(left) * (
+            stored.order.process_state is OrderState.PROCESSED
+            and stored.order.direction is Direction.DO
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_effect_is_in_force_once_over_all_agents_while_services_go_down(
+    seed: int,
+) -> None:
+    await run(prepared(seed))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_while_instances_with_clocks_apart_choose_agents(
+    seed: int,
+) -> None:
+    await run(prepared(seed, clocks_apart=(0.0, 3.0, -3.0)))
+
+
+class Watched:
+    """Counts the calls that one agent has out at a time."""
+
+    def __init__(self, agent: SimulatedAgent) -> None:
+        self.now = self.most = 0
+        for verb in ("do", "undo"):
+            setattr(agent, verb, self._counted(getattr(agent, verb)))
+
+    def _counted(self, made: Any) -> Any:
+        async def counted(call: Call) -> Any:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            try:
+                return await made(call)
+            finally:
+                self.now -= 1
+
+        return counted
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: int) -> None:
+    """Their clocks agree, and no request is with two of them: it has its slot only once."""
+    faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
+    limits = {"inventory": 1, "payment": 2}
+    system = prepared(seed, faults, clocks_apart=(0.0, 0.0), limits=limits)
+    watched = {name: Watched(system.agents[name]) for name in ("inventory", "payment")}
+    await run(system, outages=False)
+    assert watched["inventory"].most == 1
+    assert watched["payment"].most <= 2
+
+
+async def test_the_faults_lead_to_everything_that_routes_are_about() -> None:
+    """What the tests above claim to cover happens."""
+    found: Counter[str] = Counter()
+    for seed in range(20):
+        system = prepared(seed)
+        await run(system)
+        found += seen(system)
+    for what in (
+        "another agent asked",
+        "undone at one agent",
+        "do elsewhere",
+        "undo elsewhere",
+        "done elsewhere",
+        "step reset",
+    ):
+        assert found[what], what
