@@ -262,7 +262,7 @@ def shut_variations(rules: Rules) -> Iterator[Shut]:
 
 
 def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa: PLR0911  a table
-    rules = replace(rules, shut=event.shut)
+    rules = replace(rules, shut=event.shut) if event.shut else rules
     match event.name:
         case "claim":
             return transitions.claim(order, rules, now=event.at, instance="scheduler")
@@ -330,19 +330,20 @@ def _edges(graph: Graph, order: Order) -> Iterator[Edge]:
     """Yield every decision upon an order; where an agent is asked to do, with all that may be
     shut.
     """
+    source = key_of(order)
     for event in events(order, graph.rules):
-        edge = _follow(graph, order, event)
+        edge = _follow(graph, order, source, event)
         if edge is None:
             continue
         yield edge
         if any(request.direction is Direction.DO for request in edge.sent(Request)):
             for shut in shut_variations(graph.rules):
-                other = _follow(graph, order, replace(event, shut=shut)) if shut else None
+                other = _follow(graph, order, source, replace(event, shut=shut)) if shut else None
                 if other is not None:
                     yield other
 
 
-def _follow(graph: Graph, order: Order, event: Event) -> Edge | None:
+def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | None:
     decision = decide(order, event, graph.rules)
     if decision is None:
         return None
@@ -359,7 +360,7 @@ def _follow(graph: Graph, order: Order, event: Event) -> Edge | None:
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, key_of(order), key_of(change.after), graph.case)
+    return Edge(event, change, source, key_of(change.after), graph.case)
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
