@@ -1,7 +1,8 @@
-"""The real decisions among unreliable messages and a remote service: every interleaving.
+"""The real decisions among unreliable messages and remote services: every interleaving.
 
-One order; messages come in any order, late, twice or never; a step's time may run out while
-its request or its reply is still on the way; the remote refuses; an operator steps in. Each
+One order, a remote service for every route of every step; messages come in any order, late,
+twice or never; a step's time may run out while its request or its reply is still on the way; a
+remote refuses, or is not to be had; an operator steps in. Each
 of these faults has a budget, and a state once visited is not visited again, so that the
 whole is finite. What is left out here, because it is the shell's and not the decisions':
 crashes between a commit and its sends, and the journal that a repeated cause finds.
@@ -18,14 +19,17 @@ from typing import NamedTuple
 from sas.domain import commands, transitions
 from sas.domain.changes import next_change
 from sas.domain.messages import Outcome, Reply, Request, Wake
-from sas.domain.model import Direction, Fault, Order, OrderState, StepState
+from sas.domain.model import Direction, Fault, Order, OrderState, StepState, UndoRecord
 from sas.domain.transitions import Decision
 from sas.domain.workflow import OnFailure, Rules
 from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
-from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE
+from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
-OrderKey = tuple[tuple[str, str, bool, bool, bool, int, int, int, str], ...]
+StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
+OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
+UNAVAILABLE = Outcome.UNAVAILABLE
+TO_UNDO = frozenset({StepState.COMPENSATING, StepState.PROCESSED})
 EDITED = '{"edited":true}'
 
 
@@ -37,6 +41,8 @@ class Budget(NamedTuple):
     early: int = 0
     refused: int = 0
     operator: int = 0
+    shut: int = 0
+    unavailable: int = 0
 
     def spend(self, what: str) -> Budget:
         return self._replace(**{what: getattr(self, what) - 1})
@@ -59,10 +65,20 @@ class Flying(NamedTuple):
     epoch: int = 0
     outcome: str = ""
     generation: int = 0
+    route: int = 0
+    may_return: bool = False
+
+
+class Answered(NamedTuple):
+    """What an agent keeps of a request that it may return: whether it did, or called."""
+
+    step: int
+    epoch: int
+    returned: bool
 
 
 class Effect(NamedTuple):
-    """What a remote service knows of one key: one generation of one step."""
+    """What a remote service knows of one key: one generation of one step at one route."""
 
     there: bool = False
     times_done: int = 0
@@ -70,12 +86,15 @@ class Effect(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything at one moment."""
+    """Everything at one moment. ``remote`` holds what is known at each route of each step, by
+    generation.
+    """
 
     order: OrderKey
     flying: tuple[Flying, ...]
-    remote: tuple[tuple[Effect, ...], ...]
+    remote: tuple[tuple[tuple[Effect, ...], ...], ...]
     budget: Budget
+    answered: tuple[Answered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,12 +102,15 @@ class Remote:
     """How a remote service behaves; the first two rules are needed, as two tests show.
 
     ``closes`` is an agent that, before it does a step under the key of a new generation, undoes
-    the older ones: no call under their keys can have an effect any more.
+    the older ones: no call under their keys can have an effect any more. ``keeps`` is an agent
+    that keeps to its word: having said of a request that it called nobody it never calls for it,
+    and having called it never says so, even if the request comes twice.
     """
 
     tombstones: bool = True
     idempotent: bool = True
     closes: bool = False
+    keeps: bool = True
 
     def do(self, was: Effect) -> tuple[Effect, bool]:
         if was.tombstone and not was.there:
@@ -112,6 +134,7 @@ class Protocol:
     remote: Remote = field(default_factory=Remote)
     verbs: tuple[str, ...] = ("resubmit", "undo")
     call_limit: bool = False
+    routes: int = 1
     states_max: int = 100_000 if BUDGET == 1 else 4_000_000
 
     def __post_init__(self) -> None:
@@ -120,6 +143,7 @@ class Protocol:
             on_failure=self.on_failure,
             failures_max=self.failures_max,
             call_limit=CALL_LIMIT if self.call_limit else None,
+            routes=self.routes,
         )
         self.rules: Rules = workflow.rules
         self.orders: dict[OrderKey, Order] = {}
@@ -152,7 +176,7 @@ class Protocol:
 
     def start(self) -> State:
         order = submitted(self.rules).after
-        remote = tuple((Effect(),) for _ in order.steps)
+        remote = tuple(((Effect(),),) * self.routes for _ in order.steps)
         return State(self.keep(order), (Flying(Kind.WAKE.value),), remote, self.budget)
 
     def successors(self, state: State) -> Iterator[State]:
@@ -170,7 +194,7 @@ class Protocol:
         if state.budget.operator:
             for verb in self.verbs:
                 spent = state._replace(budget=state.budget.spend("operator"))
-                yield from self.apply(spent, (verb,))
+                yield from self.by_hand(spent) if verb == "skip" else self.apply(spent, (verb,))
 
     def delivered(self, state: State, message: Flying) -> Iterator[State]:
         if message.kind == Kind.REQUEST.value:
@@ -178,10 +202,51 @@ class Protocol:
             return
         found = list(self.apply(state, message))
         yield from found or [state]
+        if state.budget.shut:
+            spent = state._replace(budget=state.budget.spend("shut"))
+            for shut in filter(None, shut_variations(self.rules)):
+                yield from self.apply(spent, message, shut)
+
+    def by_hand(self, state: State) -> Iterator[State]:
+        """Let the operator undo what failed to be undone, where it failed, and say so."""
+        steps = self.orders[state.order].steps
+        failed = [step for step in steps if step.process_state is StepState.ERROR]
+        if not all(step.undo is UndoRecord.FAILED for step in failed):
+            return
+        for step in failed:
+            undone = tuple(map(self.remote.undo, state.remote[step.number][step.tried[0]]))
+            state = self.known(state, step.number, step.tried[0], undone)
+        yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
+        """Let the agent call its remote service, or say that it called nobody."""
+        if not (request.may_return and self.budget.unavailable):
+            yield from self.called(state, request)
+            return
+        word = next(
+            (a for a in state.answered if (a.step, a.epoch) == (request.step, request.epoch)), None
+        )
+        if not self.remote.keeps:
+            word = None
+        if word is None and state.budget.unavailable:
+            spent = state._replace(budget=state.budget.spend("unavailable"))
+            yield self.fly(
+                self.keeping(spent, request, returned=True), self.reply(request, UNAVAILABLE)
+            )
+        if word is not None and word.returned:
+            yield self.fly(state, self.reply(request, UNAVAILABLE))
+        else:
+            yield from self.called(self.keeping(state, request, returned=False), request)
+
+    def keeping(self, state: State, request: Flying, *, returned: bool) -> State:
+        if not self.remote.keeps:
+            return state
+        word = Answered(request.step, request.epoch, returned)
+        return state._replace(answered=tuple(sorted({*state.answered, word})))
+
+    def called(self, state: State, request: Flying) -> Iterator[State]:
         """Let the remote service do what is asked, or refuse it without effect."""
-        known = state.remote[request.step]
+        known = state.remote[request.step][request.route]
         known += (Effect(),) * (request.generation + 1 - len(known))
         was = known[request.generation]
         done = True
@@ -194,14 +259,21 @@ class Protocol:
         else:  # every generation up to the request's, as the agent actor does
             undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
             known = (*undone, *known[request.generation + 1 :])
-        remote = (*state.remote[: request.step], known, *state.remote[request.step + 1 :])
-        yield self.fly(state._replace(remote=remote), self.reply(request, done))
+        told = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
+        yield self.fly(self.known(state, request.step, request.route, known), told)
         if state.budget.refused and not was.there:
             spent = state._replace(budget=state.budget.spend("refused"))
-            yield self.fly(spent, self.reply(request, False))
+            yield self.fly(spent, self.reply(request, Outcome.REFUSED))
         if state.budget.refused and request.direction == Direction.UNDO.value:
             spent = state._replace(budget=state.budget.spend("refused"))
-            yield self.fly(spent, self.reply(request, False))
+            yield self.fly(spent, self.reply(request, Outcome.REFUSED))
+
+    @staticmethod
+    def known(state: State, step: int, route: int, known: tuple[Effect, ...]) -> State:
+        """Return the state in which the remote service of a route knows this of a step."""
+        routes = state.remote[step]
+        routes = (*routes[:route], known, *routes[route + 1 :])
+        return state._replace(remote=(*state.remote[:step], routes, *state.remote[step + 1 :]))
 
     def time_passes(self, state: State) -> Iterator[State]:
         """Let what is due be looked at: free when nothing is on the way, early otherwise.
@@ -213,7 +285,7 @@ class Protocol:
                 return
             state = state._replace(budget=state.budget.spend("early"))
         for step in self.orders[state.order].steps:
-            undoing = step.hold and step.process_state is StepState.COMPENSATING
+            undoing = step.hold and step.process_state in TO_UNDO
             calls = (
                 m.step for m in state.flying if (m.kind, m.direction) == (Kind.REQUEST.value, DO)
             )
@@ -222,20 +294,22 @@ class Protocol:
 
     # ------------------------------------------------------------------ deciding
 
-    def apply(self, state: State, event: tuple[object, ...]) -> Iterator[State]:
+    def apply(
+        self, state: State, event: tuple[object, ...], shut: Shut = frozenset()
+    ) -> Iterator[State]:
         """Decide upon an event with the real functions; yield nothing where nothing follows."""
-        known = (state.order, event)
+        known = (state.order, event, shut)
         if known not in self.decided:
-            self.decided[known] = self.decide(self.orders[state.order], event)
+            self.decided[known] = self.decide(self.orders[state.order], event, shut)
         outcome = self.decided[known]
         if outcome is not None:
             order, messages = outcome
             yield self.fly(state._replace(order=order), *messages)
 
     def decide(
-        self, order: Order, event: tuple[object, ...]
+        self, order: Order, event: tuple[object, ...], shut: Shut
     ) -> tuple[OrderKey, tuple[Flying, ...]] | None:
-        decision = self.decision(order, event)
+        decision = self.decision(order, event, replace(self.rules, shut=shut))
         if decision is None:
             return None
         change = next_change(order, decision, by="test", commit_id="c", cause=None, at=LATE)
@@ -249,15 +323,21 @@ class Protocol:
                 sent = Flying(
                     Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
-                messages.append(sent._replace(generation=message.generation))
+                messages.append(
+                    sent._replace(
+                        generation=message.generation,
+                        route=message.route,
+                        may_return=message.may_return,
+                    )
+                )
         return self.keep(change.after), tuple(messages)
 
     def decision(  # noqa: PLR0911  a table
-        self, order: Order, event: tuple[object, ...]
+        self, order: Order, event: tuple[object, ...], rules: Rules
     ) -> Decision | None:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
-                return transitions.claim(order, self.rules, now=LATE, instance="s")
+                return transitions.claim(order, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
                 order.order_id,
@@ -267,19 +347,21 @@ class Protocol:
                 outcome,
                 fault=None if outcome is Outcome.DONE else FAULT,
             )
-            return transitions.answer(order, reply, self.rules, now=LATE, instance="s")
+            return transitions.answer(order, reply, rules, now=LATE, instance="s")
         match event:
             case ("expire", int(number)):
                 epoch = order.steps[number].epoch
-                return transitions.expire(order, number, epoch, self.rules, now=LATE)
+                return transitions.expire(order, number, epoch, rules, now=LATE)
             case ("resubmit",):
-                return transitions.resubmit(order, self.rules, now=LATE)
+                return transitions.resubmit(order, rules, now=LATE)
             case ("edit",):
-                return transitions.resubmit(order, self.rules, now=LATE, edited=EDITED)
+                return transitions.resubmit(order, rules, now=LATE, edited=EDITED)
+            case ("skip",):
+                return commands.skip(order, rules, now=LATE)
             case ("cancel",):
-                return commands.cancel(order, self.rules, now=LATE)
+                return commands.cancel(order, rules, now=LATE)
             case _:
-                return transitions.undo(order, self.rules, now=LATE)
+                return transitions.undo(order, rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
         """Forget times, results and most of a fault, but no epoch: they fence what is out.
@@ -308,6 +390,9 @@ class Protocol:
                 s.epoch,
                 s.generation,
                 s.error.code if s.error else "",
+                s.route,
+                s.tried,
+                s.undo is UndoRecord.FAILED,
             )
             for s in steps
         )
@@ -319,23 +404,29 @@ class Protocol:
         return state._replace(flying=tuple(sorted(state.flying + messages)))
 
     @staticmethod
-    def reply(request: Flying, done: bool) -> Flying:
-        outcome = Outcome.DONE if done else Outcome.REFUSED
-        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value)
+    def reply(request: Flying, outcome: Outcome) -> Flying:
+        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value, may_return=False)
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:
+    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
-        for step, known in zip(order.steps, state.remote, strict=True):
-            there = any(effect.there for effect in known)
-            if step.process_state is StepState.PROCESSED and not there:
+        for step, routes in zip(order.steps, state.remote, strict=True):
+            there = {number for number, known in enumerate(routes) if self.there(known)}
+            if step.process_state is StepState.PROCESSED and step.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
-            if sum(effect.there for effect in known) > 1 or any(e.times_done > 1 for e in known):
+            if any(self.twice(known) for known in routes):
                 return f"S1 the effect of step {step.name} came about twice"
+            covered = set(step.tried)
+            if step.process_state in {StepState.PROCESSING, StepState.PROCESSED}:
+                covered.add(step.route)
+            if step.undo is UndoRecord.FAILED and step.direction is Direction.DO:
+                covered.add(step.route)
+            if there - covered:
+                return f"S5 step {step.name} is done where nobody undoes it"
         out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]
         if len({(m.step, m.epoch) for m in out}) != len(out):
             return "S3 one dispatch has two requests"
@@ -343,13 +434,21 @@ class Protocol:
             return "S4 some steps go forward and some back"
         return None
 
+    @staticmethod
+    def there(known: tuple[Effect, ...]) -> bool:
+        return any(effect.there for effect in known)
+
+    @staticmethod
+    def twice(known: tuple[Effect, ...]) -> bool:
+        return sum(e.there for e in known) > 1 or any(e.times_done > 1 for e in known)
+
     def wrong_end(self, state: State) -> str | None:
         """Return why an order may not stay like this, once nothing can happen any more."""
         order = self.orders[state.order]
-        there = [any(effect.there for effect in known) for known in state.remote]
+        there = [sum(self.there(known) for known in routes) for routes in state.remote]
         match order.process_state:
             case OrderState.PROCESSED:
-                return None if all(there) else "S1 Processed without every effect"
+                return None if set(there) == {1} else "S1 Processed without every effect once"
             case OrderState.COMPENSATED:
                 return "S2 Compensated with an effect left" if any(there) else None
             case OrderState.ERROR:

@@ -1,0 +1,100 @@
+"""With several agents a step, the decisions keep their promise whatever happens to messages.
+
+A Processed order has each effect once over all its agents together, a Compensated one none at
+any. SAS_MODEL_BUDGET=2 explores more faults, 3 also three agents a step (minutes each).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from sas.domain.workflow import OnFailure
+from tests.unit.domain_model_check import BUDGET, find_cycle
+from tests.unit.domain_protocol_check import Budget, Protocol, Remote
+
+ELSEWHERE = Budget(twice=1, lost=1, early=1, shut=1, unavailable=1)
+MEDDLED = Budget(early=1, refused=1, operator=1, shut=1, unavailable=1)
+BY_HAND = Budget(lost=1, refused=1, operator=2, shut=1)
+LATE = Budget(early=1, lost=1, shut=1)
+TWICE = Budget(early=1, twice=1, unavailable=1)
+ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1, shut=1, unavailable=1)
+TWO = {"routes": 2}
+NO_TOMBSTONES = Remote(tombstones=False)
+Case = tuple[str, OnFailure, int, Budget, dict[str, Any]]
+
+EVERY_DAY: list[Case] = [
+    *product(("one",), OnFailure, (0, 1), (ELSEWHERE, MEDDLED), (TWO,)),
+    *product(
+        ("one",), OnFailure, (1,), (BY_HAND,), (TWO | {"verbs": ("resubmit", "undo", "skip")},)
+    ),
+    *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO | {"verbs": ("cancel", "resubmit")},)),
+    *product(("two in a row", "two beside each other"), OnFailure, (1,), (LATE, TWICE), (TWO,)),
+    ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
+]
+LONGER: list[Case] = [
+    *product(("one",), OnFailure, (1,), (ALL,), (TWO,)),
+    *product(("two in a row",), OnFailure, (1,), (ELSEWHERE,), (TWO,)),
+]
+LONGEST: list[Case] = [
+    ("one", OnFailure.UNDO, 2, ELSEWHERE._replace(early=2, unavailable=2), {"routes": 3}),
+]
+CASES = EVERY_DAY + LONGER * (BUDGET > 1) + LONGEST * (BUDGET > 2)
+
+
+def name(case: Case) -> str:
+    shape, on_failure, failures_max, budget, more = case
+    verbs = "".join(f", {verb}" for verb in more.get("verbs", ()))
+    return f"{shape}, {on_failure.value}, {failures_max}, {''.join(map(str, budget))}{verbs}"
+
+
+@pytest.mark.timeout(120 * BUDGET**2)
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_an_order_processed_has_each_effect_at_one_agent_and_one_compensated_at_none(
+    case: Case,
+) -> None:
+    *known, more = case
+    protocol = Protocol(*known, **more)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
+
+
+def test_the_faults_of_these_checks_lead_to_every_route_and_to_an_undo_elsewhere() -> None:
+    protocol = Protocol("one", OnFailure.HOLD, 1, ELSEWHERE, routes=2)
+    assert protocol.explore() is None
+    records = [order.steps[0] for order in protocol.orders.values()]
+    assert {step.route for step in records} == {0, 1}
+    assert {step.tried for step in records} >= {(), (0,), (1,), (0, 1)}
+    assert any(step.process_state.value == "Processed" and step.tried for step in records)
+
+
+def test_an_agent_that_calls_after_it_said_it_called_nobody_is_caught() -> None:
+    """A request may come twice: an agent must remember what it said, or have called."""
+    forgets = Remote(keeps=False)
+    protocol = Protocol("one", OnFailure.HOLD, 1, TWICE, forgets, routes=2)
+    assert "done where nobody undoes it" in str(protocol.explore())
+
+
+def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo_elsewhere() -> None:
+    protocol = Protocol("one", OnFailure.HOLD, 1, LATE, NO_TOMBSTONES, routes=2)
+    assert "done where nobody undoes it" in str(protocol.explore())
+
+
+@pytest.mark.parametrize("policy", OnFailure)
+@pytest.mark.parametrize("faults", [LATE, MEDDLED])
+def test_a_remote_without_tombstones_is_undone_elsewhere_once_its_call_limit_is_over(
+    policy: OnFailure, faults: Budget
+) -> None:
+    protocol = Protocol("one", policy, 1, faults, NO_TOMBSTONES, routes=2, call_limit=True)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None
+
+
+def test_an_edited_input_leads_to_one_effect_over_all_agents() -> None:
+    faults = Budget(early=1, refused=1, operator=2, shut=1)
+    verbs = ("edit", "undo")
+    closes = Remote(closes=True)
+    protocol = Protocol("one", OnFailure.HOLD, 1, faults, closes, verbs=verbs, routes=2)
+    assert protocol.explore() is None
