@@ -111,7 +111,8 @@ def undo_failed(order: Order, number: int, fault: Fault, rules: Rules, now: date
         undo=UndoRecord.FAILED,
     )
     steps = with_step(order.steps, step)
-    where = " at an agent asked before" if order.direction is Direction.DO else ""
+    routes = rules.steps[number].routes
+    where = f" at agent {step.tried[0] + 1} of {routes}" if routes > 1 and step.tried else ""
     text = (
         f"the undo of step {step.name}{where} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."

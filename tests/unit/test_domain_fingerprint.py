@@ -48,10 +48,23 @@ def test_it_is_the_same_in_every_process_and_version_of_this_code() -> None:
         with_step(0, undo=None),
         with_step(2, undo=Undo()),
         with_step(2, after=("reserve",)),
+        with_step(0, alternatives=("warehouse",)),
     ],
 )
 def test_what_orders_in_flight_rely_on_changes_it(changed: Workflow) -> None:
     assert fingerprint(changed) != fingerprint(BASE)
+
+
+def test_which_alternatives_a_step_has_and_in_which_order_changes_it() -> None:
+    made = [
+        with_step(0, alternatives=("one", "two")),
+        with_step(0, alternatives=("two", "one")),
+        with_step(0, alternatives=("one",)),
+        with_step(0, agent="one", alternatives=("stock",)),
+        with_step(1, alternatives=("one",)),
+        BASE,
+    ]
+    assert len({fingerprint(workflow) for workflow in made}) == len(made)
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,39 @@ def test_the_key_of_a_remote_call_is_the_orders_and_the_steps_until_a_new_genera
     assert ids.idempotency_key("a", "pay", 2) == "a/pay/2"
 
 
+def test_the_key_of_a_call_at_an_alternative_is_its_own() -> None:
+    assert ids.idempotency_key("a", "pay", 0, "bank-2") == "a/pay@bank-2"
+    assert ids.idempotency_key("a", "pay", 2, "bank-2") == "a/pay@bank-2/2"
+
+
+def test_keys_differ_by_order_step_generation_and_alternative() -> None:
+    """No name holds an @ or a slash, and no order id a slash."""
+    made = [
+        ids.idempotency_key(order, step, generation, alternative)
+        for order in ("a", "a@b")
+        for step in ("pay", "pay-b")
+        for generation in (0, 1)
+        for alternative in (None, "b", "c")
+    ]
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.parametrize("good", ["a", "urgent", "urgent-mail", "a-urgently", "not_urgent"])
+def test_an_agent_may_be_named_as_anything_else_may(good: str) -> None:
+    assert ids.check_agent(good) == good
+
+
+@pytest.mark.parametrize("bad", ["mail-urgent", "a-urgent", "-urgent"])
+def test_no_agent_has_the_name_of_the_queue_of_anothers_urgent_orders(bad: str) -> None:
+    with pytest.raises(InvalidIdError, match=f"agent '{bad}' ends with '-urgent', .*otherwise"):
+        ids.check_agent(bad)
+
+
+def test_any_other_wrong_name_of_an_agent_is_refused_as_every_name_is() -> None:
+    with pytest.raises(InvalidIdError, match="agent 'A' is not a name: use lower-case letters"):
+        ids.check_agent("A")
+
+
 @fast
 @given(moments, moments)
 def test_key_times_sort_as_their_moments_do(one: datetime, other: datetime) -> None:

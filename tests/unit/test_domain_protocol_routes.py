@@ -55,8 +55,8 @@ def name(case: Case) -> str:
 def test_an_order_processed_has_each_effect_at_one_agent_and_one_compensated_at_none(
     case: Case,
 ) -> None:
-    *known, more = case
-    protocol = Protocol(*known, **more)
+    shape, policy, failures_max, faults, more = case
+    protocol = Protocol(shape, policy, failures_max, faults, **more)
     assert protocol.explore() is None
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 

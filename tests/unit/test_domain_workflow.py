@@ -63,6 +63,18 @@ def test_a_step_comes_only_after_steps_written_before_it(after: str) -> None:
         ({"name": "Test"}, "workflow 'Test': workflow 'Test' is not a name"),
         ({"steps": named("A")}, "workflow 'test': step 'A' is not a name"),
         ({"steps": (Step("a", agent="A b"),)}, "workflow 'test': agent 'A b' is not a name"),
+        (
+            {"steps": (Step("a", "agent", alternatives=("other", "B")),)},
+            "workflow 'test': agent 'B' is not a name",
+        ),
+        (
+            {"steps": (Step("a", "agent-urgent"),)},
+            "workflow 'test': agent 'agent-urgent' ends with '-urgent'",
+        ),
+        (
+            {"steps": (Step("a", "agent", alternatives=("other-urgent",)),)},
+            "workflow 'test': agent 'other-urgent' ends with '-urgent'",
+        ),
         ({"version": 0}, "workflow 'test': versions are counted from 1"),
     ],
 )
@@ -72,6 +84,25 @@ def test_wrong_names_and_versions_are_refused_saying_where(
     members: dict[str, Any] = {"name": "test", "version": 1, "steps": named("a")} | changes
     with pytest.raises(WorkflowError, match=what):
         Workflow(**members)
+
+
+@pytest.mark.parametrize("alternatives", [("agent",), ("b", "b"), ("b", "agent", "c")])
+def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
+    alternatives: tuple[str, ...],
+) -> None:
+    listed = ", ".join(("agent", *alternatives))
+    with pytest.raises(
+        WorkflowError, match=f"workflow 'test' step 'a' names an agent twice: {listed}"
+    ):
+        workflow(*named("a", alternatives=alternatives))
+
+
+def test_the_decisions_see_how_many_agents_can_do_a_step_and_not_which() -> None:
+    step = Step("b", "one", alternatives=("two", "three"))
+    rules = workflow(*named("a"), step).rules
+    assert [own.routes for own in rules.steps] == [1, 3]
+    assert rules.shut == frozenset()
+    assert step.agents == ("one", "two", "three")
 
 
 @pytest.mark.parametrize("time", [TIME_ALLOWED_MIN - MICROSECOND, TIME_ALLOWED_MAX + MICROSECOND])
@@ -192,6 +223,11 @@ def test_all_workflows_and_their_agents_are_listed() -> None:
         ("two", 1),
     ]
     assert several().agents() == {"agent", "other"}
+
+
+def test_the_agents_of_all_workflows_are_listed_with_every_alternative() -> None:
+    steps = (Step("a", "one", alternatives=("two",)), Step("b", "one", alternatives=("three",)))
+    assert Workflows([workflow(*steps)]).agents() == {"one", "two", "three"}
 
 
 DAYS = TIME_ALLOWED_MAX
