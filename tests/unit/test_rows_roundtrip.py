@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -210,6 +211,36 @@ def test_an_order_written_before_traces_were_kept_still_loads() -> None:
     assert found.details == replace(DETAILS, traceparent=None)
 
 
+def test_an_order_written_before_there_were_alternatives_and_urgent_orders_still_loads() -> None:
+    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
+    made += [rows.step_row("o'1", step) for step in ORDER.steps]
+    for row in made:
+        for column in ("Route", "Tried", "Urgent"):
+            row.pop(column, None)
+    found = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
+    plain = [replace(step, route=0, tried=()) for step in ORDER.steps]
+    assert found == replace(ORDER, details=replace(DETAILS, urgent=False), steps=tuple(plain))
+
+
+@given(st.permutations(range(12)), st.integers(0, 12), st.integers(0, 11))
+@settings(max_examples=60, deadline=None)
+def test_the_agents_to_be_undone_come_back_in_their_order(
+    routes: list[int], many: int, last: int
+) -> None:
+    step = replace(STEP, number=0, route=last, tried=tuple(routes[:many]))
+    order = replace(ORDER, steps=(step,))
+    made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
+    assert rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag").steps == (step,)
+
+
+def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_for_it() -> None:
+    """So that rows of workflows without alternatives stay as they were."""
+    details = replace(DETAILS, urgent=False)
+    step = rows.step_row("o'1", bare(STEP))
+    assert (step["Route"], step["Tried"]) == (None, None)
+    assert rows.details_row(Order(details, (), seq=1))["Urgent"] is None
+
+
 @pytest.mark.parametrize(
     "missing", [keys.state("o'1"), keys.details("o'1"), keys.step("o'1", 0), keys.result("o'1", 0)]
 )
@@ -264,3 +295,10 @@ def test_a_message_of_a_newer_version_is_refused_with_a_sentence() -> None:
 def test_members_that_older_rows_lack_and_newer_rows_have_do_no_harm() -> None:
     old = '[{"k":"notify","notice":"completed","of a newer version":1}]'
     assert messages_from_json(old) == (Notify(Notice.COMPLETED),)
+
+
+def test_a_request_recorded_before_there_were_alternatives_goes_to_the_first_agent() -> None:
+    made = json.loads(messages_to_json((Request(1, Direction.DO, 1, 0, NOW, 2, True),)))
+    for member in ("route", "may_return"):
+        del made[0][member]
+    assert messages_from_json(json.dumps(made)) == (Request(1, Direction.DO, 1, 0, NOW),)
