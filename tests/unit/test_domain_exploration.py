@@ -92,7 +92,7 @@ ROUTED: list[tuple[str, int, dict[str, Any]]] = [
     ("one", 1, {"routes": 2, "without_undo": frozenset("a")}),
     ("one", 1, {"routes": 2, "backoff": True, "waits": 1, "call_limit": True, "deadline": True}),
     ("two in a row", 0, {"routes": 2}),
-    ("two in a row", 1, {"routes": 2, "routed": frozenset("a")}),
+    *[("two in a row", 1, {"routes": 2, "routed": frozenset("a")})] * (BUDGET > 1),
     ("two in a row", 0, {"routes": 2, "without_undo": frozenset("b"), "call_limit": True}),
     ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
     *[("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")})] * (BUDGET > 1),

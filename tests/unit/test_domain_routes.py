@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from sas.domain import transitions
 from sas.domain.commands import takes_input
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Request, Wake
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Progress, Request, Wake
 from sas.domain.model import Direction, Fault, IllegalMoveError, UndoRecord, check_moves
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
@@ -244,6 +245,16 @@ def test_an_undo_elsewhere_waits_until_no_call_of_the_do_can_land_any_more() -> 
     order.expired("a")
     order.claim()
     assert order.asked == [("a", "undo", 0)]
+
+
+def test_an_undo_elsewhere_that_outlasts_a_call_is_given_the_time_it_asks_for() -> None:
+    order = done_elsewhere()
+    until = order.now + 600 * SECOND
+    said = Progress("order-1", 0, Direction.UNDO, order.step("a").epoch, until, "half way")
+    assert order.apply(transitions.progressed(order.order, said, now=order.now))
+    step = order.step("a")
+    assert (order.states, step.complete_by, step.note) == (["Processed"], until, "half way")
+    assert order.done("a").step("a").note is None
 
 
 # Its undo elsewhere fails
