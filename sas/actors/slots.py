@@ -1,8 +1,8 @@
 """At most N calls in flight for one remote service, over all instances together.
 
 Each slot is a lease in the state store. A call takes one, any that is free, and gives it back;
-one whose holder died is free again once the call's CompleteBy has passed, for by then the call
-is over. Who finds none waits a little here, and is then put back to come again.
+one whose holder died is free again once the call's CompleteBy has passed (and what clocks may be
+apart), for by then the call is over. Who finds none waits a little here, and is then put back.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from sas.actors.context import Context
 from sas.codec.internal import RequestMessage
+from sas.domain.undo import SKEW
 from sas.ports import StoreUnavailableError
 from sas.telemetry.logs import logger
 
@@ -75,7 +76,7 @@ class Slots:
         now = self._context.clock.now()
         looks = min(LOOKS_MAX, self._limit)
         for slot in random.sample(range(self._limit), looks):
-            if await self._lease(slot, request, request.complete_by, now):
+            if await self._lease(slot, request, request.complete_by + SKEW, now):
                 return slot
         return None
 

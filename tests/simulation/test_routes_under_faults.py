@@ -123,10 +123,10 @@ class Watched:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: int) -> None:
-    """Their clocks agree, and no request is with two of them: it has its slot only once."""
+    """No request is with two instances here: both would have its one slot."""
     faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
     limits = {"inventory": 1, "payment": 2}
-    system = prepared(seed, faults, clocks_apart=(0.0, 0.0), limits=limits)
+    system = prepared(seed, faults, clocks_apart=(0.0, 2.0), limits=limits)
     watched = {name: Watched(system.agents[name]) for name in ("inventory", "payment")}
     await run(system, outages=False)
     assert watched["inventory"].most == 1
