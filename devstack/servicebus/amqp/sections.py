@@ -51,10 +51,9 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
     known = isinstance(code, int) and HEADER <= code <= FOOTER
     if not known or (code < last and last >= PROPERTIES and code != DELIVERY_ANNOTATIONS):
         raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
-    end = decode.skip(payload, value_at)
     if code in _COMPOUND:
-        decode.compound(payload, value_at)
-    return code, value_at, end
+        return code, value_at, decode.compound(payload, value_at)[2]
+    return code, value_at, decode.skip(payload, value_at)
 
 
 def unbatch(payload: bytes) -> list[bytes]:

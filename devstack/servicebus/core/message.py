@@ -224,7 +224,6 @@ def _assign_message_id(message: Message, has_properties: bool) -> None:
     message.bare = encode.composite(PROPERTIES, fields) + rest
 
 
-_I64 = struct.Struct(">q").pack
 _KEY_ENQUEUED = encode.symbol("x-opt-enqueued-time") + b"\x83"
 _KEY_SEQUENCE = encode.symbol("x-opt-sequence-number") + b"\x81"
 _KEY_ENQUEUED_SEQUENCE = encode.symbol("x-opt-enqueue-sequence-number") + b"\x81"
@@ -233,6 +232,10 @@ _KEY_SOURCE = encode.symbol("x-opt-deadletter-source")
 _STATE_PAIRS = [
     encode.symbol("x-opt-message-state") + encode.int32(state) for state in MessageState
 ]
+_I64 = struct.Struct(">q").pack
+_ALWAYS = struct.Struct(
+    f">{len(_KEY_ENQUEUED)}sq{len(_KEY_SEQUENCE)}sq{len(_STATE_PAIRS[0])}s"
+).pack
 _LOCK_TOKEN_SECTION = b"\x00\x53\x71" + encode.map_of_pairs(
     encode.symbol("x-opt-lock-token") + b"\x98" + bytes(16), 2
 )
@@ -248,34 +251,32 @@ def encode_message(message: Message) -> bytes:
     """
     count = encode.uint(message.delivery_count)
     header = message.header
-    annotations = [
-        message.annotations,
+    annotations = message.annotations + _ALWAYS(
         _KEY_ENQUEUED,
-        _I64(int(message.enqueued_at * 1000)),
+        int(message.enqueued_at * 1000),
         _KEY_SEQUENCE,
-        _I64(message.sequence),
+        message.sequence,
         _STATE_PAIRS[message.state],
-    ]
+    )
     values = message.annotation_count + 6
     token = message.token
     if token is not None:
-        annotations += (_KEY_LOCKED_UNTIL, _I64(int(message.locked_until * 1000)))
+        annotations += _KEY_LOCKED_UNTIL + _I64(int(message.locked_until * 1000))
         values += 2
     if message.enqueued_sequence is not None:
-        annotations += (_KEY_ENQUEUED_SEQUENCE, _I64(message.enqueued_sequence))
+        annotations += _KEY_ENQUEUED_SEQUENCE + _I64(message.enqueued_sequence)
         values += 2
     if message.dead_letter_source is not None:
-        annotations += (_KEY_SOURCE, encode.string(message.dead_letter_source))
+        annotations += _KEY_SOURCE + encode.string(message.dead_letter_source)
         values += 2
-    pairs_joined = b"".join(annotations)
     parts = [_HEADER_PREFIX, bytes((1 + len(header) + len(count), 5)), header, count]
     if message.delivery_annotations:
         parts.append(_delivery_annotations(message))
     elif token is not None:
         parts += (_LOCK_TOKEN_PREFIX, token[3::-1], token[5:3:-1], token[7:5:-1], token[8:])
     parts += (
-        _MAP32(b"\x00\x53\x72", 0xD1, len(pairs_joined) + 4, values),
-        pairs_joined,
+        _MAP32(b"\x00\x53\x72", 0xD1, len(annotations) + 4, values),
+        annotations,
         message.bare,
     )
     return b"".join(parts)

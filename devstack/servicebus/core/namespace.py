@@ -44,6 +44,7 @@ class Namespace:
         self.new_token = new_token or _random_tokens().__next__
         self._queues: dict[str, QueueCore] = {}
         self._transfer: dict[str, QueueCore] = {}
+        self.due_changed = True
         self._timers: list[tuple[float, int, QueueCore]] = []
         self._ticket = itertools.count()
 
@@ -199,6 +200,7 @@ class Namespace:
     def wake(self, queue: QueueCore, at: float) -> None:
         """Sweep ``queue`` once ``at`` has come."""
         queue.wake_at = at
+        self.due_changed = True
         heapq.heappush(self._timers, (at, next(self._ticket), queue))
 
     def next_due(self) -> float | None:
@@ -209,6 +211,7 @@ class Namespace:
 
     def tick(self, now: float) -> None:
         """Sweep every queue whose moment has come."""
+        self.due_changed = True
         while (due := self.next_due()) is not None and due <= now:
             queue = heapq.heappop(self._timers)[2]
             queue.wake_at = None

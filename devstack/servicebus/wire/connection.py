@@ -8,11 +8,11 @@ from collections.abc import Callable
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.tokens import Claim
+from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_offer, sasl_outcome
 from devstack.servicebus.wire.hub import Hub, ReplyLink
 from devstack.servicebus.wire.session import AmqpSession
 
 _log = logging.getLogger("devstack.servicebus")
-_MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
 _SMALLEST_FRAME = 512
 _DISPOSITION_VARIES = 2  # role, first delivery
 _PEER_FRAME_MAX = 1 << 20
@@ -101,8 +101,21 @@ class AmqpConnection(asyncio.BufferedProtocol):
         now = self.last_heard = self.hub.clock()
         self._reader.feed(data)
         try:
-            while not self._closing and self._step(now):
-                pass
+            while not self._closing:
+                if self._expects_header:
+                    header = self._reader.protocol_header()
+                    if header is None:
+                        break
+                    self._on_header(header)
+                    continue
+                found = self._reader.frame()
+                if found is None:
+                    break
+                frame_type, channel, body = found
+                if frame_type == frames.SASL_FRAME:
+                    self._on_sasl(body)
+                elif body:
+                    self._on_frame(channel, body, now)
         except AmqpError as error:
             self.fail(error.condition, error.description)
         except Exception:  # noqa: BLE001 (one peer must not take the broker down)
@@ -112,42 +125,22 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     # -- bytes to frames ------------------------------------------------------------------
 
-    def _step(self, now: float) -> bool:
-        if self._expects_header:
-            header = self._reader.protocol_header()
-            if header is not None:
-                self._on_header(header)
-            return header is not None
-        found = self._reader.frame()
-        if found is None:
-            return False
-        frame_type, channel, body = found
-        if frame_type == frames.SASL_FRAME:
-            self._on_sasl(body)
-        elif body:
-            self._on_frame(channel, body, now)
-        return True
-
     def _on_header(self, header: bytes) -> None:
         self._expects_header = False
         if header == frames.SASL_HEADER:
-            names = encode.array_of_symbols(_MECHANISMS)
-            offer = encode.composite(frames.SASL_MECHANISMS, [names])
-            self._write(header)
-            self._write(frames.frame(0, offer, frame_type=frames.SASL_FRAME))
+            self.send_frame(header + sasl_offer())
         elif header == frames.AMQP_HEADER:
-            self._write(header)
+            self.send_frame(header)
         else:
             _log.info("a peer began with %r, which is no AMQP 1.0; it was turned away", header)
-            self._write(frames.AMQP_HEADER)
+            self.send_frame(frames.AMQP_HEADER)
             self._finish()
 
     def _on_sasl(self, body: bytes) -> None:
         code, _ = frames.performative(body)
         if code != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame that is not expected here")
-        outcome = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
-        self._write(frames.frame(0, outcome, frame_type=frames.SASL_FRAME))
+        self.send_frame(sasl_outcome())
         self._expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
@@ -205,17 +198,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         asked, idle_ms = fields[2], fields[4]
         biggest = asked if isinstance(asked, int) else _PEER_FRAME_MAX
         self.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
-        product = encode.map_([(encode.symbol("product"), encode.string("devstack"))])
-        answer = [
-            encode.string("devstack.servicebus"),
-            encode.NULL,
-            encode.uint(frames.MAX_FRAME_BYTES),
-            encode.ushort(self.hub.limits.sessions_per_connection - 1),
-            encode.uint(int(self.hub.limits.idle_s * 1000)),
-            *[encode.NULL] * 4,
-            product,
-        ]
-        self.send(0, encode.composite(frames.OPEN, answer))
+        self.send(0, open_answer(self.hub.limits))
         if self._refused:
             self.fail("amqp:resource-limit-exceeded", self._refused)
         elif isinstance(idle_ms, int) and idle_ms > 0:
@@ -228,30 +211,20 @@ class AmqpConnection(asyncio.BufferedProtocol):
         if len(self.sessions) >= limit:
             raise AmqpError("amqp:resource-limit-exceeded", f"more than {limit} sessions")
         session = self.sessions[channel] = AmqpSession(self, channel, fields)
-        answer = [
-            encode.ushort(channel),
-            encode.uint(session.next_outgoing),
-            encode.uint(0x7FFFFFFF),
-            encode.uint(0x7FFFFFFF),
-            encode.uint(self.hub.limits.links_per_session - 1),
-        ]
-        self.send(channel, encode.composite(frames.BEGIN, answer))
+        self.send(channel, begin_answer(channel, session.next_outgoing, self.hub.limits))
 
     # -- frames to bytes ------------------------------------------------------------------
 
     def send(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
         """Send one frame, after the next commit."""
-        self._write(frames.frame(channel, performative, payload))
+        self.send_frame(frames.frame(channel, performative, payload))
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame that is built already, after the next commit."""
-        self._write(frame)
-
-    def _write(self, data: bytes) -> None:
         if not self._out:
             self.hub.mark(self)
-        self._out.append(data)
-        self._out_bytes += len(data)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
         if self._out_bytes > self.hub.limits.write_buffer_bytes:
             self.paused = True
 
@@ -264,7 +237,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         if out:
-            self._transport.write(b"".join(out))
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._closing:
             self._transport.close()
         elif self.paused and self.paused_at is None:
@@ -277,7 +250,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def _keep_beating(self, seconds: float) -> None:
         if self._transport is not None:
-            self._write(frames.EMPTY_FRAME)
+            self.send_frame(frames.EMPTY_FRAME)
             loop = asyncio.get_running_loop()
             self._beat = loop.call_later(seconds, self._keep_beating, seconds)
 

@@ -34,7 +34,7 @@ class Hub(Protocol):
         """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
 
     def end_of_read(self) -> None:
-        """A connection has worked on what it read: write now, or commit first and write soon."""
+        """A connection has worked on what it read: commit and write."""
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` after some seconds."""

@@ -1,8 +1,8 @@
 """The AMQP listener: it owns the connections, the commit before each write, and the clock's ticks.
 
 Everything runs on one event loop, so there are no locks. What connections want to write gathers
-for one turn of the loop; then the store commits once for all of it, and only then do the bytes
-leave: an acknowledgement never precedes what it acknowledges.
+while one of them is read, or for one turn of the loop; then the store commits once for all of it,
+and only then do the bytes leave: an acknowledgement never precedes what it acknowledges.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ from devstack.servicebus.wire.routing import end_expired
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
-_ALONE = 2  # connections: a client's sender and its receiver seldom speak in the same turn
 _READ_BYTES = 64 * 1024
 
 
@@ -109,37 +108,35 @@ class AmqpServer:
         """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
         if not self._flush_comes and self._loop is not None:
             self._flush_comes = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_soon)
 
     def end_of_read(self) -> None:
-        """A connection has worked on what it read.
-
-        With a store and several peers the bytes wait for the end of the turn, so that one commit
-        serves every connection that was read in it. Otherwise they leave at once.
-        """
+        """A connection has worked on what it read: commit, and write what there is to write."""
         self.in_read = False
-        if self._commit is not None and len(self.connections) > _ALONE:
-            self.touch()
-        else:
-            self._flush()
+        self._flush()
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` after some seconds."""
         if self._loop is not None:
             self._loop.call_later(seconds, work)
 
-    def _flush(self) -> None:
+    def _flush_soon(self) -> None:
         self._flush_comes = False
+        self._flush()
+
+    def _flush(self) -> None:
         if self._commit is not None:
             self._commit()
         if self._marked:
             marked, self._marked = self._marked, {}
             for connection in marked:
                 connection.write_out()
-        self._settle_timers()
+        if self.namespace.due_changed:
+            self._settle_timers()
 
     def _settle_timers(self) -> None:
         """See that the next moment at which something falls due has a timer."""
+        self.namespace.due_changed = False
         due = self.namespace.next_due()
         if due is None or self._loop is None:
             return
