@@ -7,63 +7,26 @@ each. Bodies are 256 bytes. Only loopback is loaded.
 """
 
 import argparse
-import asyncio
 import functools
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
-from azure.servicebus._pyamqp._decode import decode_payload
-from azure.servicebus._pyamqp._encode import encode_payload
-from azure.servicebus._pyamqp.message import Message, Properties
 
+from benchmarks.broker_latency import bare_round_trip, latency
+from benchmarks.broker_parallel import Parallel, parallel
+from benchmarks.metering import BODY, Cost, Meter, memory_of
 from devstack.servicebus import BrokerProcess, start_broker
 
-BODY = b"x" * 256
 
-
-@dataclass(frozen=True)
-class Cost:
-    """One measurement: how many messages, wall time and CPU seconds of either side."""
-
-    count: int
-    seconds: float
-    client: float
-    broker: float
-
-    @property
-    def ratio(self) -> float:
-        return self.broker / self.client
-
-    def __str__(self) -> str:
-        per = 1e6 / self.count
-        return (
-            f"{self.count / self.seconds:7.0f} msg/s | client {self.client * per:4.0f} us/msg "
-            f"({100 * self.client / self.seconds:3.0f} % of a core) | broker "
-            f"{self.broker * per:4.0f} us/msg ({100 * self.broker / self.seconds:3.0f} %) | "
-            f"ratio {self.ratio:.2f}"
-        )
-
-
-def cpu_of(pid: int) -> float:
-    """CPU seconds of a process of one thread, to the nanosecond (schedstat counts no ticks)."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def memory_of(pid: int) -> float:
-    """Resident memory in MB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
+def message() -> ServiceBusMessage:
+    return ServiceBusMessage(BODY, message_id="m")
 
 
 def write_config(folder: Path, queues: int) -> Path:
@@ -72,27 +35,6 @@ def write_config(folder: Path, queues: int) -> Path:
     document = {"UserConfig": {"Namespaces": [{"Name": "n", "Queues": entries}]}}
     path.write_text(json.dumps(document))
     return path
-
-
-class Meter:
-    """Measures a block of work on the broker and on this process."""
-
-    def __init__(self, broker: BrokerProcess, count: int) -> None:
-        self.pid = broker.process.pid
-        self.count = count
-
-    def __enter__(self) -> Self:
-        self.start = (time.perf_counter(), time.process_time(), cpu_of(self.pid))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        now = (time.perf_counter(), time.process_time(), cpu_of(self.pid))
-        wall, client, broker = (b - a for a, b in zip(self.start, now, strict=True))
-        self.cost = Cost(self.count, wall, client, broker)
-
-
-def message() -> ServiceBusMessage:
-    return ServiceBusMessage(BODY, message_id="m")
 
 
 def cycle_singles(broker: BrokerProcess, count: int, queue: str = "q0") -> Cost:
@@ -104,7 +46,7 @@ def cycle_singles(broker: BrokerProcess, count: int, queue: str = "q0") -> Cost:
     ):
         sender.send_messages(message())
         receiver.complete_message(receiver.receive_messages(1, max_wait_time=5)[0])
-        with Meter(broker, count) as meter:
+        with Meter(broker.process.pid, count) as meter:
             for _ in range(count):
                 sender.send_messages(message())
             left = count
@@ -121,7 +63,7 @@ def send_singles(broker: BrokerProcess, count: int) -> Cost:
         client.get_queue_sender("q0") as sender,
     ):
         sender.send_messages(message())
-        with Meter(broker, count) as meter:
+        with Meter(broker.process.pid, count) as meter:
             for _ in range(count):
                 sender.send_messages(message())
     drain(broker, count + 1)
@@ -138,7 +80,7 @@ def cycle_batches(broker: BrokerProcess, count: int) -> Cost:
     ):
         sender.send_messages(message())
         receiver.receive_messages(1, max_wait_time=5)
-        with Meter(broker, count) as meter:
+        with Meter(broker.process.pid, count) as meter:
             for _ in range(count // 100):
                 sender.send_messages([message() for _ in range(100)])
             left = count
@@ -157,116 +99,11 @@ def drain(broker: BrokerProcess, count: int) -> None:
             count -= len(receiver.receive_messages(500, max_wait_time=2)) or count
 
 
-def latency(broker: BrokerProcess, count: int) -> list[float]:
-    """From a send to its message in a waiting receiver, in ms."""
-
-    async def run() -> list[float]:
-        from azure.servicebus.aio import ServiceBusClient as AsyncClient  # noqa: PLC0415
-
-        found: list[float] = []
-        async with (
-            AsyncClient.from_connection_string(broker.connection_string) as client,
-            client.get_queue_sender("q0") as sender,
-            client.get_queue_receiver("q0") as receiver,
-        ):
-            arrivals: asyncio.Queue[float] = asyncio.Queue()
-
-            async def listen() -> None:
-                async for received in receiver:
-                    arrivals.put_nowait(time.perf_counter())
-                    await receiver.complete_message(received)
-
-            task = asyncio.create_task(listen())
-            for _ in range(count):
-                await asyncio.sleep(0.01)
-                start = time.perf_counter()
-                await sender.send_messages(message())
-                found.append(1000 * (await arrivals.get() - start))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        return found
-
-    return asyncio.run(run())
-
-
-def bare_round_trip(count: int) -> list[float]:
-    """The same message through the SDK's codec and a TCP echo, twice over, in ms.
-
-    Twice, because a send has an acknowledgement and a delivery follows it.
-    """
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
-
-    async def run() -> list[float]:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        properties = Properties(message_id="m")
-        sent = Message(data=[BODY], properties=properties)
-        found = []
-        for _ in range(count):
-            await asyncio.sleep(0.01)
-            start = time.perf_counter()
-            for _ in range(2):
-                encoded = bytes(encode_payload(bytearray(), sent))
-                writer.write(encoded)
-                decode_payload(memoryview(await reader.readexactly(len(encoded))))
-            found.append(1000 * (time.perf_counter() - start))
-        writer.close()
-        server.close()
-        return found
-
-    return asyncio.run(run())
-
-
-def parallel(broker: BrokerProcess, clients: int, count: int) -> float:
-    """Full cycles a second of several client processes, each on its own queue."""
-    command = [sys.executable, "-m", "benchmarks.broker", "--client", broker.connection_string]
-    processes = [
-        subprocess.Popen(  # noqa: S603 (this file)
-            [*command, "--queue", f"q{n}", "--count", str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for n in range(clients)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()
-    start = time.perf_counter()
-    for process in processes:
-        process.communicate("go\n", timeout=300)
-    return clients * count / (time.perf_counter() - start)
-
-
-def be_client(connection: str, queue: str, count: int) -> None:
-    with ServiceBusClient.from_connection_string(connection) as client:
-        sender = client.get_queue_sender(queue)
-        receiver = client.get_queue_receiver(queue)
-        sender.send_messages(message())
-        receiver.complete_message(receiver.receive_messages(1, max_wait_time=5)[0])
-        print("ready", flush=True)
-        sys.stdin.readline()
-        for _ in range(count // 50):
-            for _ in range(50):
-                sender.send_messages(message())
-            left = 50
-            while left:
-                for found in receiver.receive_messages(left, max_wait_time=5):
-                    receiver.complete_message(found)
-                    left -= 1
-        os._exit(0)  # closing takes the SDK a second and is not what is measured
-
-
 def memory_per_message(count: int) -> tuple[float, float]:
     """Idle memory in MB, and bytes for each queued message above its body."""
     script = (
         "import sys, time\n"
-        "from benchmarks.broker import BODY, memory_of\n"
+        "from benchmarks.metering import BODY, memory_of\n"
         "from devstack.servicebus import Broker\n"
         "from devstack.servicebus.amqp import encode\n"
         "from devstack.servicebus.core.message import parse_message\n"
@@ -324,16 +161,21 @@ def measure_parallel(folder: Path, scale: int) -> None:
     rates = {}
     for clients in (1, 2, 4):
         work = functools.partial(parallel, clients=clients, count=10 * scale)
-        rates[clients] = with_broker(folder, work)
-    text = ", ".join(f"{n}: {rate:.0f}" for n, rate in rates.items())
-    print(f"cycles/s by client processes {text}; 4 over 1: {rates[4] / rates[1]:.2f} (goal 1.8)")
+        found: Parallel = with_broker(folder, work)
+        rates[clients] = found.rate
+        print(
+            f"{clients} client processes: {found.rate:.0f} cycles/s, broker {found.broker_us:.0f} "
+            f"us a cycle, on {found.cores:.2f} cores together"
+        )
+    print(f"4 over 1: {rates[4] / rates[1]:.2f} (goal 1.8, where two cores are free)")
 
 
 def measure_latency(folder: Path, scale: int) -> None:
-    found = with_broker(folder, lambda b: latency(b, 3 * scale))
-    bare = bare_round_trip(3 * scale)
-    p50, floor = statistics.median(found), statistics.median(bare)
-    print(f"send to receive p50 {p50:.2f} ms; bare TCP and codec, twice, {floor:.2f} ms")
+    whole, outside = with_broker(folder, lambda b: latency(b, 3 * scale))
+    print(
+        f"send to receive p50 {whole:.2f} ms: SDK {whole - outside:.2f}, broker and loopback "
+        f"{outside:.2f}; bare TCP and codec, twice, {bare_round_trip(3 * scale):.2f} ms"
+    )
 
 
 def measure_memory(_: Path, scale: int) -> None:
@@ -356,13 +198,7 @@ def main() -> None:
         "--only", default="", help="comma-separated: cost,queues,parallel,latency,memory"
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    parser.add_argument("--queue", help=argparse.SUPPRESS)
-    parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.client:
-        be_client(options.client, options.queue, options.count)
-        return
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only.split(",") if options.only else MEASURES:
             MEASURES[name](Path(folder), 10 if options.quick else 100)

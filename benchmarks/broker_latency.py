@@ -1,0 +1,112 @@
+"""How long a message takes from its sender to a receiver that waits, and what of it is whose."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp._decode import decode_payload
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._pyamqp.message import Message, Properties
+from azure.servicebus.aio import ServiceBusClient
+
+from benchmarks.metering import BODY
+from devstack.servicebus import BrokerProcess
+
+
+@contextmanager
+def noted_moments() -> Iterator[dict[str, float]]:
+    """Note when a whole message last left the SDK for its socket, and when one last came in."""
+    moments = {"left": 0.0, "came": 0.0}
+    write, feed = asyncio.StreamWriter.write, asyncio.StreamReader.feed_data
+
+    def noted_write(self: asyncio.StreamWriter, data: Any) -> None:
+        if len(data) > len(BODY):
+            moments["left"] = time.perf_counter()
+        write(self, data)
+
+    def noted_feed(self: asyncio.StreamReader, data: Any) -> None:
+        if len(data) > len(BODY):
+            moments["came"] = time.perf_counter()
+        feed(self, data)
+
+    asyncio.StreamWriter.write = noted_write  # type: ignore[method-assign]
+    asyncio.StreamReader.feed_data = noted_feed  # type: ignore[method-assign]
+    try:
+        yield moments
+    finally:
+        asyncio.StreamWriter.write = write  # type: ignore[method-assign]
+        asyncio.StreamReader.feed_data = feed  # type: ignore[method-assign]
+
+
+def latency(broker: BrokerProcess, count: int) -> tuple[float, float]:
+    """Median ms from a send to its message in a waiting receiver; and what of it the SDK was out.
+
+    The second is from the SDK's write to the socket until the delivery's bytes are back: the
+    broker, and loopback twice.
+    """
+
+    async def run() -> list[tuple[float, float]]:
+        found: list[tuple[float, float]] = []
+        async with (
+            ServiceBusClient.from_connection_string(broker.connection_string) as client,
+            client.get_queue_sender("q0") as sender,
+            client.get_queue_receiver("q0") as receiver,
+        ):
+            arrivals: asyncio.Queue[float] = asyncio.Queue()
+
+            async def listen() -> None:
+                async for received in receiver:
+                    arrivals.put_nowait(time.perf_counter())
+                    await receiver.complete_message(received)
+
+            task = asyncio.create_task(listen())
+            with noted_moments() as moments:
+                for _ in range(count):
+                    await asyncio.sleep(0.01)
+                    start = time.perf_counter()
+                    await sender.send_messages(ServiceBusMessage(BODY, message_id="m"))
+                    whole = await arrivals.get() - start
+                    found.append((1000 * whole, 1000 * (moments["came"] - moments["left"])))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return found
+
+    whole, outside = zip(*asyncio.run(run()), strict=True)
+    return statistics.median(whole), statistics.median(outside)
+
+
+def bare_round_trip(count: int) -> float:
+    """Median ms of the same message through the SDK's codec and a TCP echo, twice over.
+
+    Twice, because a send has an acknowledgement and a delivery follows it.
+    """
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def run() -> list[float]:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        properties = Properties(message_id="m")
+        sent = Message(data=[BODY], properties=properties)
+        found = []
+        for _ in range(count):
+            await asyncio.sleep(0.01)
+            start = time.perf_counter()
+            for _ in range(2):
+                encoded = bytes(encode_payload(bytearray(), sent))
+                writer.write(encoded)
+                decode_payload(memoryview(await reader.readexactly(len(encoded))))
+            found.append(1000 * (time.perf_counter() - start))
+        writer.close()
+        server.close()
+        return found
+
+    return statistics.median(asyncio.run(run()))
