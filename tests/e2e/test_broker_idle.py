@@ -1,0 +1,73 @@
+"""200 connections that do nothing: what they cost, and how they end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.metering import cpu_of, memory_of
+from devstack.servicebus import Broker, BrokerProcess, Limits, start_broker
+from tests.integration.test_broker_wire import Peer
+
+IDLE = 200
+KILOBYTES_EACH = 20  # seen: 4
+CPU_SHARE = 0.02  # seen: 0.0002
+
+
+@asynccontextmanager
+async def idle_peers(port: int) -> AsyncIterator[list[Peer]]:
+    """Open connections with a session and a receiver that has credit, then say no more."""
+    peers: list[Peer] = []
+    try:
+        for _ in range(IDLE):
+            peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+            peers.append(peer)
+            await peer.open()
+            await peer.attach("q", receives=True)
+        yield peers
+    finally:
+        for peer in peers:
+            peer.writer.transport.abort()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> BrokerProcess:
+    path = tmp_path / "Config.json"
+    queues = [{"Name": "q"}]
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": queues}]}}))
+    return start_broker(path)
+
+
+async def test_200_idle_connections_cost_a_broker_little_memory_and_next_to_no_time(
+    process: BrokerProcess,
+) -> None:
+    with process:
+        pid = process.process.pid
+        before = memory_of(pid)
+        async with idle_peers(process.port):
+            each = (memory_of(pid) - before) * 1024 / IDLE
+            assert each < KILOBYTES_EACH, f"{each:.1f} KB for each idle connection"
+            spent = cpu_of(pid)
+            await asyncio.sleep(2)
+            share = (cpu_of(pid) - spent) / 2
+            assert share < CPU_SHARE, f"{share:.3f} of a core for {IDLE} idle connections"
+
+
+async def test_200_idle_connections_are_told_and_closed_and_a_busy_one_stays() -> None:
+    limits = Limits(idle_s=2.0)
+    async with Broker(["q"], limits=limits) as broker:
+        busy = Peer(*await asyncio.open_connection("127.0.0.1", broker.port))
+        await busy.open()
+        await busy.attach("q", receives=False)
+        async with idle_peers(broker.port) as peers:
+            assert len(broker.server.connections) == IDLE + 1
+            endings = asyncio.gather(*(peer.closed(within=20) for peer in peers))
+            while not endings.done():
+                busy.write(b"\x00\x00\x00\x08\x02\x00\x00\x00")
+                await asyncio.sleep(0.2)
+            assert all(b"inactive for more than" in ending for ending in await endings)
+            assert len(broker.server.connections) == 1
+        busy.writer.transport.abort()
