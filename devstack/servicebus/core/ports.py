@@ -1,5 +1,6 @@
-"""What a queue needs from outside: somebody who takes messages, and a memory that lasts."""
+"""What a queue needs from outside: takers of messages, a memory that lasts, a house to stand in."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -55,6 +56,22 @@ class Journal(Protocol):
 
     def queue_deleted(self, queue: "QueueCore") -> None:
         """A queue was deleted with all it held."""
+
+
+class House(Protocol):
+    """What a queue needs from the namespace it stands in."""
+
+    journal: Journal
+    new_token: Callable[[], bytes]
+
+    def wake(self, queue: "QueueCore", at: float) -> None:
+        """Call ``queue.sweep`` once ``at`` has come."""
+
+    def forward(self, source: "QueueCore", message: "Message", now: float, hops: int) -> None:
+        """Bring a message to the queue that ``source`` forwards to."""
+
+    def forward_dead(self, source: "QueueCore", message: "Message", now: float) -> bool:
+        """Bring a dead letter to where ``source`` forwards them; False where it cannot go."""
 
 
 class NullJournal:

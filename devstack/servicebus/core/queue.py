@@ -15,9 +15,8 @@ What a receiver says about a message is in settlement.py; who gets the next mess
 dispatch.py and sessions.py; what ``$management`` may look up, in browse.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop
-from typing import Protocol
 
 from devstack.servicebus.core.admission import check_admission
 from devstack.servicebus.core.dispatch import Dispatch, PlainDispatch
@@ -25,25 +24,9 @@ from devstack.servicebus.core.due import DueHeap, DuplicateHistory
 from devstack.servicebus.core.durations import FOREVER_S
 from devstack.servicebus.core.errors import EntityDisabledError
 from devstack.servicebus.core.message import Message, MessageState
-from devstack.servicebus.core.ports import Consumer, Journal
+from devstack.servicebus.core.ports import Consumer, House
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.sessions import SessionDispatch
-
-
-class House(Protocol):
-    """What a queue needs from the namespace it stands in."""
-
-    journal: Journal
-    new_token: Callable[[], bytes]
-
-    def wake(self, queue: "QueueCore", at: float) -> None:
-        """Call ``queue.sweep`` once ``at`` has come."""
-
-    def forward(self, source: "QueueCore", message: Message, now: float, hops: int) -> None:
-        """Bring a message to the queue that ``source`` forwards to."""
-
-    def forward_dead(self, source: "QueueCore", message: Message, now: float) -> bool:
-        """Bring a dead letter to where ``source`` forwards them; False where it cannot go."""
 
 
 class QueueCore:
