@@ -43,6 +43,7 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_projects_own_configuration_is_served_within_a_moment() -> None:
+    (namespace,) = json.loads(PROJECT_CONFIG.read_text())["UserConfig"]["Namespaces"]
     started = time.monotonic()
     with start_broker(PROJECT_CONFIG) as broker:
         assert time.monotonic() - started < 5
@@ -50,7 +51,7 @@ def test_the_projects_own_configuration_is_served_within_a_moment() -> None:
         connection.request("GET", "/health")
         health = json.loads(connection.getresponse().read())
         connection.close()
-        assert health == {"status": "healthy", "queues": 11}
+        assert health == {"status": "healthy", "queues": len(namespace["Queues"])}
         with (
             ServiceBusClient.from_connection_string(broker.connection_string) as client,
             client.get_queue_sender("orders") as sender,
