@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -11,6 +11,7 @@ from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetters
+from sas.actors.privacy import Privacy
 from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
@@ -18,6 +19,7 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
+from sas.adapters.keyring import AesKeyRing
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import Patience
 from sas.adapters.versions import VersionedStore, Versions
@@ -58,7 +60,8 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
     Raises:
         SettingError: a setting is missing or wrong.
-        WorkflowError: a step names an agent that the business does not have.
+        WorkflowError: a step names an agent that the business does not have, or secret_fields
+            what cannot be.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     settings = config or read_config()
@@ -77,12 +80,14 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
     """Return the actors over given ports: what a simulation calls.
 
     Raises:
-        WorkflowError, SettingError: an agent is missing, or a limit has none.
+        WorkflowError, SettingError: an agent, a key or a setting is missing; secret_fields or a
+            limit names what is not there.
     """
     missing = business.workflows.agents() - set(business.agents)
     if missing:
         raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
     limits = _limits(business, settings)
+    context = replace(context, privacy=_privacy(business, settings))
     policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
     breaker = BreakerPolicy(settings.breaker_failures, settings.breaker_open)
     return Application(
@@ -114,6 +119,16 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     if wrong:
         raise SettingError(f"Business.limits: {wrong} lies outside of 0 to {LIMIT_MAX}")
     return {**business.limits, **settings.agent_limits}
+
+
+def _privacy(business: Business, settings: Config) -> Privacy:
+    ring = AesKeyRing(settings.encryption_keys) if settings.encryption_keys else None
+    if business.secret_fields and ring is None:
+        raise SettingError(
+            f"workflow {next(iter(business.secret_fields))!r} has secret fields, and the setting "
+            "SAS_ENCRYPTION_KEYS is missing: give an id, a colon, and 32 random bytes in base64"
+        )
+    return Privacy.of(business, ring)
 
 
 def _exporter(settings: Config) -> JsonLines | None:

@@ -6,7 +6,9 @@ give the same names; a test holds the three together.
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +35,9 @@ QUEUE_SETTINGS: Mapping[str, str] = {
     "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
 }
 """Field of ``Queues`` to the setting that names it."""
+
+KEY_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Where spans, metrics and log lines go: see docs/telemetry.md."""
@@ -74,6 +79,7 @@ class Config:
     retention: timedelta
     purge_export: str | None
     callback_keys: CallbackKeys
+    encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
@@ -103,6 +109,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
+        encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),
     )
 
 
@@ -196,6 +203,28 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
         return CallbackKeys(split_keys(text), url)
     except ValueError as wrong:  # never with what it holds
         raise SettingError(f"SAS_CALLBACK_KEY: {wrong}") from None
+
+
+def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
+    """Return keys by their ids; what is wrong is told without quoting any."""
+    keys: dict[str, bytes] = {}
+    for number, part in enumerate(text.split(",") if text.strip() else (), start=1):
+        name, _, encoded = part.strip().partition(":")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            key = b""
+        if not _KEY_ID.fullmatch(name) or len(key) != KEY_BYTES:
+            raise SettingError(
+                f"SAS_ENCRYPTION_KEYS, key {number}: give an id of at most 32 letters, digits, - "
+                f"and _, a colon, and {KEY_BYTES} random bytes in base64; commas between keys"
+            )
+        if name in keys or key in keys.values():
+            raise SettingError(
+                f"SAS_ENCRYPTION_KEYS, key {number}: its id, or the key itself, stands there twice"
+            )
+        keys[name] = key
+    return tuple(keys.items())
 
 
 def _telemetry(env: Mapping[str, str]) -> str:

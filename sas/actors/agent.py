@@ -18,6 +18,7 @@ from sas.actors.attempts import Attempts, MustWaitError, RetryPolicy, SilentErro
 from sas.actors.breakers import BreakerGuard
 from sas.actors.calls import call_of
 from sas.actors.context import Context
+from sas.actors.discretion import Discreet
 from sas.actors.longsteps import LongSteps
 from sas.actors.results import result_of, whole
 from sas.actors.slots import Slots
@@ -56,7 +57,7 @@ class AgentActor:
     ) -> None:
         self._context = context
         self._name = name
-        self._agent = agent
+        self._agent = Discreet(name, agent)
         guard = BreakerGuard(context, name, breaker or BreakerPolicy(0))
         slots = Slots(context, name, limit)
         self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guard, slots)

@@ -28,7 +28,8 @@ READ_AGAIN_AFTER = timedelta(seconds=12)
 
 
 async def call_of(request: RequestMessage, context: Context) -> Call:
-    """Return the call that a request asks for; what it refers to is read from the store.
+    """Return the call that a request asks for; what it refers to is read from the store, what is
+    sealed in its order is opened.
 
     Raises:
         RefusedError: its order is no longer stored.
@@ -36,21 +37,21 @@ async def call_of(request: RequestMessage, context: Context) -> Call:
         StoreUnavailableError, BusUnavailableError: let the message come again.
     """
     try:
-        return await _read(request, context.store)
+        return await _read(request, context)
     except UnreadableError as wrong:
         await _known(request, context.store)
         await _tell(request, context, wrong)
         raise MustWaitError(context.clock.now() + READ_AGAIN_AFTER, called=True) from wrong
 
 
-async def _read(request: RequestMessage, store: StateStore) -> Call:
+async def _read(request: RequestMessage, context: Context) -> Call:
     if request.order is msgspec.UNSET and request.order_ref is None:
-        return await _claimed(request, store)
+        return await _claimed(request, context)
     order = internal.content_of(request.order, request.order_ref)
     results: dict[str, Content] = {name: _text(raw) for name, raw in request.results.items()}
     results |= {name: internal.from_kept(kept) for name, kept in request.result_refs.items()}
     own = internal.content_of(request.own_result, request.own_result_ref)
-    return await _call(request, store, order, results, own)
+    return await _call(request, context, order, results, own)
 
 
 async def _known(request: RequestMessage, store: StateStore) -> Order:
@@ -76,19 +77,19 @@ async def _tell(request: RequestMessage, context: Context, wrong: UnreadableErro
     await context.bus.send([alert(told, context.to)])
 
 
-async def _claimed(request: RequestMessage, store: StateStore) -> Call:
+async def _claimed(request: RequestMessage, context: Context) -> Call:
     """Redeem a claim check: all together was too large to travel, so read the order."""
-    order = await _known(request, store)
+    order = await _known(request, context.store)
     results = {step.name: step.result for step in order.steps if step.result is not None}
     edited = order.steps[request.step].edited if request.step < len(order.steps) else None
     named = {name: result for name, result in results.items() if name in request.results}
     own = named.pop(request.step_name, None)
-    return await _call(request, store, edited or order.details.payload, named, own)
+    return await _call(request, context, edited or order.details.payload, named, own)
 
 
 async def _call(
     request: RequestMessage,
-    store: StateStore,
+    context: Context,
     order: Content | None,
     results: dict[str, Content],
     own_result: Content | None,
@@ -96,16 +97,19 @@ async def _call(
     async def value(content: Content | None) -> Any:
         if content is None:
             return None
-        return parse((await redeemed(store, request.order_id, content)).encode())
+        return parse((await redeemed(context.store, request.order_id, content)).encode())
+
+    opened, secrets = context.privacy.opened(request.workflow, request.order_id, await value(order))
 
     return Call(
         order_id=request.order_id,
         step=request.step_name,
         key=request.idempotency_key,
         complete_by=request.complete_by,
-        order=await value(order),
+        order=opened,
         results={name: await value(result) for name, result in results.items()},
         own_result=await value(own_result),
+        secrets=secrets,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sas.actors.compose import Addresses
 from sas.actors.outbox import Outbox
+from sas.actors.privacy import Privacy
 from sas.actors.rejections import Rejections
 from sas.codec.callbacks import NO_KEYS, CallbackKeys
 from sas.domain.changes import Change
@@ -29,6 +30,7 @@ class Context:
     outbox: Outbox
     rejections: Rejections
     callback_keys: CallbackKeys = NO_KEYS
+    privacy: Privacy = field(default_factory=Privacy)
 
     @property
     def queues(self) -> Queues:

@@ -13,7 +13,9 @@ from uuid import uuid4
 
 from sas.actors.contents import details_kept
 from sas.actors.context import Context
+from sas.actors.privacy import name_of
 from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
+from sas.bounds import TooLargeError
 from sas.codec import callbacks, internal
 from sas.codec.internal import (
     CommandMessage,
@@ -29,7 +31,7 @@ from sas.codec.strict import MalformedError
 from sas.domain.changes import FENCED, REJECTED, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
-from sas.domain.model import Details
+from sas.domain.model import Details, Order
 from sas.domain.queues import lane
 from sas.ports import Business, ConflictError
 from sas.telemetry import tracing
@@ -108,18 +110,20 @@ class DeadLetters:
     async def _not_callback(self, letter: DeadLetter) -> None:
         try:
             submission = parse_order(letter.body, letter.message_id, self._bytes_max)
-        except MalformedError:
+            details = self._details(submission)
+        except (MalformedError, TooLargeError):
             sender = salvage(letter.body)
             await self._put_aside(letter, sender.order_id)
             return
         tracing.about(order_id=submission.order_id)
-        cause = cause_of(self._context.queues.orders, submission.submission_id)
+        name = name_of(submission, details.content_hash)
+        cause = cause_of(self._context.queues.orders, name)
         if await self._finished(submission.order_id, cause):
             return
-        if not await self._fenced_order(submission, cause):
+        if not await self._fenced_order(details, cause):
             return
         order = await self._context.store.load(submission.order_id)
-        if order and not order.rejected and order.details.content_hash == submission.content_hash:
+        if order and not order.rejected and self._is_same(order, submission):
             # A repeat of an order that goes on: "rejected" would be read as that order's end.
             await self._put_aside(letter, submission.order_id)
             return
@@ -166,28 +170,32 @@ class DeadLetters:
                 return True
         raise ContentionError(f"order {order_id}: rivals won {CONFLICTS_MAX} times; it comes again")
 
-    async def _fenced_order(self, submission: Submission, cause: str) -> bool:
-        """Keep the place of an order that was never written; fence the cause if one exists."""
-        now = self._context.clock.now()
-        details = Details(
-            order_id=submission.order_id,
+    def _details(self, submission: Submission) -> Details:
+        return self._context.privacy.details(
+            submission,
             workflow=submission.workflow,
             version=submission.version or 0,
-            payload=submission.payload,
-            content_hash=submission.content_hash,
-            reply_queue=submission.reply_queue,
-            correlation_id=submission.correlation_id,
-            submitted_at=now,
+            at=self._context.clock.now(),
         )
-        if await self._context.store.load(submission.order_id) is not None:
-            return await self._fenced(submission.order_id, cause)
+
+    def _is_same(self, order: Order, submission: Submission) -> bool:
+        try:
+            return self._context.privacy.same(order.details, submission)
+        except MalformedError:  # it can no longer be told
+            return False
+
+    async def _fenced_order(self, details: Details, cause: str) -> bool:
+        """Keep the place of an order that was never written; fence the cause if one exists."""
+        if await self._context.store.load(details.order_id) is not None:
+            return await self._fenced(details.order_id, cause)
+        now = details.submitted_at
         details = await details_kept(self._context.store, details)
         by = f"dead letters {self._context.instance}"
         change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
         try:
             await self._context.commit(change)
         except ConflictError:
-            return await self._fenced(submission.order_id, cause)
+            return await self._fenced(details.order_id, cause)
         return True
 
     async def _put_aside(self, letter: DeadLetter, order_id: str | None) -> None:

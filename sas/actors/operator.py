@@ -6,11 +6,13 @@ it once (the cause is recorded); on a stale page it is refused, with what change
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from sas.actors.compose import alert
 from sas.actors.context import Context
 from sas.actors.shell import Acted, Cause, Shell
+from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec.outward import AlertMessage
 from sas.domain import commands
 from sas.domain.decisions import Decision
@@ -45,7 +47,12 @@ class Operator:
             refusal = _unfit_step(order, command, rules)
             if refusal:
                 return None
-            decision = commands.decide(order, command, rules, now=now)
+            try:
+                wish = self._sealed(order, command)
+            except ValueError as wrong:
+                refusal = str(wrong)
+                return None
+            decision = commands.decide(order, wish, rules, now=now)
             if decision is None:
                 refusal = f"{commands.WHEN[command.verb]}, and this is {order.process_state.value}"
             return decision
@@ -57,6 +64,19 @@ class Operator:
         if acted in {Acted.NOTHING, Acted.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
         return acted
+
+    def _sealed(self, order: Order, command: Command) -> Command:
+        """Return a command whose input has its secret fields sealed, as an order's own have.
+
+        Raises:
+            ValueError: one is not where it should be, or all is too large then.
+        """
+        if command.input is None or command.verb is not Verb.RESUBMIT:
+            return command
+        privacy, workflow = self._context.privacy, order.details.workflow
+        sealed = privacy.sealed_input(workflow, order.order_id, command.input)
+        check_units("input, with its secret fields encrypted,", sealed, EDITED_UNITS_MAX)
+        return replace(command, input=sealed)
 
     async def _refuse(self, command: Command, why: str) -> None:
         """An operator whose command changed nothing is told so, in one sentence."""

@@ -9,8 +9,10 @@ from uuid import uuid4
 from sas.actors.compose import notification
 from sas.actors.contents import details_kept, is_large
 from sas.actors.context import Context
+from sas.actors.discretion import withheld
+from sas.actors.privacy import name_of, scrubbed
 from sas.actors.shell import Acted, ContentionError, backoff
-from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
+from sas.bounds import TooLargeError
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
@@ -61,50 +63,61 @@ class Submitter:
 
     async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> None:
         try:
-            submission, workflow = self._checked(body, message_id)
+            submission, workflow, details = self._checked(body, message_id, urgent=urgent)
         except MalformedError as wrong:
             await self._reject(body, message_id, wrong, urgent=urgent)
             return
         tracing.about(order_id=submission.order_id, workflow=workflow.name)
         try:
-            await self._take(submission, workflow, urgent=urgent)
+            await self._take(submission, details, workflow)
         except MalformedError as conflict:
             await self._reject(body, message_id, conflict, urgent=urgent)
 
-    def _checked(self, body: bytes, message_id: str) -> tuple[Submission, Workflow]:
+    def _checked(
+        self, body: bytes, message_id: str, *, urgent: bool
+    ) -> tuple[Submission, Workflow, Details]:
         submission = parse_order(body, message_id, self._bytes_max)
         try:
             self._context.queues.check_reply_queue(submission.reply_queue)
-            check_bytes("payload", len(submission.payload.encode()), PAYLOAD_BYTES_MAX)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
-            check = self._business.checks.get(workflow.name)
-            if check is not None:
-                check(submission.payload.encode())
+            self._check(submission, workflow)
+            details = self._context.privacy.details(
+                submission,
+                workflow=workflow.name,
+                version=workflow.version,
+                at=self._context.clock.now(),
+                traceparent=tracing.traceparent(),
+                urgent=urgent,
+            )
         except ForbiddenReplyQueueError as wrong:
             raise MalformedError("forbidden-reply-queue", str(wrong)) from None
         except UnknownWorkflowError as wrong:
             raise MalformedError("unknown-workflow", str(wrong)) from None
         except TooLargeError as wrong:
             raise MalformedError("too-large", str(wrong)) from None
-        except ValueError as wrong:
-            raise MalformedError("invalid-order", str(wrong)) from None
-        return submission, workflow
+        return submission, workflow, details
 
-    async def _take(self, submission: Submission, workflow: Workflow, *, urgent: bool) -> None:
-        now = self._context.clock.now()
-        details = Details(
-            order_id=submission.order_id,
-            workflow=workflow.name,
-            version=workflow.version,
-            payload=submission.payload,
-            content_hash=submission.content_hash,
-            reply_queue=submission.reply_queue,
-            correlation_id=submission.correlation_id,
-            submitted_at=now,
-            traceparent=tracing.traceparent(),
-            urgent=urgent,
-        )
-        cause = cause_of(self._context.queues.orders, submission.submission_id)
+    def _check(self, submission: Submission, workflow: Workflow) -> None:
+        """Have the business check an order's content; what it says quotes no secret field."""
+        check = self._business.checks.get(workflow.name)
+        if check is None:
+            return
+        secrets = self._context.privacy.secrets_of(submission, workflow.name)
+        try:
+            check(submission.payload.encode())
+        except ValueError as wrong:
+            failed: Exception = MalformedError("invalid-order", scrubbed(str(wrong), secrets))
+        except Exception as bug:
+            if not secrets:
+                raise
+            failed = withheld(bug, f"the check of workflow {workflow.name}")
+        else:
+            return
+        raise failed  # outside of the handler: with no context that still has the text
+
+    async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
+        queue = self._context.queues.orders
+        cause = cause_of(queue, name_of(submission, details.content_hash))
         if not await self._first(details, cause, workflow):
             await self._meet(submission, details, cause, workflow)
 
@@ -146,6 +159,10 @@ class Submitter:
         cause: str,
         workflow: Workflow,
     ) -> Acted | None:
+        same = self._context.privacy.same(order.details, submission)
+        if same:  # without an id of its own it may be known by a hash under an older key
+            name = name_of(submission, order.details.content_hash)
+            cause = cause_of(self._context.queues.orders, name)
         entry = await self._context.store.recorded(order.order_id, cause)
         if order.rejected and entry is None:
             kept, now = await details_kept(self._context.store, details), details.submitted_at
@@ -156,7 +173,7 @@ class Submitter:
             # needs a submission_id of its own (docs/operating.md); they look the same from here.
             log.warning("order %s: a submission that was given up came again", order.order_id)
             return Acted.REPEATED
-        if order.details.content_hash != submission.content_hash:
+        if not same:
             raise MalformedError(
                 "order-id-taken",
                 f"order_id {order.order_id!r} was submitted before with other content: "

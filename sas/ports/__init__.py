@@ -19,6 +19,7 @@ from sas.ports.agents import (
 )
 from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
 from sas.ports.clock import Clock
+from sas.ports.sealing import KeyRing, SealedError
 from sas.ports.store import (
     Cell,
     ConflictError,
@@ -44,11 +45,13 @@ __all__ = [
     "Clock",
     "ConflictError",
     "Exporter",
+    "KeyRing",
     "Later",
     "LostContentError",
     "Message",
     "MessageBus",
     "RefusedError",
+    "SealedError",
     "StateStore",
     "StillRunning",
     "StoreMismatchError",

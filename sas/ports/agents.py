@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -115,16 +115,19 @@ class Call:
 
     ``order`` is the order's payload, ``results`` the results of the steps before it by
     name, ``key`` the idempotency key (the same for do, undo and every retry), ``own_result``
-    what the step's do returned, for its undo. ``callbacks`` is behind ``callback``.
+    what the step's do returned, for its undo. ``secrets`` are the texts of the order's secret
+    fields: refusals are kept free of them, and so should your log lines be. ``callbacks`` is
+    behind ``callback``.
     """
 
     order_id: str
     step: str
     key: str
     complete_by: datetime
-    order: Any
-    results: Mapping[str, Any]
-    own_result: Any = None
+    order: Any = field(repr=False)
+    results: Mapping[str, Any] = field(repr=False)
+    own_result: Any = field(default=None, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
@@ -175,12 +178,18 @@ class Business:
     """What an adopter supplies: workflows, an agent for each name the steps use, and checks
     of the order's content per workflow, which raise ValueError with a sentence. ``limits`` says
     of an agent how many calls of its remote service may be in flight, over all instances.
+
+    ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest, as
+    paths: member names with dots between them, ``[]`` after a list's name for each element
+    (``customer.card``, ``lines[].note``). Stop naming one only once no order holds it sealed any
+    more: ``()`` seals nothing and still opens what was.
     """
 
     workflows: Workflows
     agents: Mapping[str, Agent]
     checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    secret_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def workflow_of(self, order: Order) -> Workflow:
         """Return the workflow an order was submitted with.

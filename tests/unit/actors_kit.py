@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetter, DeadLetters
+from sas.actors.privacy import Privacy
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
@@ -205,6 +206,7 @@ def kit(
     duplicate_window: timedelta | None = None,
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
+    privacy: Privacy | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -222,6 +224,7 @@ def kit(
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
     context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance, callback_keys)
+    context = replace(context, privacy=privacy or Privacy())
     policy = RetryPolicy(0.2, 2.0)
     return Kit(
         clock,

@@ -1,0 +1,100 @@
+"""AES-256-GCM and HMAC-SHA256 with the keys of SAS_ENCRYPTION_KEYS, by the package cryptography.
+
+From each key two are derived (HKDF), one to seal and one to sign. Every value has a fresh nonce
+of 96 bits; its place and its key's id are authenticated with it, so that a sealed value is worth
+nothing in another order, at another place, or under another key's id.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Sequence
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sas.ports import SealedError
+
+NONCE_BYTES = 12
+_SIGNED = "hmac-sha256"
+
+
+class AesKeyRing:
+    """See ``sas.ports.KeyRing``."""
+
+    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+        """Take keys of 32 bytes by their ids; the first seals.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not keys:
+            raise ValueError("a key ring needs a key")
+        self._first = keys[0][0]
+        self._sealing = {name: AESGCM(_derived(key, b"sas seal 1")) for name, key in keys}
+        self._signing = {name: _derived(key, b"sas sign 1") for name, key in keys}
+
+    def seal(self, text: str, about: str) -> str:
+        """See ``KeyRing.seal``: ``<key id>:<base64 of nonce, ciphertext and tag>``."""
+        nonce = os.urandom(NONCE_BYTES)
+        data = self._sealing[self._first].encrypt(nonce, text.encode(), _about(about, self._first))
+        return f"{self._first}:{base64.b64encode(nonce + data).decode()}"
+
+    def open(self, sealed: str, about: str) -> str:
+        """See ``KeyRing.open``."""
+        name, _, text = sealed.partition(":")
+        key = self._sealing.get(name)
+        if key is None:
+            raise SealedError(_missing(name))
+        try:
+            data = base64.b64decode(text, validate=True)
+            opened = key.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _about(about, name))
+        except (binascii.Error, InvalidTag, ValueError):
+            raise SealedError(
+                f"a field sealed under key {name!r} was changed, moved from elsewhere, or the key "
+                "is another one under the same id: give each key an id of its own"
+            ) from None
+        return opened.decode()
+
+    def sign(self, text: str) -> str:
+        """See ``KeyRing.sign``."""
+        signature = self._mac(self._first, text).finalize().hex()
+        return f"{_SIGNED}:{self._first}:{signature}"
+
+    def is_signed(self, text: str, signature: str) -> bool:
+        """See ``KeyRing.is_signed``."""
+        kind, _, rest = signature.partition(":")
+        name, _, digest = rest.partition(":")
+        if kind != _SIGNED:
+            return False
+        if name not in self._signing:
+            raise SealedError(_missing(name))
+        try:
+            self._mac(name, text).verify(bytes.fromhex(digest))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def _mac(self, name: str, text: str) -> hmac.HMAC:
+        made = hmac.HMAC(self._signing[name], hashes.SHA256())
+        made.update(text.encode())
+        return made
+
+
+def _derived(key: bytes, purpose: bytes) -> bytes:
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=purpose).derive(key)
+
+
+def _about(place: str, name: str) -> bytes:
+    return f"{name}\n{place}".encode()
+
+
+def _missing(name: str) -> str:
+    return (
+        f"it needs the key {name[:40]!r}, which is not in SAS_ENCRYPTION_KEYS: add it again, "
+        "behind the others"
+    )

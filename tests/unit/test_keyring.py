@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sas.adapters.keyring import AesKeyRing
+from sas.config import SettingError, read_config
+from sas.ports import KeyRing, SealedError
+
+OLD, NEW, OTHER = ("old", b"o" * 32), ("new", b"n" * 32), ("old", b"x" * 32)
+ENV = {"ServiceBus": "Endpoint=sb://x", "SAS_TABLES": "UseDevelopmentStorage=true"}
+
+
+@given(st.text(), st.text())
+def test_what_was_sealed_for_a_place_opens_there(text: str, about: str) -> None:
+    ring: KeyRing = AesKeyRing([NEW])
+    assert ring.open(ring.seal(text, about), about) == text
+
+
+def test_the_same_text_is_never_sealed_twice_alike_and_is_not_in_it() -> None:
+    ring = AesKeyRing([NEW])
+    sealed = {ring.seal("4111111111111111", "here") for _ in range(50)}
+    assert len(sealed) == 50
+    for one in sealed:
+        name, _, data = one.partition(":")
+        assert name == "new"
+        assert b"4111" not in base64.b64decode(data)
+        assert len(base64.b64decode(data)) == 12 + 16 + 16
+
+
+def test_the_first_key_seals_and_all_of_them_open() -> None:
+    before, after = AesKeyRing([OLD]), AesKeyRing([NEW, OLD])
+    assert after.open(before.seal("x", "here"), "here") == "x"
+    assert after.seal("x", "here").startswith("new:")
+    with pytest.raises(SealedError, match="needs the key 'new', which is not in SAS_ENCRYPTION"):
+        before.open(after.seal("x", "here"), "here")
+
+
+@pytest.mark.parametrize("at", [0, 5, 11, 12, 20, -1])
+def test_what_was_changed_does_not_open(at: int) -> None:
+    ring = AesKeyRing([NEW])
+    data = bytearray(base64.b64decode(ring.seal("4111", "here").partition(":")[2]))
+    data[at] ^= 1
+    with pytest.raises(SealedError, match="was changed, moved from elsewhere"):
+        ring.open("new:" + base64.b64encode(data).decode(), "here")
+
+
+def test_what_was_sealed_for_one_place_or_under_one_id_opens_in_no_other() -> None:
+    ring = AesKeyRing([OLD, ("copy", OLD[1])])
+    sealed = ring.seal("4111", "here")
+    for text, about in ((sealed, "there"), (sealed.replace("old:", "copy:"), "here")):
+        with pytest.raises(SealedError):
+            ring.open(text, about)
+    with pytest.raises(SealedError, match="another one under the same id"):
+        AesKeyRing([OTHER]).open(sealed, "here")
+
+
+@pytest.mark.parametrize("sealed", ["", "new", "new:", "new:!!!", "new:AAAA", ":AAAA", "new:é"])
+def test_what_never_was_sealed_does_not_open(sealed: str) -> None:
+    with pytest.raises(SealedError):
+        AesKeyRing([NEW]).open(sealed, "here")
+
+
+def test_a_signature_is_compared_under_the_key_that_made_it() -> None:
+    before, after = AesKeyRing([OLD]), AesKeyRing([NEW, OLD])
+    signature = before.sign("hash")
+    assert before.sign("hash") == signature
+    assert after.is_signed("hash", signature)
+    assert not after.is_signed("other", signature)
+    assert not AesKeyRing([OTHER]).is_signed("hash", signature)
+    assert after.sign("hash") != signature
+    for never in ("hash", "", "hmac-sha256:old:", "hmac-sha256:old:zz"):
+        assert not after.is_signed("hash", never)
+    with pytest.raises(SealedError, match="'old', which is not in SAS_ENCRYPTION_KEYS"):
+        AesKeyRing([NEW]).is_signed("hash", signature)
+
+
+def test_a_ring_without_a_key_is_none() -> None:
+    with pytest.raises(ValueError, match="needs a key"):
+        AesKeyRing([])
+
+
+def text_of(*keys: tuple[str, bytes]) -> str:
+    return ",".join(f"{name}:{base64.b64encode(key).decode()}" for name, key in keys)
+
+
+def test_keys_are_read_from_their_setting_in_its_order() -> None:
+    assert read_config(ENV).encryption_keys == ()
+    assert read_config({**ENV, "SAS_ENCRYPTION_KEYS": " "}).encryption_keys == ()
+    config = read_config({**ENV, "SAS_ENCRYPTION_KEYS": text_of(NEW, OLD).replace(",", " , ")})
+    assert config.encryption_keys == (NEW, OLD)
+    assert "nnn" not in repr(config)
+    assert text_of(NEW)[4:] not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nonsense", "key 1: give an id"),
+        (text_of(("short", b"s" * 31)), "key 1: give an id"),
+        (text_of(NEW) + ",", "key 2: give an id"),
+        (text_of(NEW, ("two words", b"t" * 32)), "key 2: give an id"),
+        (text_of(("", b"t" * 32)), "key 1: give an id"),
+        ("new:" + "%" * 44, "key 1: give an id"),
+        (text_of(OLD, OTHER), "key 2: its id, or the key itself, stands there twice"),
+        (text_of(OLD, ("copy", OLD[1])), "key 2: its id, or the key itself, stands there twice"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused_without_being_quoted(text: str, why: str) -> None:
+    with pytest.raises(SettingError, match=f"SAS_ENCRYPTION_KEYS, {why}") as refused:
+        read_config({**ENV, "SAS_ENCRYPTION_KEYS": text})
+    for part in text.split(","):
+        secret = part.partition(":")[2]
+        assert not secret or secret not in str(refused.value)
