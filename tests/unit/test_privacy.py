@@ -1,0 +1,422 @@
+"""Secret fields from end to end in memory: at rest, in messages, to agents, to the operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.actors.discretion import WithheldError
+from sas.actors.privacy import Privacy, scrubbed
+from sas.adapters.keyring import AesKeyRing
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from sas.codec.orders import content_hash
+from sas.codec.strict import MalformedError
+from sas.domain.blobs import BlobRef
+from sas.domain.workflow import WorkflowError, Workflows
+from sas.ports import AwaitCallback, Business, Call, Message, RefusedError, TransientError
+from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, done, kit, letter, order
+
+OLD, NEW = ("old", b"o" * 32), ("new", b"n" * 32)
+CARD, NOTE = "4111-1111-1111-1111", "leave it at the back door"
+FIELDS = {"chain": ("customer.card", "lines[].note"), "care": ("customer.card",)}
+ORDER: dict[str, Any] = {
+    "customer": {"card": CARD, "name": "Ann"},
+    "lines": [{"note": NOTE, "n": 1}, {"n": 2}],
+    "amount": 4111,
+}
+
+
+def privacy(*keys: tuple[str, bytes], secret: Mapping[str, Sequence[str]] = FIELDS) -> Privacy:
+    return Privacy(secret, AesKeyRing(keys or (NEW,)))
+
+
+def discreet(**changes: Any) -> Kit:
+    return kit(**{"privacy": privacy(), **changes})
+
+
+def rotated(made: Kit, *keys: tuple[str, bytes]) -> Kit:
+    """Return another instance beside, with other keys."""
+    return kit(beside=made, instance="host-2", privacy=privacy(*keys))
+
+
+def at_rest(made: Kit) -> str:
+    """Return everything that the store and the queues hold, but the queue of orders itself."""
+    stored = [repr(stored) for stored in made.store.orders.values()]
+    queues = [name for name in made.bus.queues if name != QUEUES.orders]
+    return str([*stored, made.store.blobs, [m for q in queues for m in made.bus.messages(q)]])
+
+
+def calls(made: Kit, agent: str = "stock") -> list[Call]:
+    return [call for _, call in made.agents[agent].calls]
+
+
+def payload(made: Kit, order_id: str = "O-1") -> Any:
+    return json.loads(str(made.order(order_id).details.payload))
+
+
+async def test_secret_fields_rest_encrypted_and_their_agents_are_given_them_as_they_are() -> None:
+    made = discreet()
+    await made.submit(order(order=ORDER))
+    for _ in range(20):
+        assert CARD not in at_rest(made)
+        assert NOTE not in at_rest(made)
+        moving = [q for q in made.bus.queues if made.bus.messages(q) and not q.startswith("resp")]
+        if not moving:
+            break
+        await made.step(moving[0])
+    assert made.state() == "Processed"
+    for agent in made.agents:
+        assert [call.order for call in calls(made, agent)] == [ORDER]
+    kept = payload(made)
+    assert kept["customer"]["name"] == "Ann"
+    assert kept["lines"][1] == {"n": 2}
+    assert kept["amount"] == 4111
+    for sealed in (kept["customer"]["card"], kept["lines"][0]["note"]):
+        assert list(sealed) == ["$encrypted"]
+        assert sealed["$encrypted"].startswith("new:")
+
+
+async def test_a_field_may_hold_anything_and_may_be_absent() -> None:
+    for number, card in enumerate(
+        [None, 7, 1.5, True, [1, {"a": "é\n"}], {"n": CARD}, "", "x" * 9]
+    ):
+        made = discreet()
+        await made.submit(order(order={"customer": {"card": card}}), f"m-{number}")
+        await made.drain()
+        assert calls(made)[0].order == {"customer": {"card": card}}
+    made = discreet()
+    await made.submit(order(order={"amount": 1}))
+    await made.drain()
+    assert calls(made)[0].order == {"amount": 1}
+    assert made.order().details.payload == '{"amount":1}'
+
+
+async def test_an_order_of_a_workflow_without_secret_fields_is_kept_as_it_was_sent() -> None:
+    made = kit(privacy=privacy(secret={"care": ("customer.card",)}))
+    await made.submit(order(order={"a": {"$encrypted": "its own"}}))
+    await made.drain()
+    assert made.order().details.payload == '{"a": {"$encrypted": "its own"}}'
+    assert calls(made)[0].order == {"a": {"$encrypted": "its own"}}
+    assert calls(made)[0].secrets == ()
+
+
+async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
+    made = discreet()
+    large = {**ORDER, "lines": [{"note": f"{NOTE} {n} " + "y" * 1000} for n in range(150)]}
+    await made.submit(order(order=large))
+    assert isinstance(made.order().details.payload, BlobRef)
+    await made.drain()
+    assert NOTE not in at_rest(made)
+    assert made.state() == "Processed"
+    assert calls(made)[0].order == large
+
+
+async def test_an_order_that_is_too_large_once_it_is_encrypted_is_refused() -> None:
+    made = discreet()
+    fields = {"lines": [{"note": 1}] * 20_000}
+    made.submitter = type(made.submitter)(made.context, made.business, 4 * 1024 * 1024)
+    await made.submit(order(order=fields))
+    assert made.told() == ["received"]
+    await made.submit(order("O-2", order={"lines": [{"note": 1}] * 60_000}), "m-2")
+    (refused,) = [event.data.error for event in made.events() if event.data.error]
+    assert refused.code == "too-large"
+    assert "at most 4,194,304 can be stored" in refused.message
+    assert "O-2" not in made.store.orders
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"customer": {"card": {"$encrypted": "new:AAAA"}}},
+        {"customer": {"card": {"deeper": [{"$encrypted": "x"}]}}},
+        {"elsewhere": {"$encrypted": "new:AAAA"}},
+        {"customer": {"card": {"\u0024encrypted": 1, "more": 2}}},
+    ],
+)
+async def test_a_sender_can_pass_nothing_for_encrypted(forged: dict[str, Any]) -> None:
+    made = discreet()
+    await made.submit(order(order=forged))
+    (told,) = made.events()
+    assert told.data.error is not None
+    assert told.data.error.code == "invalid-order"
+    assert "'$encrypted'" in told.data.error.message
+    assert made.store.orders == {}
+
+
+async def test_a_ciphertext_of_one_order_opens_in_no_other() -> None:
+    made = discreet()
+    await made.submit(order(order=ORDER))
+    await made.submit(order("O-2", order=ORDER), "m-2")
+    stolen, theirs = made.order().details, made.order("O-2").details
+    made.store.orders["O-2"].order = replace(
+        made.order("O-2"), details=replace(theirs, payload=stolen.payload)
+    )
+    await made.drain()
+    assert [call.order_id for call in calls(made)] == ["O-1"]
+    assert {alert.kind for alert in made.alerts()} == {"unreadable"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"customer": CARD}, {"lines": {"note": NOTE}}, {"lines": [NOTE]}]
+)
+async def test_what_is_not_where_it_should_be_is_refused_rather_than_kept_in_clear(
+    wrong: dict[str, Any],
+) -> None:
+    made = discreet()
+    await made.submit(order(order=wrong))
+    (told,) = made.events()
+    assert told.data.error is not None
+    assert "which holds a field that is kept secret" in told.data.error.message
+    assert made.store.orders == {}
+
+
+async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_key() -> None:
+    made = kit(privacy=privacy(OLD))
+    await made.submit(order(order=ORDER))
+    after = rotated(made, NEW, OLD)
+    await after.submit(order(order=ORDER), "m-2")
+    assert after.events()[-1].data.duplicate
+    await after.submit(order(order={**ORDER, "customer": {"card": "4222"}}), "m-3")
+    assert after.events()[-1].data.error is not None
+    assert [event.data.duplicate for event in after.events()] == [False, True, False]
+    gone = rotated(made, NEW)
+    await gone.submit(order(order=ORDER), "m-4")
+    error = gone.events()[-1].data.error
+    assert error is not None
+    assert (error.code, "can no longer be told" in error.message) == ("order-id-taken", True)
+
+
+async def test_an_order_without_any_id_is_repeated_once_across_a_rotation() -> None:
+    made = kit(privacy=privacy(OLD))
+    await made.submit(order(order=ORDER), "")
+    after = rotated(made, NEW, OLD)
+    await after.submit(order(order=ORDER), "")
+    assert [event.data.duplicate for event in made.events()] == [False, False]
+    assert {event.id for event in made.events()} == {"O-1/1/1"}
+
+
+async def test_no_hash_that_is_stored_lets_a_reader_try_what_was_ordered() -> None:
+    made = discreet()
+    await made.submit(order(order=ORDER), "")
+    plain = content_hash("chain", "responses-shop", ORDER)
+    assert plain not in at_rest(made)
+    assert made.order().details.content_hash.startswith("hmac-sha256:new:")
+
+
+async def test_an_order_stored_before_its_fields_were_named_goes_on() -> None:
+    made = kit()
+    await made.submit(order(order=ORDER))
+    after = rotated(made, NEW)
+    await after.drain()
+    assert after.state() == "Processed"
+    assert calls(after)[0].order == ORDER
+    assert CARD in calls(after)[0].secrets
+    await after.submit(order(order=ORDER), "m-2")
+    assert after.events()[-1].data.duplicate
+
+
+async def test_a_field_that_is_no_longer_named_is_opened_all_the_same() -> None:
+    made = discreet()
+    await made.submit(order(order=ORDER))
+    after = kit(beside=made, instance="host-2", privacy=privacy(secret={"chain": ()}))
+    await after.drain()
+    assert calls(after)[0].order == ORDER
+
+
+async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back() -> None:
+    made = kit(privacy=privacy(OLD))
+    await made.submit(order(order=ORDER))
+    without = rotated(made, NEW)
+    await without.step(QUEUES.scheduler)
+    await without.step(QUEUES.agent("stock"))
+    assert calls(made) == []
+    (alert,) = made.alerts()
+    assert (alert.kind, alert.step) == ("unreadable", "reserve")
+    assert "'old', which is not in SAS_ENCRYPTION_KEYS: add it again" in alert.text
+    await made.later(13)
+    await rotated(made, NEW, OLD).drain()
+    assert made.state() == "Processed"
+    assert calls(made)[0].order == ORDER
+
+
+async def test_a_given_up_order_keeps_its_place_encrypted() -> None:
+    made = discreet()
+    await made.run(made.dead_letters.handle(letter(order(order=ORDER), QUEUES.orders)))
+    assert made.state() == "Rejected"
+    assert CARD not in repr(made.store.orders)
+    await made.submit(order(order=ORDER, submission_id="again"), "m-2")
+    await made.drain()
+    assert calls(made)[0].order == ORDER
+
+
+async def test_a_dead_letter_that_would_be_refused_is_put_aside_and_keeps_no_place() -> None:
+    made = discreet()
+    for content in ({"customer": CARD}, {"customer": {"card": {"$encrypted": "x"}}}):
+        await made.run(made.dead_letters.handle(letter(order(order=content), QUEUES.orders)))
+    assert made.store.orders == {}
+    assert len(made.rejected()) == 2
+
+
+async def failed(made: Kit) -> Kit:
+    """An order of the workflow that holds, its step ``reserve`` refused."""
+    made.agents["stock"].then(RefusedError("no", "declined"))
+    await made.submit(order(order={"customer": {"card": CARD, "n": 1}}, workflow="care"))
+    await made.drain()
+    return made
+
+
+async def resubmit(made: Kit, value: Any, verb: Any = "resubmit", wish: str = "w-1") -> None:
+    body = internal.encode(
+        CommandMessage(
+            id=wish,
+            order_id="O-1",
+            verb=verb,
+            seq=made.order().seq,
+            by="ann",
+            step="reserve",
+            input=internal.raw(json.dumps(value)),
+        )
+    )
+    await made.hand(Message(QUEUES.scheduler, wish, body))
+
+
+async def test_an_operators_input_is_encrypted_as_the_order_is() -> None:
+    made = await failed(discreet())
+    await resubmit(made, {"customer": {"card": "4222-2222", "n": 2}})
+    assert "4222-2222" not in at_rest(made)
+    assert made.order().steps[0].edited is not None
+    await made.drain()
+    assert calls(made)[-1].order == {"customer": {"card": "4222-2222", "n": 2}}
+    assert made.state() == "Processed"
+
+
+async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown() -> None:
+    made = await failed(discreet())
+    shown = payload(made)
+    shown["customer"]["n"] = 2
+    await resubmit(made, shown)
+    assert json.loads(made.order().steps[0].edited or "") == shown
+    await made.drain()
+    assert calls(made)[-1].order == {"customer": {"card": CARD, "n": 2}}
+
+
+async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
+    made = await failed(discreet())
+    sealed = payload(made)["customer"]["card"]
+    for number, value in enumerate(
+        [
+            {"customer": {"card": "x", "n": sealed}},
+            {"customer": {"card": {"$encrypted": "new:AAAA"}}},
+            {"customer": {"card": {"$encrypted": 7}}},
+            {"customer": "none"},
+            {"customer": {"card": "z" * 3500}},
+        ]
+    ):
+        await resubmit(made, value, wish=f"w-{number}")
+    refusals = [alert.text for alert in made.alerts() if alert.kind == "command-refused"]
+    assert len(refusals) == 5
+    assert all("for this place of this order" in text for text in refusals[:3])
+    assert "kept secret" in refusals[3]
+    assert "with its secret fields encrypted" in refusals[4]
+    assert made.states() == ["Error", "Processed"]
+    assert calls(made)[1:] == []
+
+
+async def test_what_stands_in_for_a_skipped_steps_result_is_no_order() -> None:
+    made = await failed(discreet())
+    await resubmit(made, {"customer": "a word"}, verb="skip")
+    assert made.order().steps[0].result == '{"customer": "a word"}'
+
+
+async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_quote() -> None:
+    made = discreet()
+    made.agents["stock"].then(
+        TransientError(f"{CARD} is busy", kind=CARD),
+        AwaitCallback(timedelta(seconds=60), f"asked for {CARD}"),
+    )
+    await made.submit(order(order=ORDER))
+    await made.drain()
+    assert made.order().steps[0].note == "asked for (secret)"
+    await made.hand(done())
+    made.agents["payment"].then(RefusedError(f"no-{CARD}", f"card {CARD} of {NOTE!r} declined"))
+    await made.drain()
+    (told,) = [e.data.error for e in made.events() if e.data.error]
+    assert (told.code, told.message) == ("no-(secret)", "card (secret) of '(secret)' declined")
+    assert CARD not in at_rest(made)
+
+
+async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:
+    made = discreet()
+    made.agents["stock"].then(KeyError(CARD))
+    await made.submit(order(order=ORDER))
+    with pytest.raises(WithheldError) as raised:
+        await made.drain()
+    said = str(raised.value)
+    assert "agent stock raised KeyError (actors_kit.py, line " in said
+    assert (raised.value.__cause__, raised.value.__context__) == (None, None)
+    assert CARD not in said
+
+
+async def test_a_bug_upon_an_order_without_secrets_is_raised_as_it_is() -> None:
+    made = discreet()
+    made.agents["stock"].then(KeyError("amount"))
+    await made.submit(order(order={"amount": 1}))
+    with pytest.raises(KeyError, match="amount"):
+        await made.drain()
+
+
+async def test_what_the_content_check_says_quotes_no_secret() -> None:
+    def check(body: bytes) -> None:
+        card = json.loads(body)["customer"]["card"]
+        if card == "bug":
+            raise KeyError(body.decode())
+        raise ValueError(f"the card {card!r} cannot be")
+
+    made = discreet(chain=check)
+    await made.submit(order(order=ORDER))
+    (told,) = made.events()
+    assert told.data.error is not None
+    assert told.data.error.message == "the card '(secret)' cannot be"
+    with pytest.raises(WithheldError, match="the check of workflow chain raised KeyError") as bug:
+        await made.submit(order(order={"customer": {"card": "bug"}}), "m-2")
+    assert bug.value.__context__ is None
+
+
+def test_a_call_shows_no_content_of_an_order() -> None:
+    at = kit().clock.now()
+    call = Call("O-1", "s", "k", at, {"card": CARD}, {"a": CARD}, CARD, (CARD,))
+    assert CARD not in repr(call)
+    assert "O-1" in repr(call)
+
+
+def test_a_secret_is_taken_out_whole_before_a_shorter_one_within_it() -> None:
+    ring = privacy(secret={"w": ("a", "b", "c")})
+    _, secrets = ring.opened("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
+    assert secrets.index("abcdef") < secrets.index("cde")
+    assert scrubbed("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
+
+
+def test_secret_fields_are_checked_when_the_app_starts() -> None:
+    business = Business(Workflows([CHAIN, CARE]), {})
+    for fields, why in (
+        ({"chain": ("a..b",)}, "secret_fields of workflow 'chain': 'a..b' is no path"),
+        ({"chain": ("a", "a.b")}, "one lies within the other"),
+        ({"chian": ("a",)}, "secret_fields names the workflow 'chian': there is care, chain"),
+    ):
+        with pytest.raises(WorkflowError, match=why):
+            Privacy.of(replace(business, secret_fields=fields), AesKeyRing([NEW]))
+    assert Privacy.of(replace(business, secret_fields=FIELDS), AesKeyRing([NEW])) is not None
+
+
+def test_without_a_ring_what_is_sealed_says_what_is_missing() -> None:
+    sealed = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
+    with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):
+        Privacy(FIELDS).opened("chain", "O-1", sealed)
+    with pytest.raises(MalformedError):
+        privacy().sealed_input("chain", "O-1", json.dumps(sealed))
