@@ -104,6 +104,9 @@ param maximumInstanceCount int = 40
 @minLength(11)
 param supervisorSchedule string = '*/10 * * * * *'
 
+@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
+param encryptionKeysSecretUri string = ''
+
 @description('Who is mailed of alerts.')
 @maxLength(20)
 param operatorMailAddresses array = []
@@ -160,6 +163,7 @@ module platform 'modules/platform.bicep' = {
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
     supervisorSchedule: supervisorSchedule
+    encryptionKeysSecretUri: encryptionKeysSecretUri
     operatorMailAddresses: operatorMailAddresses
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax

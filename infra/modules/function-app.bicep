@@ -22,6 +22,9 @@ param telemetryConnectionString string
 @minLength(11)
 param supervisorSchedule string
 
+@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
+param encryptionKeysSecretUri string
+
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
 param businessSettings object
 
@@ -78,6 +81,11 @@ var settings = [
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
+]
+
+// A reference that the platform resolves: the keys stand in no setting. The identity must be let read the secret.
+var keys = empty(encryptionKeysSecretUri) ? [] : [
+  { name: 'SAS_ENCRYPTION_KEYS', value: '@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})' }
 ]
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
@@ -138,7 +146,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       scmMinTlsVersion: '1.2'
       ftpsState: 'Disabled'
       http20Enabled: true
-      appSettings: concat(settings, list.settings, business)
+      appSettings: concat(settings, keys, list.settings, business)
     }
   }
 }

@@ -22,6 +22,9 @@ param alwaysReadyScheduler int
 param instanceMemoryMB int
 param maximumInstanceCount int
 param supervisorSchedule string
+
+@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
+param encryptionKeysSecretUri string
 param operatorMailAddresses array
 param queueDepthMax int
 param overdueMinutesMax int
@@ -154,6 +157,7 @@ module app 'function-app.bicep' = {
     namespaceHostName: messaging.outputs.hostName
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
+    encryptionKeysSecretUri: encryptionKeysSecretUri
     businessSettings: businessSettings
     callbackKey: callbackKey
     callbackUrl: callbackUrl

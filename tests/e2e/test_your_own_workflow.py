@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ COPIED = (
     "local.settings.json",
     "pyproject.toml",
 )
+AZURITE = "AzureWebJobsStorage="
 ENDS = {"completed", "undone"}
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "node_modules")
 
@@ -106,7 +108,7 @@ def test_the_page_names_the_files_and_commands_that_it_takes() -> None:
         "trips_service.py",
         "trips.jsonl",
     ]
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
 
 
 @pytest.fixture
@@ -114,6 +116,13 @@ def connection(project: Path, service: str) -> Iterator[str]:
     """The connection string that the page's ``devstack up`` prints, on free ports here."""
     named = run(command("tools.queues"), project)
     assert named.returncode == 0, named.stderr
+    with started(project, service) as said:
+        yield said["ServiceBus"]
+
+
+@contextmanager
+def started(project: Path, service: str, **settings: str) -> Iterator[dict[str, str]]:
+    """The page's ``devstack up``, on free ports; gives the connection strings that it prints."""
     (line,) = [line for line in COMMANDS if "devstack up" in line]
     assert line.startswith("TRIPS_URL=http://127.0.0.1:7201 .venv/bin/python -m devstack up .")
     words = [sys.executable, "-m", "devstack", "up", ".", "--ports", "free"]
@@ -122,12 +131,15 @@ def connection(project: Path, service: str) -> Iterator[str]:
         "PYTHONPATH": str(project),
         "PYTHONUNBUFFERED": "1",
         "TRIPS_URL": service,
+        **settings,
     }
     up = subprocess.Popen(words, cwd=project, env=env, stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None
-        (found,) = itertools.islice((ln for ln in up.stdout if "ServiceBus=" in ln), 1)
-        yield found.strip().removeprefix("ServiceBus=")
+        printed = (
+            ln.strip().partition("=") for ln in up.stdout if "=Endpoint=" in ln or AZURITE in ln
+        )
+        yield {name: value for name, _, value in itertools.islice(printed, 2)}
     finally:
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=20)
@@ -159,3 +171,33 @@ def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: P
     code = f"from orders.content import check\ncheck({trip.encode()!r})"
     refused = run([sys.executable, "-c", code], project)
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
+
+
+@pytest.mark.timeout(180)
+def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
+    project: Path, service: str
+) -> None:
+    (fragment,) = re.findall(
+        r"^```python\n(    return Business.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+    )
+    wiring = project / "orders" / "__init__.py"
+    plain = '    return Business(workflows(), agents, {"trip": check})\n'
+    assert plain in wiring.read_text()
+    wiring.write_text(wiring.read_text().replace(plain, fragment))
+    without = run([sys.executable, "-c", "import function_app"], project, TRIPS_URL=service)
+    made = run(command("urandom"), project)
+    assert made.returncode == 0, made.stderr
+    assert run(command("tools.queues"), project).returncode == 0
+    with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()) as said:
+        words = command("sas submit")
+        words[words.index("$CONNECTION")] = said["ServiceBus"]
+        followed = run([*words, "--patience", "60"], project)
+        show = [sys.executable, "-m", "sas.cli", "show", "T-1", "--json", "--content"]
+        shown = run([*show, "--storage", said["AzureWebJobsStorage"]], project)
+    assert shown.returncode == 0, shown.stderr + followed.stderr
+    record = json.loads(shown.stdout)
+    assert record["ProcessState"] == "Processed"
+    assert list(record["Payload"]["traveller"]) == ["$encrypted"]
+    assert record["Payload"]["city"] == "Lisbon"
+    assert "Ada" not in shown.stdout
+    assert without.returncode == 0, without.stderr

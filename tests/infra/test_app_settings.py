@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sas.config import CONNECTION, read_config
+from sas.config import CONNECTION, SettingError, read_config
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 
@@ -49,6 +49,22 @@ def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
     assert config.service_bus.client_id == "identityClientId"
     assert config.tables.address == "stateTableEndpoint"
     assert config.tables.client_id == "identityClientId"
+
+
+def test_the_keys_of_secret_fields_are_a_reference_to_key_vault_and_only_where_one_is_given() -> (
+    None
+):
+    given = re.search(r"var keys = (.+?)\n\]\n", APP, re.DOTALL)
+    assert given is not None
+    only_then, _, setting = given[1].partition(" ? [] : [")
+    assert only_then == "empty(encryptionKeysSecretUri)"
+    name, reference = re.findall(r"'([^']+)'", setting)
+    assert reference == "@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})"
+    with pytest.raises(SettingError, match=name):  # so it is the name that is read
+        read_config(in_azure() | {name: "no key"})
+    assert "concat(settings, keys, " in APP
+    assert "keyVaultReferenceIdentity: identityId" in APP
+    assert name not in LOCAL
 
 
 @pytest.mark.parametrize(

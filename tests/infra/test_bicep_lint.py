@@ -109,6 +109,7 @@ BOUNDED = {
 UNBOUNDED = {
     *("principalId", "businessSettings", "vnetEnabled", "auditStateStore"),
     *("callbackKey", "callbackUrl"),
+    "encryptionKeysSecretUri",
 }
 """Empty is a value, an adopter's own, or a bool."""
 

@@ -1,0 +1,158 @@
+"""Never logged: a secret is in nothing that is said, stored or sent, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.actors.discretion import WithheldError
+from sas.codec.record import record_of
+from sas.ports import (
+    AwaitCallback,
+    BusUnavailableError,
+    Message,
+    RefusedError,
+    StoreUnavailableError,
+    TransientError,
+)
+from sas.simulation.bus import BusFault
+from sas.simulation.store import StoreFault
+from tests.telemetry_kit import Told, telling
+from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
+from tests.unit.test_privacy import privacy
+
+CARD, NOTE = "4111-s3cr3t-1111", 's3cr3t é of the back "door"\n'
+MARKS = ("s3cr3t", "back")
+ORDER: dict[str, Any] = {
+    "customer": {"card": CARD},
+    "lines": [{"note": NOTE}, {"note": {"deep": [NOTE]}}],
+}
+IN_CLEAR = {QUEUES.orders, QUEUES.rejected}
+"""Queues that hold what a sender wrote: docs/security.md says so."""
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    with telling() as made:
+        yield made
+
+
+class Ear:
+    """Hears everything that is sent, and raised, in a run."""
+
+    def __init__(self, made: Kit) -> None:
+        self.sent: list[Message] = []
+        self.raised: list[BaseException] = []
+        self._made = made
+        self._send = made.bus.send
+        made.bus.send = self._hear  # type: ignore[method-assign]
+
+    async def _hear(self, messages: Sequence[Message]) -> None:
+        self.sent += messages
+        await self._send(messages)
+
+    async def survives(self, work: Callable[[], Any]) -> None:
+        try:
+            await work()
+        except (WithheldError, StoreUnavailableError, BusUnavailableError) as error:
+            self.raised.append(error)
+
+
+def quoting(made: Kit) -> list[Any]:
+    """What an agent says that quotes all it was given, one way after the other."""
+
+    async def told(call: Any) -> Any:
+        raise TransientError(f"busy with {call.order}", kind=str(call.order))
+
+    async def dumped(call: Any) -> Any:
+        raise TransientError(json.dumps(call.order))
+
+    async def bug(call: Any) -> Any:
+        raise KeyError(call.order["customer"]["card"])
+
+    async def waits(call: Any) -> Any:
+        return AwaitCallback(timedelta(seconds=5), f"for {call.order}")
+
+    async def refused(call: Any) -> Any:
+        raise RefusedError(call.order["customer"]["card"], f"never: {call.order!r}")
+
+    return [told, dumped, bug, waits, refused]
+
+
+def check(body: bytes) -> None:
+    content = json.loads(body)
+    if content.get("refuse"):
+        raise ValueError(f"the card {content['customer']['card']!r} of {content} cannot be")
+    if content.get("bug"):
+        raise KeyError(body)
+
+
+async def every_path(made: Kit, ear: Ear) -> None:
+    """Send orders with secrets along every path there is."""
+    made.agents["stock"].script.extend(quoting(made))
+    made.agents["payment"].script.extend(quoting(made)[::-1])
+    await ear.survives(lambda: made.submit(order(order=ORDER)))
+    await ear.survives(lambda: made.submit(order("C-1", order=ORDER, workflow="care"), "m-c"))
+    for _ in range(12):
+        await ear.survives(made.drain)
+        await made.later(11)
+        await ear.survives(made.sweep)
+    for number, more in enumerate([{"refuse": 1}, {"bug": 1}, {"customer": CARD}]):
+        body = order(f"X-{number}", order={**ORDER, **more})
+        await ear.survives(lambda body=body: made.submit(body, "m-x"))  # type: ignore[misc]
+        await made.run(made.dead_letters.handle(letter(body, QUEUES.orders)))
+    await ear.survives(lambda: made.submit(order(order={**ORDER, "other": 1}), "m-2"))
+    await ear.survives(lambda: made.submit(order(order=ORDER), "m-3"))
+    for fault in (StoreFault.UNAVAILABLE, StoreFault.LOST_ANSWER, StoreFault.CONFLICT):
+        made.store.fail_next("commit", fault)
+        await ear.survives(lambda: made.submit(order("F-1", order=ORDER), "m-4"))
+    for lost in (BusFault.UNAVAILABLE, BusFault.LOST_ANSWER):
+        made.bus.fail_next(lost)
+        await ear.survives(lambda: made.submit(order("F-2", order=ORDER), "m-5"))
+    large = {**ORDER, "lines": [{"note": f"{NOTE} {n}"} for n in range(3000)]}
+    await ear.survives(lambda: made.submit(order("L-1", order=large), "m-6"))
+    await ear.survives(made.drain)
+    await ear.survives(lambda: made.submit(order("K-1", order=ORDER), "m-7"))
+    gone = kit(beside=made, privacy=privacy(("other", b"x" * 32)))
+    await ear.survives(gone.drain)
+
+
+async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
+    told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    made = kit(privacy=privacy(), chain=check)
+    ear = Ear(made)
+    await every_path(made, ear)
+    texts = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
+    texts += [str(sorted(record.__dict__.items(), key=str)) for record in caplog.records]
+    texts += [span.to_json() for span in told.spans]
+    texts += [json.dumps(told.metrics()), *(repr(error) for error in ear.raised)]
+    texts += [repr(error.__context__) + repr(error.__cause__) for error in ear.raised]
+    for stored in made.store.orders.values():
+        record = record_of(stored.order, stored.journal, content=True)
+        texts += [repr(stored), json.dumps(record, default=str, ensure_ascii=False)]
+    texts += [repr(made.store.blobs), repr(made.store._due), repr(made.store._cells)]
+    texts += [repr(message) for message in ear.sent if message.queue not in IN_CLEAR]
+    assert len(caplog.records) > 12
+    assert len(ear.raised) > 4
+    assert {"WithheldError"} < {type(error).__name__ for error in ear.raised}
+    assert len(ear.sent) > 60
+    kinds = {alert.kind for alert in made.alerts()}
+    assert {"rejected", "dead-lettered", "unreadable", "step-failed"} <= kinds
+    assert made.store.blobs
+    for mark in MARKS:
+        assert [text[:300] for text in texts if mark in text] == []
+
+
+async def test_its_agents_were_given_it_all_the_same() -> None:
+    made = kit(privacy=privacy(), chain=check)
+    await every_path(made, Ear(made))
+    given = [call.order for agent in made.agents.values() for _, call in agent.calls]
+    assert len(given) > 10
+    assert {one["customer"]["card"] for one in given} == {CARD}
