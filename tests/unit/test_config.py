@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -139,6 +141,20 @@ def test_an_application_has_an_actor_for_every_agent() -> None:
     made = kit(CHAIN)
     application = assemble(made.context, made.business, read_config(LEAST))
     assert set(application.agents) == {"stock", "payment"}
+
+
+def test_an_application_with_secret_fields_does_not_start_without_a_key() -> None:
+    made = kit(CHAIN)
+    business = replace(made.business, secret_fields={"chain": ("card",)})
+    with pytest.raises(SettingError, match="'chain' has secret fields, and the setting SAS_ENCR"):
+        assemble(made.context, business, read_config(LEAST))
+    key = "a:" + base64.b64encode(b"k" * 32).decode()
+    config = read_config(LEAST | {"SAS_ENCRYPTION_KEYS": key})
+    application = assemble(made.context, business, config)
+    assert application.context.privacy is not made.context.privacy
+    wrong = replace(business, secret_fields={"chain": ("a..b",)})
+    with pytest.raises(WorkflowError, match="is no path"):
+        assemble(made.context, wrong, config)
 
 
 URLS = {
