@@ -124,11 +124,16 @@ class Attempts:
             return result
 
     async def _guarded(self, attempt: Attempt, request: RequestMessage) -> Any:
-        """Make one attempt and tell the breaker how it went: refused is an answer, too."""
+        """Make one attempt and tell the breaker how it went: refused, or asked to wait for its
+        own sake, is an answer, too.
+        """
         try:
             result = await _within(attempt(), left(request, self._clock), self._clock)
         except TransientError as failed:
-            await self._guard.failed(str(failed))
+            if failed.answered:
+                await self._guard.succeeded()
+            else:
+                await self._guard.failed(str(failed))
             raise
         except SilentError:
             await self._guard.failed("no answer until CompleteBy")

@@ -20,6 +20,8 @@ from sas.telemetry.tracing import carried
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
+_UNWELL = frozenset({408, 429})
+"""Of 4xx answers those that speak of the service; any other speaks of the one call."""
 
 
 class HttpService:
@@ -87,7 +89,8 @@ class HttpService:
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
             said = f"{self._name} answered {answer.status}: {text}"
-            raise TransientError(said, asked, f"http-{answer.status}")
+            answered = answer.status < 500 and answer.status not in _UNWELL
+            raise TransientError(said, asked, f"http-{answer.status}", answered=answered)
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")

@@ -28,14 +28,22 @@ class TransientError(Exception):
 
     ``retry_after`` is what the service asked for, if it did; ``kind`` a short code, such as
     http-503, for metrics and logs: they never carry the message, which may quote the order.
+    ``answered`` says that the service is well and it is this one call that has to wait (another
+    with its key is being worked on, for instance): its circuit breaker takes that as an answer.
     """
 
     def __init__(
-        self, message: str, retry_after: timedelta | None = None, kind: str = "transient"
+        self,
+        message: str,
+        retry_after: timedelta | None = None,
+        kind: str = "transient",
+        *,
+        answered: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.kind = kind
+        self.answered = answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,19 @@ async def test_retry_after_in_seconds_is_passed_on(status: int) -> None:
     assert failed.value.retry_after == timedelta(seconds=7)
 
 
+@pytest.mark.parametrize(
+    ("status", "answered"),
+    [(409, True), (423, True), (425, True), (408, False), (429, False), (500, False), (503, False)],
+)
+async def test_a_call_that_has_to_wait_for_its_own_sake_says_that_its_service_is_well(
+    status: int, answered: bool
+) -> None:
+    async with answering(fixed(status, Retry_After="1")) as service:
+        with pytest.raises(TransientError) as failed:
+            await call(service)
+    assert failed.value.answered is answered
+
+
 async def test_retry_after_as_a_date_is_passed_on() -> None:
     when = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     async with answering(fixed(503, Retry_After=when)) as service:

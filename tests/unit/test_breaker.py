@@ -223,6 +223,21 @@ async def test_a_definite_refusal_is_an_answer_and_opens_nothing(rig: Rig) -> No
     assert rig.alerts() == []
 
 
+def _in_progress() -> Any:
+    raise TransientError("this key is being worked on", answered=True)
+
+
+async def test_a_call_that_has_to_wait_for_its_own_sake_is_an_answer_and_opens_nothing(
+    rig: Rig,
+) -> None:
+    """One slow call, asked for again and again, must not cut all others off."""
+    rig.remote.answer = _in_progress
+    assert await rig.handle(0, "O-1") is None
+    assert len(rig.remote.calls) > POLICY.failures_max
+    assert (await rig.state()).state is BreakerState.CLOSED
+    assert rig.alerts() == []
+
+
 async def test_a_success_between_failures_keeps_it_closed(rig: Rig) -> None:
     answers = iter([_down, _down, dict] * 10)
 
