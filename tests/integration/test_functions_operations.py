@@ -1,0 +1,156 @@
+"""What schedules and operators do beside live work: the purge, and messages sent again by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+
+from sas.domain.ids import shard_of
+from tests.contract import cases
+from tests.functions_rig import EVERY_SECOND, SHOP, Rig, body_of, rig, until
+from tests.integration.broker_sdk_kit import short_pauses
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # a fixture of every test here
+
+REPLIES = "agent-replies"
+OLD, LIVE, YOUNG = 12, 8, 3
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig(ORDERS_TIME_ALLOWED_SECONDS="2") as running:
+        yield running
+        running.nothing_lost()
+
+
+async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_them(
+    made: Rig,
+) -> None:
+    """In the same shards, at the same time."""
+    now = datetime.now(UTC)
+    rules = cases.rules_of(1)
+
+    async def processed(order_id: str, days: float) -> None:
+        order = await made.store.commit(cases.submitted(order_id, rules))
+        order = await made.store.commit(cases.claimed(order, rules))
+        at = now - timedelta(days=days)
+        await made.store.commit(cases.answered(order, 0, rules, at=at))
+
+    for number in range(OLD):
+        await processed(f"P-old-{number}", 40)
+    for number in range(YOUNG):
+        await processed(f"P-young-{number}", 29)
+    shards = {shard_of(f"P-old-{number}", 16) for number in range(OLD)}
+    live = [f"P-live-{n}" for n in range(200) if shard_of(f"P-live-{n}", 16) in shards][:LIVE]
+
+    async def gone() -> bool:
+        states = [await made.state(f"P-old-{number}") for number in range(OLD)]
+        return not any(states)
+
+    async with made.host(SAS_PURGE_SCHEDULE=EVERY_SECOND, SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        for order_id in live:
+            await made.submit(order_id)
+        await until(gone, "the old orders are gone")
+        for order_id in live:
+            await made.ends(order_id, "Processed")
+        await made.quiet()
+    for order_id in live:
+        assert await made.kinds(order_id) == ["received", *["step-completed"] * 3, "completed"]
+    young = [await made.state(f"P-young-{number}") for number in range(YOUNG)]
+    assert young == ["Processed"] * YOUNG
+    in_force = [e["order_id"] for e in made.remote.ledger("stock")["effects"]]
+    assert sorted(in_force) == sorted(live)
+
+
+async def given_up(made: Rig, order_id: str) -> ServiceBusReceivedMessage:
+    """Have a reply dead-lettered before it counts; return it, as an operator finds it."""
+    async with made.host("submission", "scheduler", "agent_inventory"):
+        await made.submit(order_id)
+        await until(lambda: _holds(made, REPLIES), "a reply")
+    letter = await made.give_up(REPLIES, reason="MaxDeliveryCountExceeded")
+    assert await made.words(order_id) == ["submitted", "claimed"]
+    return letter
+
+
+def again(letter: ServiceBusReceivedMessage, message_id: str) -> ServiceBusMessage:
+    return ServiceBusMessage(
+        body_of(letter), message_id=message_id, content_type="application/json"
+    )
+
+
+async def _holds(made: Rig, queue: str) -> bool:
+    return made.broker.counts(queue).active > 0
+
+
+async def _discarded(made: Rig) -> None:
+    """Take what waits on dead-letters, as an operator does who sends it again elsewhere."""
+    await until(lambda: _holds(made, "dead-letters"), "the dead letter")
+    await made.receive("dead-letters")
+
+
+async def test_a_reply_sent_again_under_its_old_message_id_is_swallowed_and_the_order_still_ends(
+    made: Rig,
+) -> None:
+    """Inside the window of duplicate detection; the supervisor makes good what was swallowed."""
+    letter = await given_up(made, "V-1")
+    await _discarded(made)
+    await made.send(REPLIES, again(letter, str(letter.message_id)))
+    assert made.broker.counts(REPLIES).total == 0
+    async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await made.ends("V-1", "Processed")
+        await made.quiet()
+    assert "step reset" in await made.words("V-1")
+    await _done_once(made, "V-1")
+
+
+async def test_a_reply_sent_again_under_a_new_message_id_counts_once_however_often_it_is_sent(
+    made: Rig,
+) -> None:
+    letter = await given_up(made, "V-2")
+    await _discarded(made)
+    async with made.host("replies"):
+        for number in range(3):
+            await made.send(REPLIES, again(letter, f"redrive-{number}"))
+        await made.quiet_queue(REPLIES)
+    assert await made.words("V-2") == ["submitted", "claimed", "step processed"]
+    async with made.host():
+        await made.ends("V-2", "Processed")
+        await made.quiet()
+    await _done_once(made, "V-2")
+
+
+async def test_a_reply_that_was_fenced_and_is_sent_again_under_a_new_message_id_changes_nothing(
+    made: Rig,
+) -> None:
+    letter = await given_up(made, "V-3")
+    async with made.host("deadletters"):
+        await made.quiet_queue("dead-letters")
+    assert (await made.words("V-3"))[-1] == "fenced"
+    async with made.host("replies"):
+        await made.send(REPLIES, again(letter, "redrive-fenced"))
+        await made.quiet_queue(REPLIES)
+    assert (await made.words("V-3"))[-1] == "fenced"
+    async with made.host(SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await made.ends("V-3", "Processed")
+        await made.quiet()
+    assert [alert.kind for alert in await made.alerts("V-3")] == ["dead-lettered"]
+    await _done_once(made, "V-3")
+
+
+async def _done_once(made: Rig, order_id: str) -> None:
+    keys: list[Any] = []
+    for service in ("stock", "payment", "shipping"):
+        keys += [e["key"] for e in made.remote.ledger(service)["effects"] if _of(e, order_id)]
+    assert sorted(keys) == [f"{order_id}/{s}" for s in ("reserve-stock", "ship", "take-payment")]
+    told = await made.kinds(order_id, SHOP)
+    assert told == ["received", *["step-completed"] * 3, "completed"]
+
+
+def _of(effect: Any, order_id: str) -> bool:
+    return bool(effect["order_id"] == order_id and effect["undone_at"] is None)
