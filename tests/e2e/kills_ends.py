@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +22,7 @@ from sas.domain.messages import Alert, Notify
 from tests.e2e.kills_rig import System
 from tests.functions_rig import SHOP, WHOLESALE, body_of
 
-ROUNDS = 8
+ROUNDS = 16
 """How often queues are looked into again for what is still missing."""
 
 
@@ -89,15 +91,15 @@ async def _drain(
 ) -> dict[str, bytes]:
     """Take all that queues hold, by id, each id once; look again for what is still expected."""
     found: dict[str, bytes] = {}
-    receivers = [client.get_queue_receiver(queue) for queue in queues]
-    for round_number in range(ROUNDS):
-        for receiver in receivers:
-            while messages := await receiver.receive_messages(500, max_wait_time=1):
-                for message in messages:
-                    found[str(json.loads(body_of(message))["id"])] = body_of(message)
-                    await receiver.complete_message(message)
-        if expected <= set(found) and round_number > 0:
-            break
-    for receiver in receivers:
-        await receiver.close()
+    async with AsyncExitStack() as stack:
+        opening = [stack.enter_async_context(client.get_queue_receiver(queue)) for queue in queues]
+        receivers = await asyncio.gather(*opening)
+        for round_number in range(ROUNDS):
+            for receiver in receivers:
+                while messages := await receiver.receive_messages(500, max_wait_time=0.5):
+                    for message in messages:
+                        found[str(json.loads(body_of(message))["id"])] = body_of(message)
+                        await receiver.complete_message(message)
+            if expected <= set(found) and round_number > 0:
+                break
     return found

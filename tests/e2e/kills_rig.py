@@ -18,17 +18,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orders
 from devstack.azurite import Azurite
 from devstack.children import Child
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
 from sas.adapters.tables import TableStore
 from sas.client import NewOrder, OrdersClient, SubmitError
+from sas.domain.queues import Queues
 from sas.ports import StoreUnavailableError
 from tests.functions_rig import ROOT, SHOP, WHOLESALE, WORKED, northwind
 
-AGENTS = ("agent_inventory", "agent_payment", "agent_shipping")
-CORE = ("submission", "scheduler", "replies", "deadletters")
+AGENTS = tuple(f"agent_{agent}{lane}" for agent in orders.AGENTS for lane in ("", "_urgent"))
+CORE = (
+    *("submission", "scheduler", "replies", "deadletters"),
+    *("submission_urgent", "scheduler_urgent", "replies_urgent"),
+)
 APART = {"agents": AGENTS, "core": CORE, "supervisor": ("supervisor",)}
 TOGETHER = {"host": (*AGENTS, *CORE, "supervisor")}
 WORKFLOWS = {SHOP: "order", WHOLESALE: "order-with-care"}
@@ -59,11 +64,16 @@ class System:
     killed: list[int] = field(default_factory=list)
 
     async def load(self, count: int) -> None:
-        """Submit orders one by one, alternately from two applications, each until it is taken."""
+        """Submit orders one by one from two applications, each until it is taken.
+
+        Those of wholesale are urgent: they go another way, by queues and functions of their own.
+        """
         text = self.stack.servicebus_connection
         async with (
             OrdersClient(text, reply_queue=SHOP, patience_s=3) as shop,
-            OrdersClient(text, reply_queue=WHOLESALE, patience_s=3) as wholesale,
+            OrdersClient(
+                text, reply_queue=WHOLESALE, patience_s=3, queues=Queues().urgent
+            ) as wholesale,
         ):
             for number in range(count):
                 queue = WHOLESALE if number % 3 == 2 else SHOP

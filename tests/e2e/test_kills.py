@@ -22,7 +22,7 @@ SEED = int(os.environ.get("SAS_KILLS_SEED", "1"))
 ORDERS = 14 * KILLS
 FAULTS = Faults(seed=SEED, transient=0.1, permanent=0.03, latency=0.1, retry_after_seconds=0)
 SLOW = Faults(
-    seed=SEED, transient=0.05, permanent=0.03, slow=0.05, slow_seconds=5, latency=0.1,
+    seed=SEED, transient=0.05, permanent=0.03, slow=0.05, slow_seconds=3, latency=0.1,
     retry_after_seconds=0,
 )  # fmt: skip
 pytestmark = [pytest.mark.timeout(180), *LEFTOVERS]
@@ -72,7 +72,7 @@ async def test_every_order_ends_whole_while_scheduler_and_submission_are_killed(
 async def test_every_order_ends_whole_while_the_supervisor_is_killed_with_work_to_do(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, SLOW, SEED, ORDERS_TIME_ALLOWED_SECONDS="3") as made:
+    async with system(tmp_path, APART, SLOW, SEED, ORDERS_TIME_ALLOWED_SECONDS="2") as made:
         found = await under_load(made, lambda: made.kill_group("supervisor", APART["supervisor"]))
     assert found.transitions["step reset"] > 0
 
