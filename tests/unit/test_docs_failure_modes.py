@@ -1,0 +1,64 @@
+"""The page of failure modes names tests that there are, for every failure."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and "What goes wrong" not in line
+]
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+MUST_HOLD = (
+    *("Malformed order", "Duplicate order, same content", "Same id, other content"),
+    *("Unknown workflow", "Oversize payload", "Forbidden reply queue", "Reply queue missing"),
+    *("Reply queue full", "Crash after the commit, before the send"),
+    *("Crash after the send, before the completion", "Dead-lettered after its commit"),
+    "Dead-lettered before its commit, with a slow first handler",
+    *("Two schedulers claim one step", "Scheduler dies in the middle of an order"),
+    *("Scheduler out for an hour", "Agent slow past CompleteBy"),
+    *("Its late call lands after the undo", "Agent dies", "Remote service fails transiently"),
+    *("Remote service refuses for good", "Remote service down for long", "Duplicate reply"),
+    *("Late reply of an older epoch", "Reply lost", "Two supervisors"),
+    *("Supervisor dies in the middle of a sweep", "Threshold exceeded", "Undo fails once"),
+    *("Undo fails for good", "The answer to an undo is lost", "Table Storage throttled (503)"),
+    "A write won, its answer was lost, a rival overwrote it",
+    *("Service Bus busy", "Connection cut", "Lease lost while working", "Poison in each queue"),
+    "Sent again by hand inside the window of duplicate detection",
+    *("Clocks apart by seconds", "New workflow version deployed while old orders run"),
+    *("Operator acts twice at once", "Operator acts on a stale page", "Purge beside live work"),
+)
+"""The failures that the design promises to withstand: none may be dropped from the page."""
+
+
+@cache
+def named_in(path: str) -> set[str]:
+    """Return the names of the test functions of a file; none where there is no such file."""
+    file = ROOT / path
+    if not file.exists():
+        return set()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+
+
+def test_every_failure_of_the_design_has_its_row() -> None:
+    assert set(MUST_HOLD) <= {row[0] for row in ROWS}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_a_failure_has_a_promise_and_tests_that_exist(row: list[str]) -> None:
+    _, promise, shown_by = row
+    assert promise
+    named = TEST.findall(shown_by)
+    assert len(named) == shown_by.count("`") // 2 > 0
+    missing = [f"{path}::{name}" for path, name in named if name not in named_in(path)]
+    assert missing == []
