@@ -140,51 +140,53 @@ def _going_on(
 
 def unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     """Decide upon a step that was asked for, and of whose outcome nothing is known."""
-    own = rules.steps[step.number]
     failures = step.failure_count + 1
-    pending = replace(
-        acted(step), process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
-    )
-    if failures <= own.failures_max:
-        rest = own.backoff.delay(failures)
-        reset = replace(pending, failure_count=failures)
-        if rest:
-            reset = replace(reset, hold=True, complete_by=now + rest)
-        after = open_steps(with_step(order.steps, reset), rules, now)
-        return Decision("step reset", after, () if rest else (Wake(),))
-    wait = own.extended_wait
-    if wait is not None and step.waits < wait.times:
-        until = now + wait.time
-        held = replace(
-            pending, failure_count=failures, waits=step.waits + 1, hold=True, complete_by=until
-        )
-        text = (
-            f"step {step.name} timed out {failures} times; it is tried again at "
-            f"{until.isoformat()}, in the expectation that the fault is resolved by then."
-        )
-        after = open_steps(with_step(order.steps, held), rules, now)
-        return Decision("extended wait", after, (Alert(AlertKind.WAITING, step.number, text),))
-    counted = replace(order, steps=with_step(order.steps, replace(step, failure_count=failures)))
+    counted = replace(step, failure_count=failures)
+    pending = replace(acted(counted), process_state=StepState.PENDING, since=now)
+    again = _again(order, pending, "step", rules, now)
+    if again is not None:
+        return again
     fault = Fault(
         "timed-out", f"no answer within CompleteBy, {failures} times; its outcome is unknown"
     )
-    return fail(counted, step.number, fault, rules, now=now, instance=None)
+    failed = replace(order, steps=with_step(order.steps, counted))
+    return fail(failed, step.number, fault, rules, now=now, instance=None)
 
 
 def _expire_undo(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     failures = step.failure_count + 1
     counted = replace(step, failure_count=failures)
-    own = rules.steps[step.number]
-    if failures <= own.failures_max:
-        rest = own.backoff.delay(failures)
-        reset = replace(counted, locked_by=None, complete_by=None)
-        if rest:
-            reset = replace(reset, hold=True, complete_by=now + rest)
-        again = with_step(order.steps, reset)
-        return Decision("undo reset", open_steps(again, rules, now), () if rest else (Wake(),))
+    again = _again(order, counted, "undo", rules, now)
+    if again is not None:
+        return again
     fault = Fault("timed-out", f"no answer to the undo within CompleteBy, {failures} times")
     failed = replace(order, steps=with_step(order.steps, counted))
     return undo_failed(failed, step.number, fault, rules, now)
+
+
+def _again(
+    order: Order, step: StepRecord, what: str, rules: Rules, now: datetime
+) -> Decision | None:
+    """Decide to try a step (or its undo) again, now or after a rest; None past all patience."""
+    own = rules.steps[step.number]
+    free = replace(step, locked_by=None, complete_by=None)
+    if step.failure_count <= own.failures_max:
+        rest = own.backoff.delay(step.failure_count)
+        reset = replace(free, hold=True, complete_by=now + rest) if rest else free
+        after = open_steps(with_step(order.steps, reset), rules, now)
+        return Decision(f"{what} reset", after, () if rest else (Wake(),))
+    wait = own.extended_wait
+    if wait is None or step.waits >= wait.times:
+        return None
+    until = now + wait.time
+    held = replace(free, waits=step.waits + 1, hold=True, complete_by=until)
+    name = f"step {step.name}" if what == "step" else f"the undo of step {step.name}"
+    text = (
+        f"{name} timed out {step.failure_count} times; it is tried again at "
+        f"{until.isoformat()}, in the expectation that the fault is resolved by then."
+    )
+    after = open_steps(with_step(order.steps, held), rules, now)
+    return Decision("extended wait", after, (Alert(AlertKind.WAITING, step.number, text),))
 
 
 def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

@@ -45,6 +45,7 @@ def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
         locked_by=None,
         complete_by=None,
         failure_count=0,
+        waits=0,
         direction=Direction.UNDO,
         hold=False,
         undo=UndoRecord.UNDOING if needed else UndoRecord.NOT_NEEDED,
@@ -72,7 +73,7 @@ def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: st
     step = order.steps[reply.step]
     rest = step.tried[1:]
     if rest or step.process_state is StepState.PROCESSED:
-        done = replace(step, locked_by=None, complete_by=None, failure_count=0, tried=rest)
+        done = replace(step, locked_by=None, complete_by=None, failure_count=0, waits=0, tried=rest)
         what = "undone at one agent"
     else:
         done = _compensated(step, now, UndoRecord.UNDONE)

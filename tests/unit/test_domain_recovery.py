@@ -104,7 +104,24 @@ def test_after_the_last_extended_wait_the_policy_applies(policy: OnFailure, end:
             order.expired("a")
         assert order.claim()
         attempts += 1
-    assert (attempts, order.state, order.step("a").waits) == (4, end, 2)
+    turned = policy is OnFailure.UNDO  # its undo has all its waits again
+    assert (attempts, order.state, order.step("a").waits) == (4, end, 0 if turned else 2)
+
+
+def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None:
+    order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR, times=1))
+    assert order.undo()
+    assert order.claim()
+    order.expired("a")
+    step = order.step("a")
+    assert (step.process_state.value, step.hold, step.waits) == ("Compensating", True, 1)
+    (alert,) = [m for m in order.sent if isinstance(m, Alert)]
+    assert (alert.alert, alert.text[:31]) == (AlertKind.WAITING, "the undo of step a timed out 1 ")
+    order.expired("a")
+    assert order.claim()
+    order.expired("a")
+    assert order.alerts == ["undo-failed"]
+    assert order.state == "Error"
 
 
 def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
