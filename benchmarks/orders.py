@@ -171,6 +171,8 @@ def _settings(remote: RemoteServices) -> dict[str, str]:
         "ORDERS_STOCK_URL": remote.stock_url,
         "ORDERS_PAYMENT_URL": remote.payment_url,
         "ORDERS_SHIPPING_URL": remote.shipping_url,
+        "ORDERS_MAIL_URL": remote.mail_url,
+        "ORDERS_CARRIER_URL": remote.carrier_url,
         "ORDERS_TIME_ALLOWED_SECONDS": "60",
     }
 

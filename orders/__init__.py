@@ -9,14 +9,20 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 
-from orders.agents import InventoryAgent, PaymentAgent, ShippingAgent
+from orders.agents import (
+    DeliveryAgent,
+    InventoryAgent,
+    InvoiceAgent,
+    PaymentAgent,
+    ShippingAgent,
+)
 from orders.content import check
 from orders.workflows import workflows
 from sas.adapters.remote import HttpService
 from sas.config import SettingError
 from sas.ports import Agent, Business
 
-AGENTS = ("inventory", "payment", "shipping")
+AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
 """The agents' names: each has a function and a request queue of its own."""
 
 
@@ -31,12 +37,14 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         "inventory": InventoryAgent(_service(env, "stock", "ORDERS_STOCK_URL")),
         "payment": PaymentAgent(_service(env, "payment", "ORDERS_PAYMENT_URL")),
         "shipping": ShippingAgent(_service(env, "shipping", "ORDERS_SHIPPING_URL")),
+        "invoice": InvoiceAgent(_service(env, "mail", "ORDERS_MAIL_URL")),
+        "delivery": DeliveryAgent(_service(env, "carrier", "ORDERS_CARRIER_URL"), _tells(env)),
     }
     seconds = _seconds(env, "ORDERS_TIME_ALLOWED_SECONDS", 30.0)
     return Business(
         workflows=workflows(timedelta(seconds=seconds)),
         agents=agents,
-        checks={"order": check, "order-with-care": check},
+        checks=dict.fromkeys(("order", "order-with-care", "order-delivered"), check),
     )
 
 
@@ -46,6 +54,18 @@ def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:
         raise SettingError(f"{setting}={address!r}: give the http(s) address of the {name} service")
     attempt = _seconds(env, "ORDERS_ATTEMPT_SECONDS", 10.0)
     return HttpService(name, address, attempt_seconds=attempt)
+
+
+def _tells(env: Mapping[str, str]) -> timedelta | None:
+    """Return how long the carrier has to tell; None where it is asked instead."""
+    if not env.get("ORDERS_CARRIER_TELLS_SECONDS"):
+        return None
+    if not (env.get("SAS_CALLBACK_KEY") and env.get("SAS_CALLBACK_URL")):
+        raise SettingError(
+            "ORDERS_CARRIER_TELLS_SECONDS: the carrier needs an address to tell; give "
+            "SAS_CALLBACK_KEY and SAS_CALLBACK_URL too, or leave it out and the carrier is asked"
+        )
+    return timedelta(seconds=_seconds(env, "ORDERS_CARRIER_TELLS_SECONDS", 0.0))
 
 
 def _seconds(env: Mapping[str, str], setting: str, default: float) -> float:

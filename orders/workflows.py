@@ -12,7 +12,8 @@ def workflows(time_allowed: timedelta = timedelta(seconds=30)) -> Workflows:
 
     ``order`` succeeds or is undone by itself. ``order-with-care``, for customers whom
     somebody would rather call, stays in Error for an operator; it reserves and charges side
-    by side and ships when both are done.
+    by side and ships when both are done. ``order-delivered`` goes on until the parcel has
+    arrived: the invoice is mailed beside shipping, and delivery takes as long as it takes.
     """
     undo = Undo(time_allowed)
     return Workflows(
@@ -42,6 +43,26 @@ def workflows(time_allowed: timedelta = timedelta(seconds=30)) -> Workflows:
                     ),
                 ),
                 on_failure=OnFailure.HOLD,
+            ),
+            Workflow(
+                name="order-delivered",
+                version=1,
+                steps=(
+                    Step("reserve-stock", "inventory", time_allowed, undo=undo),
+                    Step("take-payment", "payment", time_allowed, undo=undo),
+                    Step("ship", "shipping", time_allowed, undo=undo),
+                    Step(
+                        "send-invoice", "invoice", time_allowed, after=("take-payment",), undo=undo
+                    ),
+                    Step(
+                        "deliver",
+                        "delivery",
+                        time_allowed,
+                        after=("ship", "send-invoice"),
+                        undo=undo,
+                    ),
+                ),
+                on_failure=OnFailure.UNDO,
             ),
         ]
     )

@@ -1,6 +1,6 @@
-"""Run stock, payment and shipping: ``python -m samples.remote_services``.
+"""Run stock, payment, shipping, mail and carrier: ``python -m samples.remote_services``.
 
-Prints one JSON line with the three addresses and the pid once all three listen, then
+Prints one JSON line with their addresses and the pid once all of them listen, then
 serves until SIGTERM or SIGINT (or until standard input ends, with --exit-with-parent).
 What they answer is in samples/README.md. In tests: ``async with RemoteServices() as remote``.
 """
@@ -22,7 +22,7 @@ from samples.services.remote import RemoteServices
 
 __all__ = ["Faults", "FaultsError", "RemoteServices", "main"]
 
-PORT_BASE_MAX = 65_533  # three ports in a row, the last is 65535
+PORT_BASE_MAX = 65_531  # five ports in a row, the last is 65535
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,11 +37,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--slow", type=float, default=0.01, help="share of calls that are slow")
     add("--slow-seconds", type=float, default=none.slow_seconds, help="how slow slow is")
     add("--latency", type=float, default=none.latency, help="seconds that every call takes")
+    add("--delivery", type=float, default=none.delivery, help="seconds that a delivery takes")
     add("--undo-permanent", type=float, default=0.0, help="share of undos refused for good")
     add("--retry-after", type=int, default=none.retry_after_seconds, help="seconds, with a 429")
     add("--max-transient-attempts", type=int, help="attempts of a key that may fail for once")
     add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys a ledger holds")
-    add("--port-base", type=int, help="first of three ports (default: free ports)")
+    add("--port-base", type=int, help="first of five ports (default: free ports)")
     add("--exit-with-parent", action="store_true", help="end when standard input ends")
     return parser
 
@@ -55,6 +56,7 @@ def _services(options: argparse.Namespace) -> RemoteServices:
         slow_seconds=options.slow_seconds,
         undo_permanent=options.undo_permanent,
         latency=options.latency,
+        delivery=options.delivery,
         retry_after_seconds=options.retry_after,
         max_transient_attempts=options.max_transient_attempts,
     )

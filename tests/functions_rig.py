@@ -57,11 +57,18 @@ class Rig:
     seen: dict[str, list[ServiceBusReceivedMessage]] = field(default_factory=dict)
     links: dict[tuple[str, str], Any] = field(default_factory=dict)
     applications: dict[frozenset[tuple[str, str]], Application] = field(default_factory=dict)
+    http_port: int = 0
 
     @asynccontextmanager
     async def host(self, *only: str, **settings: str) -> AsyncIterator[Host]:
         """Run the functions named, or all. Hosts with equal settings share an application."""
-        host = Host(ROOT, settings=self.settings | settings, only=only or None, drain_s=5.0)
+        host = Host(
+            ROOT,
+            settings=self.settings | settings,
+            only=only or None,
+            http_port=self.http_port,
+            drain_s=5.0,
+        )
         await host.start()
         module = sys.modules["function_app"]
         own = module.application
@@ -230,6 +237,8 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
                 "ORDERS_STOCK_URL": remote.stock_url,
                 "ORDERS_PAYMENT_URL": remote.payment_url,
                 "ORDERS_SHIPPING_URL": remote.shipping_url,
+                "ORDERS_MAIL_URL": remote.mail_url,
+                "ORDERS_CARRIER_URL": remote.carrier_url,
                 "ORDERS_TIME_ALLOWED_SECONDS": "20",
             }
             | settings,

@@ -28,7 +28,7 @@ from sas.ports import Business, Call, Message
 from sas.simulation.bus import MemoryBus
 
 ORDERS = Path(__file__).parents[1] / "samples" / "northwind-orders.jsonl"
-AGENTS = ("inventory", "payment", "shipping")
+AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
 QUEUES = Queues()
 REPLY = "responses-web-shop"
 Handler = Callable[[bytes, str], Awaitable[Any]]

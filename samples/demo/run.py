@@ -16,6 +16,7 @@ from samples.demo.scenario import Store
 from samples.demo.screen import Screen
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
+from samples.services.contract import SERVICES
 from samples.services.faults import Faults
 from samples.services.ledger import LedgerView
 from samples.services.remote import RemoteServices
@@ -25,7 +26,6 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-SERVICES = ("stock", "payment", "shipping")
 SETTLE_S = 20.0
 
 

@@ -19,22 +19,33 @@ IN_FLIGHT_MAX = 60
 TIME_ALLOWED_S = 10
 SLOW_S = 15
 LATENCY_S = 0.12
+DELIVERY_S = 12.0
+"""What the carrier takes: longer than a step is allowed, so that it must be given time."""
 PATIENCE_S = 150.0
 STEPS = 3
+DELIVERED_EVERY = 8
+"""Of so many orders one is followed until it is delivered, if it is the web shop's."""
+
 KILL_AT_SHARE = 0.4
 """Of all steps: an agent process is killed when so many are done."""
 
 REVIVE_AFTER_S = 6.0
 
 CORE = ("submission", "scheduler", "replies", "supervisor", "deadletters")
-AGENTS = ("agent_inventory", "agent_payment", "agent_shipping")
+AGENTS = (
+    "agent_inventory",
+    "agent_payment",
+    "agent_shipping",
+    "agent_invoice",
+    "agent_delivery",
+)
 DOOMED = "agents-2"
 GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, DOOMED: AGENTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One application: its response queue, the workflow it asks for, its orders."""
+    """One application: its response queue, the workflow it asks for (of most), its orders."""
 
     name: str
     reply_queue: str
@@ -51,7 +62,9 @@ def applications(count: int) -> list[Store]:
             if number >= count:
                 break
             application = wholesale if number % 3 == 2 else shop
-            application.orders.append(_order(json.loads(line), application.workflow))
+            delivered = number % DELIVERED_EVERY == DELIVERED_EVERY // 2 and application is shop
+            workflow = "order-delivered" if delivered else application.workflow
+            application.orders.append(_order(json.loads(line), workflow))
     return [shop, wholesale]
 
 
@@ -65,7 +78,7 @@ def faults(seed: int) -> Faults:
     return Faults(
         seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
         retry_after_seconds=1,
-        latency=LATENCY_S,
+        latency=LATENCY_S, delivery=DELIVERY_S,
     )  # fmt: skip
 
 
@@ -75,6 +88,8 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
         "ORDERS_STOCK_URL": urls["stock"],
         "ORDERS_PAYMENT_URL": urls["payment"],
         "ORDERS_SHIPPING_URL": urls["shipping"],
+        "ORDERS_MAIL_URL": urls["mail"],
+        "ORDERS_CARRIER_URL": urls["carrier"],
         "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
         "ORDERS_ATTEMPT_SECONDS": "30",
         "SAS_SUPERVISOR_SCHEDULE": "*/2 * * * * *",

@@ -1,4 +1,4 @@
-"""What the three services say over HTTP: requests, answers and problems (RFC 9457).
+"""What the services say over HTTP: requests, answers and problems (RFC 9457).
 
 Tolerant readers: fields they do not know are ignored, those they know are checked.
 """
@@ -55,7 +55,24 @@ class Shipment(msgspec.Struct, frozen=True):
     reservation_id: Identifier
 
 
-Body = Reservation | Charge | Shipment
+class Mail(msgspec.Struct, frozen=True):
+    """The body of ``POST /mails``: an invoice."""
+
+    order_id: Identifier
+    customer_id: Identifier
+    charge_id: Identifier
+    amount: Annotated[str, Meta(pattern=r"^[0-9]{1,12}\.[0-9]{2}$")]
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """The body of ``POST /deliveries``; ``answer_to``, where there is one, is told of the end."""
+
+    order_id: Identifier
+    tracking: Identifier
+    answer_to: Annotated[str, Meta(pattern=r"^https?://")] | None = None
+
+
+Body = Reservation | Charge | Shipment | Mail | Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class Contract:
 
     service: str
     collection: str
-    body: type[Reservation | Charge | Shipment]
+    body: type[Body]
     number_prefix: str
     answer: Callable[[str], dict[str, str]]
     refusal: str
@@ -100,6 +117,24 @@ CONTRACTS = {
             lambda number: {"shipment_id": number, "tracking": f"NWTRACK{number[2:]}"},
             "address-refused",
             "no carrier delivers to this address",
+        ),
+        Contract(
+            "mail",
+            "mails",
+            Mail,
+            "M",
+            lambda number: {"mail_id": number},
+            "no-mailbox",
+            "the customer has no mailbox",
+        ),
+        Contract(
+            "carrier",
+            "deliveries",
+            Delivery,
+            "D",
+            lambda number: {"delivery_id": number, "state": "delivered"},
+            "undeliverable",
+            "nobody lives there",
         ),
     )
 }

@@ -61,7 +61,8 @@ class Faults:
     ``undo_permanent`` the share whose undo is. ``max_transient_attempts`` spares every
     attempt of a key after that many from being transient or slow, so that a client that
     retries more often than that always gets through; None sets no such bound. ``latency``
-    is what every call takes, in seconds: no fault, but what a real service is like.
+    is what every call takes, in seconds, and ``delivery`` what the carrier takes from being
+    asked to having delivered: no faults, but what real services are like.
     """
 
     seed: int = 42
@@ -73,6 +74,7 @@ class Faults:
     retry_after_seconds: int = 1
     max_transient_attempts: int | None = None
     latency: float = 0.0
+    delivery: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("transient", "permanent", "slow", "undo_permanent"):
@@ -84,6 +86,7 @@ class Faults:
             )
         _check_between("slow_seconds", self.slow_seconds, SECONDS_MAX)
         _check_between("latency", self.latency, SECONDS_MAX)
+        _check_between("delivery", self.delivery, SECONDS_MAX)
         _check_between("retry_after_seconds", self.retry_after_seconds, SECONDS_MAX)
         _check_whole("retry_after_seconds", self.retry_after_seconds)
         _check_whole("seed", self.seed)

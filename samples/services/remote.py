@@ -1,4 +1,4 @@
-"""The three services in one process, each on a port of its own, in the caller's loop."""
+"""The services in one process, each on a port of its own, in the caller's loop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Self
 
 from aiohttp import web
 
+from samples.services.carrier import Carrier
 from samples.services.contract import CONTRACTS, SERVICES
 from samples.services.faults import Faults
 from samples.services.ledger import RECORDS_MAX_DEFAULT, LedgerView
@@ -18,16 +19,18 @@ HOST = "127.0.0.1"
 CONNECTIONS_MAX = 1_000
 """Open connections a service holds; one more is closed as soon as it is made."""
 
+_KIND: Mapping[str, type[Service]] = {"carrier": Carrier}
 _SHUTDOWN_SECONDS = 0.1  # a slow answer is not worth waiting for at the end
 _IDLE_SECONDS_MAX = 60.0
 
 
 class RemoteServices:
-    """Stock, payment and shipping, running between ``start`` and ``stop``.
+    """Stock, payment, shipping, mail and carrier, running between ``start`` and ``stop``.
 
-    ``faults`` is for all three, or by service name (those not named never fail). With
-    ``port_base`` N they listen on N, N + 1 and N + 2, else on free ports; ``start`` raises
-    OSError when a port is taken. Each ledger holds ``ledger_max`` keys, then answers 507.
+    ``faults`` is for all of them, or by service name (those not named never fail). With
+    ``port_base`` N they listen on N and the ports after it, in that order, else on free ports;
+    ``start`` raises OSError when a port is taken. Each ledger holds ``ledger_max`` keys, then
+    answers 507.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class RemoteServices:
         for name in by_name:
             _check_service(name)
         self._services = {
-            name: Service(contract, by_name.get(name) or Faults(), ledger_max)
+            name: _KIND.get(name, Service)(contract, by_name.get(name) or Faults(), ledger_max)
             for name, contract in CONTRACTS.items()
         }
         self._urls: dict[str, str] = {}
@@ -70,6 +73,16 @@ class RemoteServices:
         """Base URL of shipping."""
         return self._urls["shipping"]
 
+    @property
+    def mail_url(self) -> str:
+        """Base URL of mail."""
+        return self._urls["mail"]
+
+    @property
+    def carrier_url(self) -> str:
+        """Base URL of the carrier."""
+        return self._urls["carrier"]
+
     def ledger(self, service: str) -> LedgerView:
         """Return what ``GET /ledger`` of a service would answer."""
         return self._services[_check_service(service)].ledger()
@@ -88,7 +101,7 @@ class RemoteServices:
             self._services[_check_service(name)].faults = faults
 
     async def start(self) -> None:
-        """Listen on all three ports, or on none when one cannot be had."""
+        """Listen on all ports, or on none when one cannot be had."""
         try:
             for index, (name, service) in enumerate(self._services.items()):
                 port = 0 if self._port_base is None else self._port_base + index

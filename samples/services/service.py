@@ -38,7 +38,7 @@ _LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)
 
 
 class Service:
-    """Answers for one of the three; single-threaded, so what has no await is atomic."""
+    """Answers for one of them; single-threaded, so what has no await is atomic."""
 
     def __init__(self, contract: Contract, faults: Faults, ledger_max: int) -> None:
         self.contract = contract

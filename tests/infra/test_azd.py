@@ -25,6 +25,8 @@ GIVEN = {
     "ORDERS_STOCK_URL": "https://stock.example",
     "ORDERS_PAYMENT_URL": "https://payment.example",
     "ORDERS_SHIPPING_URL": "https://shipping.example",
+    "ORDERS_MAIL_URL": "https://mail.example",
+    "ORDERS_CARRIER_URL": "https://carrier.example",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import orders
 from samples.remote_services import RemoteServices
+from samples.services.contract import SERVICES
 from sas.config import CONNECTION, QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import Queues
 from tests.indexed_functions import bindings
@@ -30,6 +31,8 @@ LANES = (
     "agent-inventory",
     "agent-payment",
     "agent-shipping",
+    "agent-invoice",
+    "agent-delivery",
     "agent-replies",
 )
 INTERNAL = {
@@ -123,6 +126,6 @@ def test_the_local_settings_are_complete_and_right() -> None:
 
 
 def test_every_service_of_the_sample_has_an_address_in_the_settings() -> None:
-    names = {f"ORDERS_{name.upper()}_URL" for name in ("stock", "payment", "shipping")}
+    names = {f"ORDERS_{name.upper()}_URL" for name in SERVICES}
     assert names <= set(SETTINGS)
     assert RemoteServices.__doc__

@@ -75,7 +75,7 @@ async def test_one_ready_line_and_an_end_on_a_signal_even_during_a_slow_call(
         end = await ended(process)
         with pytest.raises(aiohttp.ClientConnectionError):
             await slow
-    assert set(line) == {"stock", "payment", "shipping", "pid"}
+    assert set(line) == {"stock", "payment", "shipping", "mail", "carrier", "pid"}
     assert line["pid"] == process.pid
     assert (faults["seed"], faults["slow"], faults["slow_seconds"]) == (9, 1.0, 60.0)
     assert end == (0, b"", b"")
@@ -116,7 +116,7 @@ async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> N
     ("options", "said"),
     [
         (("--transient", "1.5"), b"transient is 1.5: give a number from 0 to 1"),
-        (("--port-base", "65535"), b"--port-base 65535: give one from 1 to 65533"),
+        (("--port-base", "65535"), b"--port-base 65535: give one from 1 to 65531"),
         (("--ledger-max", "0"), b"--ledger-max 0: give at least 1"),
     ],
 )

@@ -17,6 +17,8 @@ from samples.remote_services import Faults, RemoteServices
 CHARGE = {"order_id": "a", "customer_id": "VINET", "amount": "440.00", "currency": "USD"}
 RESERVATION = {"order_id": "a", "lines": [{"product_id": 11, "quantity": 12}]}
 SHIPMENT = {"order_id": "a", "ship_to": {"city": "Reims"}, "reservation_id": "R-000001"}
+MAIL = {"order_id": "a", "customer_id": "VINET", "charge_id": "C-000001", "amount": "440.00"}
+DELIVERY = {"order_id": "a", "tracking": "NWTRACK000001"}
 CALLS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "stock": ("reservations", RESERVATION, {"reservation_id": "R-000001"}),
     "payment": ("charges", CHARGE, {"charge_id": "C-000001"}),
@@ -25,6 +27,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         SHIPMENT,
         {"shipment_id": "S-000001", "tracking": "NWTRACK000001"},
     ),
+    "mail": ("mails", MAIL, {"mail_id": "M-000001"}),
+    "carrier": ("deliveries", DELIVERY, {"delivery_id": "D-000001", "state": "delivered"}),
 }
 
 

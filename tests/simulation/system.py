@@ -51,7 +51,7 @@ from sas.simulation.world import DELIVERY_COUNT, CrashError, Faults, Handler, Wo
 QUEUES = Queues()
 COURIER = "courier"
 COURIED = "hand-over"
-AGENTS = ("inventory", "payment", "shipping", COURIER)
+AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery", COURIER)
 KEYS = CallbackKeys(("a-key-for-the-simulation-of-callbacks",))
 CALL_LIMIT = timedelta(seconds=20)
 """How long after CompleteBy a call to the courier may still land."""

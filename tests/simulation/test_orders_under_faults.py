@@ -102,6 +102,22 @@ async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: i
     await run(build(seed, faults, remote, outside=("payment", "shipping")))
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(seed: int) -> None:
+    """Polled or told, with the invoice beside shipping, and undone from anywhere."""
+    faults = Faults(crash=0.02, lease_lost=0.03, duplicate=0.03, bus_lost_answer=0.02)
+    remote = RemoteFaults(transient=0.1, refused=0.08, later=0.3, hangs=0.02)
+    outside = ("delivery",) if seed % 2 else ()
+    system = build(seed, faults, remote, outside=outside)
+    for number in range(ORDERS):
+        system.submit(f"D-{number}", "order-delivered")
+    try:
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seed: int) -> None:
     system = await run(build(seed, Faults(), RemoteFaults(), outside=("shipping",)))

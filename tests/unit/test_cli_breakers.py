@@ -101,7 +101,7 @@ def test_an_app_says_which_agents_there_are(
     assert main(["breakers", "--app", "orders.workflows:workflows", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     states = {one["Agent"]: one["State"] for one in shown}
-    agents = ("inventory", "payment", "shipping")
+    agents = ("inventory", "payment", "shipping", "invoice", "delivery")
     assert states == {"gone": "open"} | dict.fromkeys(agents, "closed")
 
 

@@ -161,6 +161,8 @@ URLS = {
     "ORDERS_STOCK_URL": "http://127.0.0.1:1",
     "ORDERS_PAYMENT_URL": "https://payment.example",
     "ORDERS_SHIPPING_URL": "http://127.0.0.1:3",
+    "ORDERS_MAIL_URL": "http://127.0.0.1:3",
+    "ORDERS_CARRIER_URL": "http://127.0.0.1:3",
 }
 
 

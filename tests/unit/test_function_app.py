@@ -23,6 +23,8 @@ LANES = {
     "agent_inventory": "%SAS_QUEUE_AGENT_PREFIX%inventory",
     "agent_payment": "%SAS_QUEUE_AGENT_PREFIX%payment",
     "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
+    "agent_invoice": "%SAS_QUEUE_AGENT_PREFIX%invoice",
+    "agent_delivery": "%SAS_QUEUE_AGENT_PREFIX%delivery",
 }
 URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
@@ -267,4 +269,6 @@ _SERVICES = {
     "ORDERS_STOCK_URL": "http://127.0.0.1:1",
     "ORDERS_PAYMENT_URL": "http://127.0.0.1:1",
     "ORDERS_SHIPPING_URL": "http://127.0.0.1:1",
+    "ORDERS_MAIL_URL": "http://127.0.0.1:1",
+    "ORDERS_CARRIER_URL": "http://127.0.0.1:1",
 }

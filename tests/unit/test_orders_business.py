@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orders.agents import InventoryAgent, PaymentAgent, ShippingAgent
+import orders
+from orders.agents import (
+    DeliveryAgent,
+    InventoryAgent,
+    InvoiceAgent,
+    PaymentAgent,
+    ShippingAgent,
+)
 from orders.content import amount_due, check
 from orders.workflows import workflows
 from sas.codec.strict import parse
+from sas.config import SettingError
 from sas.domain.workflow import OnFailure
-from sas.ports import Call
+from sas.ports import AwaitCallback, Call, Callback, StillRunning
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "northwind-orders.jsonl"
 
@@ -132,10 +141,11 @@ class Service:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, str, Any]] = []
         self.closed = False
+        self.answer: Any = {"answer": 1}
 
     async def call(self, method: str, path: str, *, key: str, body: Any = None) -> Any:
         self.calls.append((method, path, key, body))
-        return {"answer": 1}
+        return self.answer
 
     async def close(self) -> None:
         self.closed = True
@@ -195,7 +205,81 @@ def test_the_workflows_of_the_sample_undo_or_wait_and_ship_last() -> None:
     assert by_name["order"].on_failure is OnFailure.UNDO
     assert by_name["order-with-care"].on_failure is OnFailure.HOLD
     for workflow in by_name.values():
-        assert [step.name for step in workflow.steps] == ["reserve-stock", "take-payment", "ship"]
+        names = [step.name for step in workflow.steps]
+        assert names[:3] == ["reserve-stock", "take-payment", "ship"]
         assert all(step.undo for step in workflow.steps)
         assert workflow.rules.predecessors(2) == (0, 1)
     assert by_name["order-with-care"].rules.predecessors(1) == ()
+
+
+def test_a_delivered_order_mails_its_invoice_beside_shipping_and_is_delivered_last() -> None:
+    delivered = workflows().find("order-delivered")
+    assert delivered.on_failure is OnFailure.UNDO
+    assert [step.name for step in delivered.steps[3:]] == ["send-invoice", "deliver"]
+    assert delivered.rules.predecessors(3) == (0, 1)
+    assert delivered.rules.predecessors(4) == (0, 1, 2, 3)
+
+
+def delivery(**answer: Any) -> tuple[Service, Call]:
+    service = Service()
+    service.answer = answer
+    results = {"ship": {"tracking": "NW1"}, "take-payment": {"charge_id": "C-1"}}
+    key = "O-1/deliver"
+    return service, Call(
+        "O-1", "deliver", key, datetime(2026, 1, 1, tzinfo=UTC), content(), results
+    )
+
+
+async def test_an_invoice_says_what_was_charged_and_its_undo_mails_a_credit_note() -> None:
+    service, call = delivery()
+    agent = InvoiceAgent(service)  # type: ignore[arg-type]
+    await agent.do(call)
+    await agent.undo(call)
+    body = {"order_id": "O-1", "customer_id": "ALFKI", "charge_id": "C-1", "amount": "168.00"}
+    assert service.calls == [
+        ("POST", "/mails", "O-1/deliver", body),
+        ("DELETE", "/mails", "O-1/deliver", None),
+    ]
+
+
+async def test_a_parcel_on_its_way_is_asked_for_again_when_the_carrier_says() -> None:
+    service, call = delivery(state="on-its-way", check_after=90.5)
+    said = await DeliveryAgent(service).do(call)  # type: ignore[arg-type]
+    assert said == StillRunning(timedelta(seconds=90.5), "on its way")
+    assert service.calls[0][3] == {"order_id": "O-1", "tracking": "NW1"}
+
+
+async def test_a_carrier_that_tells_is_given_an_address_and_awaited() -> None:
+    service, call = delivery(state="on-its-way", check_after=90.5)
+    until = call.complete_by + timedelta(days=1)
+    asked = replace(call, callbacks=lambda _: Callback("t", "https://here/t", until))
+    day = timedelta(days=1)
+    said = await DeliveryAgent(service, day).do(asked)  # type: ignore[arg-type]
+    assert isinstance(said, AwaitCallback)
+    assert said.within == day
+    assert service.calls[0][3]["answer_to"] == "https://here/t"
+
+
+@pytest.mark.parametrize("tells", [None, timedelta(days=1)])
+async def test_what_is_delivered_already_is_the_result(tells: timedelta | None) -> None:
+    service, call = delivery(state="delivered", delivery_id="D-1")
+    until = call.complete_by
+    asked = replace(call, callbacks=lambda _: Callback("t", None, until))
+    said = await DeliveryAgent(service, tells).do(asked)  # type: ignore[arg-type]
+    assert said == {"state": "delivered", "delivery_id": "D-1"}
+
+
+async def test_an_undelivered_parcel_is_sent_back() -> None:
+    service, call = delivery()
+    await DeliveryAgent(service).undo(call)  # type: ignore[arg-type]
+    assert service.calls == [("DELETE", "/deliveries", "O-1/deliver", None)]
+
+
+def test_a_carrier_that_is_to_tell_needs_an_address() -> None:
+    services = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
+    env = {f"ORDERS_{name}_URL": "http://127.0.0.1:1" for name in services}
+    env["ORDERS_CARRIER_TELLS_SECONDS"] = "3600"
+    with pytest.raises(SettingError, match="SAS_CALLBACK_KEY and SAS_CALLBACK_URL"):
+        orders.business(env)
+    env |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example"}
+    assert "delivery" in orders.business(env).agents

@@ -1,0 +1,135 @@
+"""Steps of more than their time allowed, and callbacks, through the real host and queues."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusMessage
+
+from samples.remote_services import Faults
+from sas.codec.callbacks import CallbackKeys, Claims
+from tests.functions_rig import EVERY_SECOND, Rig, rig, until
+from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
+__all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
+KEYS = CallbackKeys(("a-key-for-callbacks-of-this-test-0",))
+DELIVERED = "order-delivered"
+WHOLE = sorted(["received", *["step-completed"] * 5, "completed"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig(
+        SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
+        ORDERS_TIME_ALLOWED_SECONDS="2",
+        ORDERS_ATTEMPT_SECONDS="1",
+    ) as made:
+        yield made
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def token(order_id: str, seconds: float = 60.0) -> str:
+    """Return a token of the step "deliver", as the agent is given it."""
+    expires = int((datetime.now(UTC) + timedelta(seconds=seconds)).timestamp())
+    claims = Claims(order_id=order_id, step=4, direction="do", generation=0, expires=expires)
+    return KEYS.issue(claims)
+
+
+async def post(address: str, token: str | None = None, **body: object) -> tuple[int, str]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(address, json={"outcome": "done"} | body, headers=headers) as answer,
+    ):
+        return answer.status, (await answer.json())["code"]
+
+
+async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_there(
+    made: Rig,
+) -> None:
+    made.remote.set_faults(Faults(delivery=5.0), "carrier")
+    async with made.host():
+        await made.submit("L-1", workflow=DELIVERED)
+        await made.ends("L-1", "Processed")
+        await made.quiet()
+    order = await made.order("L-1")
+    assert [(step.epoch, step.failure_count) for step in order.steps] == [(1, 0)] * 5
+    words = await made.words("L-1")
+    assert words.count("progress") >= 2
+    assert "step reset" not in words
+    assert sorted(await made.kinds("L-1")) == WHOLE
+    assert made.remote.counts("carrier")[0] >= 4
+    assert len(made.remote.ledger("carrier")["effects"]) == 1
+    made.nothing_lost()
+
+
+async def test_a_carrier_tells_by_http_and_strangers_do_not(made: Rig) -> None:
+    made.remote.set_faults(Faults(delivery=3.0), "carrier")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api/callbacks"
+    settings = {
+        "SAS_CALLBACK_KEY": KEYS.keys[0],
+        "SAS_CALLBACK_URL": address,
+        "ORDERS_CARRIER_TELLS_SECONDS": "30",
+    }
+    made.http_port = port
+    async with made.host(**settings):
+        await made.submit("H-1", workflow=DELIVERED)
+        assert await post(address) == (401, "forged-token")
+        assert await post(address, token("H-1") + "x") == (401, "forged-token")
+        assert await post(address, token("H-1", seconds=-1)) == (410, "expired")
+        assert await post(address, token("H-nobody")) == (404, "unknown-order")
+        assert await post(address, token("H-1"), extra=1) == (400, "invalid")
+        await made.ends("H-1", "Processed")
+        assert await post(f"{address}/{token('H-1')}") == (200, "already")
+        await made.quiet()
+    order = await made.order("H-1")
+    assert json.loads(str(order.steps[4].result))["state"] == "delivered"
+    assert [(step.epoch, step.failure_count) for step in order.steps] == [(1, 0)] * 5
+    journal = await made.store.journal("H-1")
+    assert [entry.what for entry in journal if entry.by == "callback"] == ["step processed"]
+    assert sorted(await made.kinds("H-1")) == WHOLE
+    assert await made.rejected() == []
+    made.nothing_lost()
+
+
+async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_aside(
+    made: Rig,
+) -> None:
+    made.remote.set_faults(Faults(delivery=600.0), "carrier")
+    settings = {
+        "SAS_CALLBACK_KEY": KEYS.keys[0],
+        "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
+        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+    }
+    async with made.host(**settings):
+        await made.submit("Q-1", workflow=DELIVERED)
+
+        async def awaited() -> bool:
+            return (await made.store.load("Q-1")) is not None and (await made.order("Q-1")).steps[
+                4
+            ].note is not None
+
+        await until(awaited, "the delivery awaited")
+        said = {"outcome": "done", "result": {"by": "hand"}}
+        for number, own in enumerate((token("Q-1") + "x", token("Q-1"), token("Q-1"))):
+            body = json.dumps(said | {"token": own}).encode()
+            await made.send("callbacks", ServiceBusMessage(body, message_id=f"q-{number}"))
+        await made.ends("Q-1", "Processed")
+        await made.quiet()
+    assert [one.reason for one in await made.rejected()] == ["forged-token"]
+    assert (await made.order("Q-1")).steps[4].result == '{"by": "hand"}'
+    assert sorted(await made.kinds("Q-1")) == WHOLE
+    made.nothing_lost()

@@ -1,0 +1,111 @@
+"""The carrier over HTTP: it takes its time, is asked again, tells, and takes parcels back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from samples.remote_services import Faults, RemoteServices
+
+PARCEL = {"order_id": "a", "tracking": "NWTRACK000001"}
+
+
+@pytest.fixture
+async def remote() -> AsyncIterator[RemoteServices]:
+    async with RemoteServices({"carrier": Faults(delivery=0.6)}) as remote:
+        yield remote
+
+
+async def call(remote: RemoteServices, method: str, body: Any = None) -> tuple[int, Any]:
+    headers = {"Idempotency-Key": "a/deliver"}
+    address = f"{remote.carrier_url}/deliveries"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, address, json=body, headers=headers) as answer,
+    ):
+        return answer.status, await answer.json(content_type=None)
+
+
+class Listener:
+    """Somebody who is told, and answers as it was told to."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.told: list[Any] = []
+
+    async def __aenter__(self) -> str:
+        app = web.Application()
+        app.add_routes([web.post("/told", self._take)])
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{host}:{port}/told"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _take(self, request: web.Request) -> web.Response:
+        self.told.append(await request.json())
+        return web.Response(status=self.statuses.pop(0))
+
+
+async def until(there: Any) -> None:
+    async with asyncio.timeout(10):
+        while not there():  # noqa: ASYNC110  what is asked is outside
+            await asyncio.sleep(0.02)
+
+
+async def test_a_parcel_is_on_its_way_until_it_is_delivered_once(remote: RemoteServices) -> None:
+    status, said = await call(remote, "POST", PARCEL)
+    assert (status, said["state"]) == (202, "on-its-way")
+    assert said["check_after"] >= 0.5
+    assert remote.ledger("carrier")["effects"] == []
+    await asyncio.sleep(0.7)
+    for _ in range(2):
+        status, said = await call(remote, "POST", PARCEL)
+        assert (status, said["state"]) == (201, "delivered")
+    assert len(remote.ledger("carrier")["effects"]) == 1
+
+
+async def test_it_tells_until_it_is_heard_and_whom_it_tells_is_no_part_of_the_parcel(
+    remote: RemoteServices,
+) -> None:
+    listener = Listener(503, 202)
+    async with listener as address:
+        assert (await call(remote, "POST", PARCEL | {"answer_to": address}))[0] == 202
+        other = PARCEL | {"answer_to": address + "?again"}
+        assert (await call(remote, "POST", other))[0] == 202
+        await until(lambda: len(listener.told) == 2)
+    result = {"delivery_id": "D-000001", "state": "delivered"}
+    assert listener.told == [{"outcome": "done", "result": result}] * 2
+    assert len(remote.ledger("carrier")["effects"]) == 1
+
+
+async def test_told_that_it_comes_too_late_it_takes_the_parcel_back(
+    remote: RemoteServices,
+) -> None:
+    listener = Listener(410)
+    async with listener as address:
+        await call(remote, "POST", PARCEL | {"answer_to": address})
+        await until(lambda: listener.told)
+        await until(lambda: remote.ledger("carrier")["effects"][0]["undone_at"])
+
+
+async def test_a_parcel_called_back_on_its_way_is_never_delivered_nor_told_of(
+    remote: RemoteServices,
+) -> None:
+    listener = Listener(202)
+    async with listener as address:
+        await call(remote, "POST", PARCEL | {"answer_to": address})
+        assert await call(remote, "DELETE") == (200, {"undone": False})
+        await asyncio.sleep(0.8)
+        assert listener.told == []
+    assert remote.ledger("carrier")["effects"] == []
+    status, said = await call(remote, "POST", PARCEL)
+    assert (status, said["type"]) == (409, "urn:sample:undone")
