@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from devstack.children import Child
+from devstack.directories import make_directory
 from devstack.errors import ChildFailedError, DevstackError, NotInstalledError
 
 # Published by Microsoft for every Azurite and storage emulator: no secret.
@@ -89,6 +90,7 @@ class Azurite:
 
         Raises:
             NotInstalledError: Node or the npm package is missing.
+            DevstackError: the location cannot be written.
             ChildFailedError: it did not come up; the message ends with what it printed.
         """
         for attempt in range(_ATTEMPTS):
@@ -154,8 +156,7 @@ class Azurite:
             flags += [f"--{name}Host", "127.0.0.1", f"--{name}Port", str(wanted.get(name, 0))]
         if self.location is None:
             return [*flags, "--inMemoryPersistence"]
-        self.location.mkdir(parents=True, exist_ok=True)
-        return [*flags, "--location", str(self.location.resolve())]
+        return [*flags, "--location", str(make_directory(self.location).resolve())]
 
     @staticmethod
     def _listening(child: Child, wanted: dict[str, int]) -> dict[str, int] | None:

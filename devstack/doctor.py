@@ -31,7 +31,11 @@ def run_doctor(app_dir: Path) -> int:
     for problem in problems:
         sys.stdout.write(f"- {problem}\n")
     if not problems:
-        sys.stdout.write("Nothing is missing: `python -m devstack up` will start.\n")
+        sys.stdout.write(
+            "Nothing is missing: `python -m devstack up` will start.\n"
+            if (app_dir / "function_app.py").exists()
+            else f"Nothing is missing on this machine; {app_dir} holds no function app to start.\n"
+        )
     return 1 if problems else 0
 
 
@@ -111,6 +115,8 @@ def _busy(port: int) -> bool:
 
 def check_app(app_dir: Path) -> list[str]:
     """The app's files, as far as they can be judged without importing it."""
+    if not app_dir.is_dir():
+        return [f"{app_dir} is no directory: name the one that holds function_app.py."]
     if not (app_dir / "function_app.py").exists():
         return []  # no app here: the doctor was asked about the machine only
     from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs

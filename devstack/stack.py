@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from devstack.azurite import FIXED_PORTS, Azurite
 from devstack.children import Child, describe_exit
+from devstack.directories import make_directory
 from devstack.emulators import SERVICEBUS, STORAGE, local_values
 from devstack.errors import ChildFailedError, DevstackError
 from devstack.groups import HostProcess, environment, file_name, named
@@ -141,7 +142,9 @@ class Stack:
     def _make_logs(self) -> None:
         if self._own_logs:
             self.logs = Path(tempfile.mkdtemp(prefix="devstack-"))
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_directory(self.logs)
+        if self._data is not None:
+            make_directory(self._data)
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.directories import make_directory
 from devstack.errors import DevstackError
 from devstack.functions.core_tools import run_core_tools
 from devstack.functions.host import Host
@@ -75,7 +76,7 @@ async def _run_here(arguments: argparse.Namespace) -> int:
         only=arguments.only,
         without=arguments.without,
         http_port=arguments.http_port,
-        status_dir=arguments.data.resolve() if arguments.data else None,
+        status_dir=make_directory(arguments.data.resolve()) if arguments.data else None,
         drain_s=arguments.drain,
         secondary=arguments.secondary,
     )

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from devstack.children import Child
-from devstack.doctor import busy_ports, check_app, check_node_version, check_python
+from devstack.doctor import (
+    busy_ports,
+    check_app,
+    check_node,
+    check_node_version,
+    check_packages,
+    check_python,
+    run_doctor,
+)
 from tests.e2e.stack_kit import ended, make_app, said
 
 
@@ -49,3 +57,42 @@ def test_the_doctor_is_a_command(app_dir: Path) -> None:
     assert child.exit_code == 1
     assert "- " in said(child)
     assert "must hold a JSON object" in said(child)
+
+
+def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_packages() == []
+    monkeypatch.setattr("devstack.doctor._PACKAGES", ("json", "azure.nonsense", "nonsense.azure"))
+    assert check_packages() == [
+        "Python lacks azure.nonsense, nonsense.azure: run `make setup` and use .venv/bin/python."
+    ]
+
+
+def test_the_doctor_misses_node_and_azurite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert check_node() == []
+    monkeypatch.setattr("devstack.azurite._PACKAGE", tmp_path)
+    assert "run `make setup`" in check_node()[0]
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "install Node 20 or newer" in check_node()[0]
+
+
+def test_a_node_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "node"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert check_node() == ["Node is broken: install Node 20 or newer."]
+
+
+def test_a_healthy_machine_is_told_so(
+    app_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devstack.doctor.busy_ports", list)
+    assert run_doctor(app_dir) == 0
+    assert "`python -m devstack up` will start" in capsys.readouterr().out
+    (app_dir / "function_app.py").unlink()
+    assert run_doctor(app_dir) == 0
+    assert "holds no function app to start" in capsys.readouterr().out
+    assert run_doctor(app_dir / "nowhere") == 1
+    assert "is no directory" in capsys.readouterr().out

@@ -120,7 +120,11 @@ async def test_up_says_who_died_and_ends_with_a_code(
         (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
         (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
         (["up", "{app}"], "name the emulator's Config.json with --config"),
-        (["up", "{app}", "--config", "none.json"], "none.json"),
+        (["up", "{app}", "--config", "none.json"], "none.json could not be read"),
+        (["up", "{app}", "--data", "{app}/host.json"], "cannot be a directory for data"),
+        (["up", "{app}", "--processes", "x"], "--processes: invalid int value: 'x'"),
+        (["up", "{app}", "--ports", "any"], "invalid choice: 'any'"),
+        (["down"], "invalid choice: 'down'"),
     ],
 )
 def test_bad_input_of_up_gets_one_sentence(

@@ -202,7 +202,10 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
     [
         (["--only", "nobody"], 1, "no function 'nobody' in this app; it has other, pid, work"),
         (["--only", "work"], 1, "uses the connection 'SB'"),
+        (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
+        (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
+        (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
         (["--setting", "X"], 2, "is no NAME=VALUE"),
         (["--only", ","], 2, "name at least one function"),
     ],
@@ -210,7 +213,8 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
 async def test_bad_input_gets_one_sentence(
     app_dir: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
-    async with Command(app_dir, *arguments) as command:
+    named = [argument.format(app=app_dir) for argument in arguments]
+    async with Command(app_dir, *named) as command:
         assert await command.ended() == code
         assert sentence in command.said
         assert "Traceback" not in command.said
