@@ -17,6 +17,7 @@ from typing import Self
 from devstack.children import Child
 from devstack.directories import make_directory
 from devstack.errors import ChildFailedError, DevstackError, NotInstalledError
+from devstack.lifecycle import Runnable
 
 # Published by Microsoft for every Azurite and storage emulator: no secret.
 ACCOUNT = "devstoreaccount1"
@@ -30,7 +31,7 @@ _STOP_S = 4.0
 _ATTEMPTS = 5
 
 
-class Azurite:
+class Azurite(Runnable):
     """One Azurite, on 127.0.0.1, as a context manager (`with` and `async with`).
 
         with Azurite() as azurite:
@@ -191,18 +192,6 @@ class Azurite:
         if self._own_logs is not None:
             shutil.rmtree(self._own_logs, ignore_errors=True)
             self._own_logs = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start_async()

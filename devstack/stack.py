@@ -19,8 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from devstack.azurite import FIXED_PORTS, Azurite
 from devstack.children import Child, describe_exit
@@ -28,6 +27,7 @@ from devstack.directories import make_directory
 from devstack.emulators import SERVICEBUS, STORAGE, local_values
 from devstack.errors import ChildFailedError, DevstackError
 from devstack.groups import HostProcess, environment, file_name, named
+from devstack.lifecycle import AsyncRunnable
 
 __all__ = ["HostProcess", "Stack"]
 
@@ -41,7 +41,7 @@ _BROKER_PORTS = (5672, 5300)
 _HTTP_PORT = 7071
 
 
-class Stack:
+class Stack(AsyncRunnable):
     """Azure on one machine for one function app, as an async context manager.
 
     `config` is the emulator's Config.json (a path, or its content); by default the app's
@@ -284,15 +284,3 @@ class Stack:
         """The app settings of every host process: connections of this stack, then `settings`."""
         connections = {SERVICEBUS: self.servicebus_connection, STORAGE: self.storage_connection}
         return local_values(self.app_dir, connections) | self.settings
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()

@@ -12,8 +12,6 @@ import logging
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
 from devstack.functions.clients import Clients
@@ -27,12 +25,13 @@ from devstack.functions.listeners import Listener, Pump
 from devstack.functions.options import HostConfig
 from devstack.functions.settings import Settings
 from devstack.functions.timers import Timer
+from devstack.lifecycle import AsyncRunnable
 
 _log = logging.getLogger("devstack.functions")
 _OPEN_S = 30.0
 
 
-class Host:
+class Host(AsyncRunnable):
     """Runs the functions of one app in this process."""
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
@@ -184,18 +183,6 @@ class Host:
         self._runners, self._tasks, self._http, self._clients = [], [], None, None
         self.http_port = None
         self._scope.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 async def _opened(opening: Mapping[str, Awaitable[None]]) -> None:

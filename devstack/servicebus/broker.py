@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from devstack.lifecycle import AsyncRunnable
 from devstack.servicebus.admin.api import AdminApi
 from devstack.servicebus.admin.http import HttpServer
 from devstack.servicebus.config import Config
@@ -43,7 +43,7 @@ class QueueCounts:
         return self.active + self.scheduled + self.dead_letter + self.transfer_dead_letter
 
 
-class Broker:
+class Broker(AsyncRunnable):
     """A Service Bus broker in the caller's event loop.
 
     ``queues`` is a `Config`, names, or names with properties. ``port`` 0 picks a free one;
@@ -147,17 +147,6 @@ class Broker:
         await self._http.stop()
         await self.server.stop()
         self.close_data()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     def _create_configured(self) -> None:
         given: Any = self._queues

@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from devstack.lifecycle import Runnable, Stoppable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ _STARTS_WITHIN_S = 15.0
 _STOPS_WITHIN_S = 5.0
 
 
-class BrokerThread:
+class BrokerThread(Runnable):
     """A `Broker` on a thread with its own event loop, for synchronous tests.
 
     Takes what `Broker` takes. The broker itself must only be touched through `call`.
@@ -85,19 +85,8 @@ class BrokerThread:
         """The HTTP port, 0 where there is none."""
         return self._broker.management_port or 0
 
-    def __enter__(self) -> Self:
-        return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-
-class BrokerProcess:
+class BrokerProcess(Stoppable):
     """A broker in a process of its own; made by `start_broker`."""
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
@@ -128,17 +117,6 @@ class BrokerProcess:
             for pipe in (self.process.stdout, self.process.stderr):
                 if pipe is not None:
                     pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def start_broker(
