@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     add("--setting", action="append", default=[], metavar="NAME=VALUE", help="an app setting")
     add("--ports", choices=["fixed", "free"], default="fixed",
         help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
+    add("--func", action="store_true", help="run the real Core Tools (func) as the host")
     add("--data", type=Path, metavar="DIR", help="keep messages, tables and timers here")
     add("-v", "--verbose", action="store_true", help="show the logs, by component")
     doctor = verbs.add_parser("doctor", help="say what is missing and how to mend it")

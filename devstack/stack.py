@@ -50,7 +50,8 @@ class Stack(AsyncRunnable):
     stack by themselves. `groups` says which functions run in which process (all in one
     by default), `processes` how many of each. `data` keeps messages, tables and timers
     in a directory; `logs` keeps the output files (else they go with the stack). `ports`
-    is "free" or "fixed" (5672, 5300, 10002, 7071). `drain_s`: see the host.
+    is "free" or "fixed" (5672, 5300, 10002, 7071). `drain_s`: see the host. `core_tools` runs
+    `func` from PATH instead of the embedded host, one process a group.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
@@ -67,6 +68,7 @@ class Stack(AsyncRunnable):
         ports: str = "free",
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
+        core_tools: bool = False,
     ) -> None:
         """Describe a stack; see the class for the arguments.
 
@@ -75,6 +77,8 @@ class Stack(AsyncRunnable):
         """
         if ports not in {"free", "fixed"} or processes < 1:
             raise DevstackError('ports is "free" or "fixed", and processes is at least 1.')
+        if core_tools and processes > 1:
+            raise DevstackError("The Core Tools run one process a group: leave processes at 1.")
         self.app_dir = Path(app_dir).resolve()
         self.processes: list[HostProcess] = []
         self.servicebus_connection = ""
@@ -91,6 +95,7 @@ class Stack(AsyncRunnable):
         self._fixed = ports == "fixed"
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
+        self._core_tools = core_tools
         self.broker: Child | None = None
         self.azurite: Azurite | None = None
         self._unwatched: set[Child] = set()
@@ -265,12 +270,12 @@ class Stack(AsyncRunnable):
         name = "host-" + file_name(group) + (f"-{made}" if made > 1 else "")
         secondary = number > 0 or any(not one.secondary for one in self.group(group))
         argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
-        argv += ["--drain", str(self._drain_s)]
+        argv += ["--func"] if self._core_tools else ["--drain", str(self._drain_s)]
         if functions:
             argv += ["--only", ",".join(functions)]
         if self._without:
             argv += ["--except", ",".join(self._without)]
-        if self._data is not None:
+        if self._data is not None and not self._core_tools:
             argv += ["--data", str(self._data / "functions")]
         if secondary:
             argv.append("--secondary")

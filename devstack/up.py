@@ -72,6 +72,7 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         processes=arguments.processes,
         data=arguments.data,
         ports=arguments.ports,
+        core_tools=arguments.func,
     )
 
 
@@ -93,7 +94,8 @@ def screen(stack: Stack, *, verbose: bool) -> str:
             rows.append((f"azurite {service}", _pid(stack.azurite.child), where))
     for host in stack.processes:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
-        rows.append(("host", f"pid {host.pid}", where + ", ".join(host.functions)))
+        what = ", ".join(host.functions) or "func, with every function"
+        rows.append(("host", f"pid {host.pid}", where + what))
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
     settings = stack.host_settings()

@@ -50,10 +50,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 after a SIGTERM or Ctrl-C, 1 when something failed, 2 for bad usage."""
     arguments = parser().parse_args(argv)
-    if arguments.processes < 1 or arguments.drain < 0 or not 0 <= arguments.http_port <= 65535:
-        parser().error(
-            "--processes is at least 1, --drain at least 0, --http-port between 0 and 65535."
-        )
+    _check(arguments)
     try:
         if arguments.func:
             return run_core_tools(arguments)
@@ -65,6 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """End with code 2 and a sentence where flags make no sense, alone or together."""
+    if arguments.processes < 1 or arguments.drain < 0 or not 0 <= arguments.http_port <= 65535:
+        parser().error(
+            "--processes is at least 1, --drain at least 0, --http-port between 0 and 65535."
+        )
+    if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
+        parser().error(
+            "--func starts one Core Tools, which knows no --processes, --data or --respawn: leave "
+            "them out."
+        )
 
 
 async def _run_here(arguments: argparse.Namespace) -> int:

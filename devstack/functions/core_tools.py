@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devstack.children import Child
+from devstack.children import Child, describe_exit
 from devstack.errors import NotInstalledError
 
 _READY_S = 120.0
@@ -19,7 +19,7 @@ _STOP_S = 10.0
 
 
 def run_core_tools(arguments: argparse.Namespace) -> int:
-    """Run `func start` until SIGTERM or Ctrl-C; its exit code.
+    """Run `func start` until SIGTERM or Ctrl-C, then 0; its own code (never 0) if it ends before.
 
     Raises:
         NotInstalledError: `func` is not on PATH.
@@ -56,14 +56,27 @@ async def _run(func: str, arguments: argparse.Namespace) -> int:
         child.start()
         try:
             await child.until(lambda: _answers(port), timeout_s=_READY_S)
-            ready = {"ready": True, "func": True, "functions": arguments.only, "http_port": port}
+            ready = {
+                "ready": True,
+                "func": True,
+                "functions": arguments.only or [],
+                "http_port": port,
+            }
             sys.stdout.write(json.dumps({**ready, "pid": os.getpid(), "pids": [child.pid]}) + "\n")
             sys.stdout.flush()
             while child.alive and not stopping.is_set():  # noqa: ASYNC110  # a process is polled
                 await asyncio.sleep(0.1)
         finally:
             code = await child.stop_async(signal.SIGINT, timeout_s=_STOP_S)
-    return 0 if stopping.is_set() else code
+    if stopping.is_set():
+        return 0
+    sys.stderr.write(f"devstack.functions: func ended by itself with {describe_exit(code)}.\n")
+    return code or 1
+
+
+def _ready_line(arguments: argparse.Namespace, port: int, child: Child) -> str:
+    ready = {"ready": True, "func": True, "functions": arguments.only or [], "http_port": port}
+    return json.dumps({**ready, "pid": os.getpid(), "pids": [child.pid]})
 
 
 def _answers(port: int) -> bool | None:

@@ -1,5 +1,6 @@
 """`python -m devstack up`: its screen, its ends, its sentences."""
 
+import json
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from tests.e2e.stack_kit import (
     until,
     up_of,
 )
+from tests.fake_func import put_func_on_path
 
 
 @pytest.fixture
@@ -72,6 +74,24 @@ async def ends_within(seconds: float, up: Child) -> None:
     assert time.monotonic() - began < seconds
 
 
+async def test_up_runs_the_core_tools_where_they_are_asked_for(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_func_on_path(app_dir / "bin", monkeypatch)
+    up = up_of(app_dir, "--ports", "free", "--func", "--data", str(app_dir / "data"), "-v")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        assert "func, with every function" in screen
+        await until(lambda: "[host-host] told " in said(up))
+        [told] = re.findall(r"^\[host-host\] told (.*)$", said(up), re.MULTILINE)
+        assert setting_in(screen, "MyBus") in json.loads(told)["env"]
+        await ends_within(5, up)
+    finally:
+        await up.stop_async()
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
 async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
@@ -118,6 +138,7 @@ async def test_up_says_who_died_and_ends_with_a_code(
     [
         (["up", "/nowhere-at-all"], "has no function_app.py"),
         (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
+        (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
         (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
         (["up", "{app}"], "name the emulator's Config.json with --config"),
         (["up", "{app}", "--config", "none.json"], "none.json could not be read"),

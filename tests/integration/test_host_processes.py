@@ -16,6 +16,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
 from devstack.servicebus import Broker
+from tests.fake_func import put_func_on_path
 
 APP = """
 import asyncio, os, time
@@ -204,6 +205,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         (["--only", "work"], 1, "uses the connection 'SB'"),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
+        (["--func", "--processes", "2"], 2, "knows no --processes, --data or --respawn"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
         (["--setting", "X"], 2, "is no NAME=VALUE"),
@@ -229,27 +231,40 @@ async def test_without_the_core_tools_func_says_what_to_do(
         assert "install the Azure Functions Core Tools v4" in command.said
 
 
-async def test_func_starts_the_core_tools_on_the_same_settings(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools = app_dir / "bin"
-    tools.mkdir()
-    script = tools / "func"
-    script.write_text(
-        f"#!{sys.executable}\nimport os, sys, http.server\n"
-        "print(sys.argv[1:], os.environ['SB'], file=sys.stderr)\n"
-        "port = int(sys.argv[sys.argv.index('--port') + 1])\n"
-        "http.server.HTTPServer(('127.0.0.1', port), None).serve_forever()\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
-    async with Command(app_dir, "--func", "--only", "work", "--setting", "SB=x") as command:
+@pytest.fixture
+def fake_func(app_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_func_on_path(app_dir / "bin", monkeypatch)
+
+
+@pytest.mark.usefixtures("fake_func")
+async def test_func_starts_the_core_tools_on_the_same_settings(app_dir: Path) -> None:
+    arguments = ["--only", "work,pid", "--except", "other", "--setting", "SB=x"]
+    async with Command(app_dir, "--func", *arguments) as command:
         ready = await command.ready()
         assert ready["func"] is True
-        assert f"['start', '--port', '{ready['http_port']}', '--functions', 'work'] x" in (
-            command.said
-        )
+        [line] = [one for one in command.said.splitlines() if one.startswith("told ")]
+        told = json.loads(line.removeprefix("told "))
+        port = ["--port", str(ready["http_port"])]
+        assert told["argv"] == ["start", *port, "--functions", "work", "pid"]
+        assert told["cwd"] == str(app_dir)
+        assert told["env"] == ["x", "true", None]
         [pid] = ready["pids"]
         command.child.send_signal(signal.SIGTERM)
         assert await command.ended() == 0
         assert not is_running(pid)
+
+
+@pytest.mark.usefixtures("fake_func")
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("SB=ends at once", "func ended with exit code 3 before it was ready"),
+        ("SB=ends later", "func ended by itself with exit code 0"),
+    ],
+)
+async def test_core_tools_that_end_by_themselves_are_told(
+    app_dir: Path, setting: str, sentence: str
+) -> None:
+    async with Command(app_dir, "--func", "--setting", setting) as command:
+        assert await command.ended() == 1
+        assert sentence in command.said
