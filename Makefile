@@ -34,7 +34,7 @@ test: setup ## every test
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
 	$(PY) -m pytest tests/infra
 
-test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 11 minutes)
+test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)
 	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
 
 check: lint types contracts ## lint, types and import contracts
