@@ -114,8 +114,9 @@ def fields_with_known_end(buffer: bytes, position: int, fresh: int) -> tuple[lis
         for _ in range(fresh):
             value, at = _READERS[buffer[at]](buffer, at + 1, 1)
             found.append(value)
-        rest = buffer[at:end]
-        found += (_known if len(rest) <= _KNOWN_BYTES else _known.__wrapped__)(rest, count - fresh)
+        if end - at > _KNOWN_BYTES:
+            return fields(buffer, position)
+        found += _known(buffer[at:end], count - fresh)
     except (IndexError, struct.error):
         raise DecodeError(f"a value in the list at byte {position} is cut short") from None
     except UnicodeDecodeError:

@@ -14,7 +14,6 @@ HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
 DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
 BATCH_FORMAT = 0x80013700
-_COMPOUND = {HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES}
 
 
 class Section(NamedTuple):
@@ -48,11 +47,13 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
         code, value_at = payload[position + 2], position + 3
     else:
         code, value_at = decode.decode(payload, position + 1)
-    known = isinstance(code, int) and HEADER <= code <= FOOTER
-    if not known or (code < last and last >= PROPERTIES and code != DELIVERY_ANNOTATIONS):
-        raise DecodeError(f"section {code!r} at byte {position} is unknown or out of order")
-    if code in _COMPOUND:
+        code = code if isinstance(code, int) else 0
+    if code < last and (code < HEADER or (last >= PROPERTIES and code != DELIVERY_ANNOTATIONS)):
+        raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
+    if code <= APPLICATION_PROPERTIES:
         return code, value_at, decode.compound(payload, value_at)[2]
+    if code > FOOTER:
+        raise DecodeError(f"section {code} at byte {position} is unknown")
     return code, value_at, decode.skip(payload, value_at)
 
 

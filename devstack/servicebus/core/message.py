@@ -37,7 +37,7 @@ _BROKER_OWNS = {
     "x-opt-lock-token",
 }
 _GROUP_ID = 10
-_NULL = 0x40
+_NOTHING_BETWEEN = encode.NULL * (_GROUP_ID - 1)
 _U32_MAX = 0xFFFFFFFF
 
 
@@ -195,10 +195,10 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
         raise DecodeError("a message-id is text, a number, a uuid or bytes")
     message.message_id = message_id
     if count > _GROUP_ID:
-        for _ in range(_GROUP_ID - 1):
-            if payload[position] == _NULL:
-                position += 1
-            else:
+        if payload.startswith(_NOTHING_BETWEEN, position):
+            position += len(_NOTHING_BETWEEN)
+        else:
+            for _ in _NOTHING_BETWEEN:
                 position = decode.skip(payload, position)
         session_id = decode.decode(payload, position)[0]
         if session_id is not None and not isinstance(session_id, str):

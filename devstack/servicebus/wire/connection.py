@@ -90,16 +90,13 @@ class AmqpConnection(asyncio.BufferedProtocol):
         return self.hub.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came."""
-        self.data_received(bytes(self.hub.read_buffer[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
-        """Work on bytes of the peer. Its mistakes close this connection and nothing else."""
+        """Work on what the peer sent. Its mistakes close this connection and nothing else."""
         if self._closing:
             return
-        self.hub.in_read = True
-        now = self.last_heard = self.hub.clock()
-        self._reader.feed(data)
+        hub = self.hub
+        hub.in_read = True
+        now = self.last_heard = hub.clock()
+        self._reader.feed(bytes(hub.read_buffer[:nbytes]))
         try:
             while not self._closing:
                 if self._expects_header:
@@ -121,7 +118,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 (one peer must not take the broker down)
             _log.exception("a frame could not be worked on; its connection is closed")
             self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
-        self.hub.end_of_read()
+        hub.end_of_read()
 
     # -- bytes to frames ------------------------------------------------------------------
 

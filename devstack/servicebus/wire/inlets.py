@@ -54,10 +54,13 @@ class Inlet(Link):
         A message above the limit is counted but not kept, and refused at its end.
         """
         if self._first is None:
-            self._first = fields
             if self._credit <= 0:
                 self.detach("amqp:link:transfer-limit-exceeded", "more messages than credit")
                 return
+            if not fields[_MORE] and not fields[_ABORTED]:
+                self._whole(fields, fields, payload, len(payload), now)
+                return
+            self._first = fields
         if fields[_ABORTED]:
             self._clear()
             return
@@ -66,17 +69,21 @@ class Inlet(Link):
             self._pieces.append(payload)
         if fields[_MORE]:
             return
-        first, size = self._first, self._size
-        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        first, whole, size = self._first, b"".join(self._pieces), self._size
         self._clear()
+        self._whole(first, fields, whole, size, now)
+
+    def _whole(
+        self, first: list[object], last: list[object], payload: bytes, size: int, now: float
+    ) -> None:
         self._count = (self._count + 1) & 0xFFFFFFFF
         self._credit -= 1
         delivery_id = first[_ID]
         if not isinstance(delivery_id, int):
             raise AmqpError("amqp:invalid-field", "the first transfer of a message needs its id")
-        settled = bool(first[_SETTLED]) or bool(fields[_SETTLED])
+        settled = first[_SETTLED] or last[_SETTLED]
         batch = first[_FORMAT] == BATCH_FORMAT
-        self.take(whole, size, batch, None if settled else delivery_id, now)
+        self.take(payload, size, batch, None if settled else delivery_id, now)
         if self._credit < CREDIT // 2 and not self.ended:
             self.grant()
 

@@ -91,11 +91,12 @@ class AmqpSession:
     def on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
         fields, payload_at = decode.fields_with_known_end(body, position, _TRANSFER_VARIES)
+        fields = frames.padded(fields, 11)
         self.next_incoming = (self.next_incoming + 1) & _U32
-        handle = fields[0] if fields else None
+        handle = fields[0]
         link = self.links.get(handle) if isinstance(handle, int) else None
         if isinstance(link, Inlet) and not link.ended:
-            link.on_transfer(frames.padded(fields, 11), body[payload_at:], now)
+            link.on_transfer(fields, body[payload_at:], now)
 
     def on_flow(self, fields: list[object], now: float) -> None:
         """Take the peer's window and a link's credit."""
