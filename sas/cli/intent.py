@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sas.cli.page import is_failed
-from sas.domain.commands import WHEN
+from sas.domain.commands import WHEN, can_undo
 from sas.domain.messages import Verb
 from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
 
@@ -67,7 +67,7 @@ def _possible(order: Order, intent: Intent) -> bool:
         case Verb.RESUBMIT | Verb.SKIP:
             return bool(_failed(order, intent))
         case Verb.UNDO:
-            return order.direction is Direction.DO
+            return can_undo(order)
         case Verb.CANCEL:
             return order.process_state in UNDER_WAY and order.direction is Direction.DO
         case Verb.ACKNOWLEDGE:
@@ -80,7 +80,7 @@ def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
 
 def _each(failed: Sequence[StepRecord]) -> str:
     return "; ".join(
-        f"{'undo of ' if step.direction is Direction.UNDO else ''}{step.name} "
+        f"{'undo of ' if _undoing(step) else ''}{step.name} "
         f"({step.error.code}: {step.error.message})"
         if step.error
         else step.name
@@ -89,9 +89,14 @@ def _each(failed: Sequence[StepRecord]) -> str:
 
 
 def _skipping(failed: Sequence[StepRecord], intent: Intent) -> str:
-    if any(step.direction is Direction.UNDO for step in failed):
+    if any(_undoing(step) for step in failed):
         return "take as undone by hand"
     return f"go on as if done, with the result {intent.input or 'null'}"
+
+
+def _undoing(step: StepRecord) -> bool:
+    """Return whether it was an undo that failed: of the step, or of what another agent did."""
+    return step.direction is Direction.UNDO or step.undo is not None
 
 
 def _ledger(order: Order) -> str:

@@ -141,11 +141,24 @@ def skip(
     return Decision("skipped", after, completed_notice(after) or (Wake(),))
 
 
+def can_undo(order: Order) -> bool:
+    """Return whether there is anything left to decide to undo."""
+    out = any(step.process_state is StepState.PROCESSING for step in order.steps)
+    return not order.rejected and (order.direction is Direction.DO or out)
+
+
 def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
-    """Decide to undo the order, at once; None where that was decided before."""
-    if order.rejected or order.direction is Direction.UNDO:
+    """Decide to undo the order, at once; None where that was decided before.
+
+    Of a cancelled order, what is out is not waited for any longer.
+    """
+    if not can_undo(order):
         return None
-    after = open_steps(begin_undo(order.steps, rules, now=now), rules, now)
+    cancelled = order.direction is Direction.UNDO
+    waited_for = [step for step in order.steps if step.process_state is StepState.PROCESSING]
+    steps = begin_undo(waited_for if cancelled else order.steps, rules, now=now)
+    turned = {step.number: step for step in steps}
+    after = open_steps([turned.get(step.number, step) for step in order.steps], rules, now)
     return Decision("undo decided", after, (Wake(), *undone_notice(after)))
 
 

@@ -270,7 +270,12 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
     ),
     (undo_failed, "undo", {}, "it is being undone, or was, already, and this is Error."),
     (undo_failed, "cancel", {}, "only an order under way can be cancelled, and this is Error."),
-    (cancelled, "undo", {}, "it is being undone, or was, already, and this is Compensating."),
+    (
+        cancelled,
+        "cancel",
+        {},
+        "only an order under way can be cancelled, and this is Compensating.",
+    ),
     (failed, "resubmit", {"step": "ship"}, "it has no step 'ship', only reserve, pay."),
     (failed, "skip", {"step": ""}, "it has no step '', only reserve, pay."),
     (

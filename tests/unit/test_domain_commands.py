@@ -87,6 +87,17 @@ def test_the_undo_of_an_edited_step_names_the_last_of_its_generations() -> None:
     assert (request.direction.value, request.generation) == ("undo", 1)
 
 
+def test_undo_after_cancel_waits_no_longer_for_what_is_out() -> None:
+    order = story("two in a row")
+    order.claim()
+    assert order.cancel()
+    assert order.states == ["Processing", "Compensated"]
+    assert order.undo()
+    assert order.states == ["Compensating", "Compensated"]
+    assert order.woken
+    assert not order.undo()
+
+
 def test_of_two_failed_steps_only_the_one_named_is_resubmitted() -> None:
     order = claimed("two beside each other").refused("a").refused("b")
     assert order.resubmit("b", edited=EDITED)
@@ -239,7 +250,6 @@ def test_an_order_is_cancelled_once_and_neither_when_processed_nor_when_undone()
     order = claimed()
     assert order.cancel()
     assert not order.cancel()
-    assert not order.undo()
     done = claimed().done("a")
     assert not done.cancel()
     done.undo()
