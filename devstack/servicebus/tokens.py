@@ -11,7 +11,7 @@ import hmac
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_plus
 
-from devstack.servicebus.core.errors import UnauthorizedError
+from devstack.servicebus.core.errors import TokenRefusedError
 
 #: What the emulator's documentation gives as the key; accepted by every broker.
 EMULATOR_KEY = "SAS_KEY_VALUE"
@@ -63,11 +63,11 @@ class Gate:
         return self._key or EMULATOR_KEY
 
     def check(self, token: str, audience: str, now: float) -> Claim:
-        """Read a token. Raises UnauthorizedError with a sentence where it is not good."""
+        """Read a token. Raises TokenRefusedError with a sentence where it is not good."""
         if self._key is None:
             return Claim("", float("inf"))
         if not token.startswith(_PREFIX):
-            raise UnauthorizedError(
+            raise TokenRefusedError(
                 "this broker was started with --require-key and takes shared access signatures "
                 "only: use the connection string of its ready line"
             )
@@ -76,12 +76,12 @@ class Gate:
         resource, expiry = parts.get("sr", ""), parts.get("se", "")
         wanted = signature(self._key, resource, expiry).encode()
         if not hmac.compare_digest(wanted, unquote(parts.get("sig", "")).encode()):
-            raise UnauthorizedError(
+            raise TokenRefusedError(
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
                 "connection string is not the one given to --require-key"
             )
         if not expiry.isdigit() or int(expiry) <= now:
-            raise UnauthorizedError(
+            raise TokenRefusedError(
                 f"ExpiredToken: the token for '{audience[:200]}' has expired; make a new one"
             )
         return Claim(path_of(unquote_plus(resource)), float(expiry))

@@ -1,5 +1,6 @@
 """Azurite as a child process: found, started, stopped, and its data kept."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from azure.data.tables import TableClient
 from devstack import azurite as module
 from devstack.azurite import Azurite
 from devstack.errors import ChildFailedError, DevstackError, NotInstalledError
+
+FOLDER = Path(module.__file__).with_name("azurite")
 
 
 def table(azurite: Azurite) -> TableClient:
@@ -108,3 +111,12 @@ def test_telemetry_is_turned_off() -> None:
         ).stdout
     assert "--disableTelemetry" in command
     assert "--inMemoryPersistence" in command
+
+
+def test_the_package_is_pinned_and_its_lock_names_no_address() -> None:
+    package = json.loads((FOLDER / "package.json").read_text())
+    lock = json.loads((FOLDER / "package-lock.json").read_text())["packages"]
+    [wanted] = package["dependencies"].values()
+    assert wanted == lock["node_modules/azurite"]["version"]
+    assert not [name for name, entry in lock.items() if "resolved" in entry]
+    assert all("integrity" in entry for name, entry in lock.items() if name)

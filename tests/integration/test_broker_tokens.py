@@ -119,6 +119,20 @@ async def test_a_token_for_another_queue_opens_nothing(broker: Broker) -> None:
         assert fields[2].value[0] == "amqp:unauthorized-access"
 
 
+async def test_a_wrong_token_is_answered_with_the_services_condition(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("$cbs", receives=True, handle=0)
+        peer.credit(10)
+        await peer.attach("$cbs", receives=False, handle=8)
+        body = encode.string("SharedAccessSignature sr=x&sig=y&se=9&skn=z")
+        peer.transfer(0, request(body, operation="put-token", name="q"), handle=8)
+        peer.send(frames.CLOSE)
+        answer = await peer.closed()
+        assert b"com.microsoft:auth-failed" in answer
+        assert b"does not match: the SharedAccessKey of the connection string" in answer
+
+
 async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
     broker: Broker, clock: Clock
 ) -> None:

@@ -258,6 +258,7 @@ async def test_a_refused_link_has_a_null_terminus_and_then_the_error(
     ("data", "answer"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", frames.AMQP_HEADER),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", frames.AMQP_HEADER),
         (frames.AMQP_HEADER + b"\x00\x00\x00\x07\x02\x00\x00\x00", b"framing-error"),
         (frames.AMQP_HEADER + b"\x7f\x00\x00\x00\x02\x00\x00\x00", b"at most 65536"),
         (frames.AMQP_HEADER + frames.frame(0, b"\x00\x53\x11\x45"), b"first frame must be"),
@@ -275,6 +276,24 @@ async def test_a_peer_that_breaks_the_protocol_is_told_and_closed(
         if answer:
             assert answer in await peer.closed()
     await works(broker)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "administration is on the management port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "put UseDevelopmentEmulator=true into"),
+        (b"AMQP\x00\x00\x09\x01", "this broker speaks 1.0"),
+        (b"SSH-2.0-x", "check which program uses this port"),
+    ],
+)
+async def test_a_stranger_on_the_port_is_named_in_the_log(
+    broker: Broker, data: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with peer_of(broker) as peer:
+        peer.write(data)
+        assert await peer.closed() == frames.AMQP_HEADER
+    assert says in caplog.text
 
 
 async def test_silent_half_open_and_idle_peers_are_let_go(broker: Broker) -> None:

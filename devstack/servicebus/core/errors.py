@@ -39,6 +39,12 @@ class UnauthorizedError(BrokerError):
     condition, status = "amqp:unauthorized-access", 401
 
 
+class TokenRefusedError(UnauthorizedError):
+    """A token itself is wrong or has expired: what ``$cbs`` answers."""
+
+    condition = "com.microsoft:auth-failed"
+
+
 class NotAllowedError(BrokerError):
     """The wrong kind of receiver or message for this queue."""
 

@@ -11,6 +11,7 @@ from devstack.servicebus.tokens import Claim
 from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_offer, sasl_outcome
 from devstack.servicebus.wire.hub import Hub, ReplyLink
 from devstack.servicebus.wire.session import AmqpSession
+from devstack.servicebus.wire.strangers import stranger
 
 _log = logging.getLogger("devstack.servicebus")
 _SMALLEST_FRAME = 512
@@ -129,7 +130,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         elif header == frames.AMQP_HEADER:
             self.send_frame(header)
         else:
-            _log.info("a peer began with %r, which is no AMQP 1.0; it was turned away", header)
+            _log.warning("a peer was turned away: %s", stranger(header))
             self.send_frame(frames.AMQP_HEADER)
             self._finish()
 
