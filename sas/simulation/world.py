@@ -183,6 +183,8 @@ class World:
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
         faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
+        if operation == "put_blob":
+            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
         if operation == "commit":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
             faults[StoreFault.CONFLICT] = self.faults.store_conflict

@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
 from sas.actors.deadletters import DeadLetter, DeadLetters
+from sas.actors.privacy import Privacy
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
@@ -79,7 +80,13 @@ class System:
     commands: dict[str, str] = field(default_factory=dict)
 
     def submit(
-        self, order_id: str, workflow: str = "order", times: int = 1, *, urgent: bool = False
+        self,
+        order_id: str,
+        workflow: str = "order",
+        times: int = 1,
+        *,
+        urgent: bool = False,
+        content: Mapping[str, Any] = MappingProxyType({"lines": []}),
     ) -> None:
         """Put an order on the queue, several times under its one MessageId if asked."""
         body = json.dumps(
@@ -88,7 +95,7 @@ class System:
                 "workflow": workflow,
                 "reply_queue": REPLIES_TO,
                 "correlation_id": f"c-{order_id}",
-                "order": {"lines": []},
+                "order": dict(content),
             }
         ).encode()
         self.submitted[order_id] = workflow
@@ -163,6 +170,8 @@ def build(
     breaker: BreakerPolicy = BREAKER,
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
+    agent: type[SimulatedAgent] = SimulatedAgent,
+    privacy: Privacy | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -183,7 +192,7 @@ def build(
     )
     world = World(seed, clock, store, bus, faults)
     ledger = RemoteLedger()
-    agents = {n: SimulatedAgent(clock, ledger, remote, world.rng) for n in AGENTS}
+    agents = {n: agent(clock, ledger, remote, world.rng) for n in AGENTS}
     agents[COURIER] = Courier(clock, ledger, remote, world.rng)
     agents |= {name: Outside(clock, ledger, remote, world.rng) for name in outside}
     definitions = definitions or workflows(timedelta(seconds=failures_max_seconds))
@@ -194,6 +203,7 @@ def build(
         )
         for n, apart in enumerate(clocks_apart, 1)
     ]
+    contexts = [replace(one, privacy=privacy or Privacy()) for one in contexts]
     _wire(world, contexts, business, lease_time, breaker)
     return System(world, store, bus, ledger, agents, contexts[0], {})
 
@@ -434,7 +444,7 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
 
 def skipped(step: StepRecord) -> bool:
     """Return whether a result is an operator's word and not the remote service's."""
-    return "done_by" not in str(step.result or "")
+    return isinstance(step.result, str | None) and "done_by" not in (step.result or "")
 
 
 def notices_of(journal: Sequence[JournalEntry]) -> Counter[str]:

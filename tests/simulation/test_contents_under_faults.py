@@ -1,0 +1,141 @@
+"""Large and secret content through the real actors while everything goes wrong, by seed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+import pytest
+
+from sas.actors.privacy import Privacy
+from sas.adapters.keyring import AesKeyRing
+from sas.domain.blobs import BlobRef, stands_for
+from sas.domain.model import OrderState
+from sas.ports import Call, Message, RefusedError, TransientError
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
+from tests.simulation.system import QUEUES, System, build, check_end
+from tests.telemetry_kit import telling
+
+SEEDS = int(os.environ.get("SAS_SIMULATION_SEEDS", "15"))
+ORDERS = 3
+TROUBLE = Faults(
+    crash=0.02,
+    lease_lost=0.05,
+    duplicate=0.05,
+    store_down=0.03,
+    store_lost_answer=0.05,
+    store_conflict=0.03,
+    bus_down=0.02,
+    bus_lost_answer=0.03,
+)
+REMOTE = RemoteFaults(transient=0.15, lost_answer=0.1, hangs=0.05, refused=0.1)
+SECRET = "s3cr3t-of-the-customer"
+LARGE = {"lines": ["x" * 70_000]}
+FIELDS = dict.fromkeys(("order", "order-with-care"), ("customer.card", "lines[].note"))
+
+
+class Wordy(SimulatedAgent):
+    """An agent that is given large orders and returns large results."""
+
+    async def _do(self, call: Call) -> Any:
+        assert call.order == LARGE
+        for result in call.results.values():
+            assert len(result["text"]) == 60_000
+        result = await super()._do(call)
+        return {**result, "text": "y" * 60_000} if isinstance(result, dict) else result
+
+    async def _undo(self, call: Call) -> Any:
+        assert call.own_result is None or len(call.own_result["text"]) == 60_000
+        return await super()._undo(call)
+
+
+class Quoting(SimulatedAgent):
+    """An agent that says all it knows whenever it fails."""
+
+    async def _do(self, call: Call) -> Any:
+        assert call.order["customer"]["card"] == SECRET
+        try:
+            return await super()._do(call)
+        except TransientError:
+            raise TransientError(f"busy with {call.order}", kind=SECRET) from None
+        except RefusedError as refused:
+            raise RefusedError(refused.code, json.dumps(call.order)) from None
+
+    async def _undo(self, call: Call) -> Any:
+        try:
+            return await super()._undo(call)
+        except TransientError:
+            raise TransientError(f"busy with {call.order}") from None
+
+
+async def run(system: System, content: dict[str, Any]) -> System:
+    for number in range(ORDERS):
+        workflow = "order" if number % 2 else "order-with-care"
+        system.submit(f"O-{number}", workflow, times=2, content=content)
+    try:
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    return system
+
+
+def refs(system: System) -> list[tuple[str, BlobRef]]:
+    """Return everything that the stored orders refer to."""
+    return [
+        (order_id, content)
+        for order_id, stored in system.store.orders.items()
+        for content in (
+            stored.order.details.payload,
+            *(step.result for step in stored.order.steps),
+        )
+        if isinstance(content, BlobRef)
+    ]
+
+
+async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twice() -> None:
+    system = await run(build(1, Faults(), RemoteFaults(), agent=Wordy), LARGE)
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    referred = refs(system)
+    assert len(referred) == ORDERS * 4  # what was ordered, and what three steps returned
+    assert sum(len(kept) for kept in system.store.blobs.values()) == len(set(referred))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
+    system = await run(build(seed, TROUBLE, REMOTE, agent=Wordy), LARGE)
+    referred = refs(system)
+    assert len(referred) >= ORDERS
+    for order_id, ref in referred:
+        assert stands_for(ref, system.store.blobs[order_id][ref.sha256])
+    assert system.alerts()["unreadable"] == 0
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    ring = AesKeyRing([("k1", b"k" * 32)])
+    system = build(seed, TROUBLE, REMOTE, agent=Quoting, privacy=Privacy(FIELDS, ring))
+    sent: list[Message] = []
+    send = system.bus.send
+
+    async def hear(messages: Any) -> None:
+        sent.extend(messages)
+        await send(messages)
+
+    system.bus.send = hear  # type: ignore[method-assign]
+    content = {"customer": {"card": SECRET}, "lines": [{"note": SECRET}], "n": 1}
+    with telling() as told:
+        await run(system, content)
+        texts = [span.to_json() for span in told.spans] + [json.dumps(told.metrics())]
+    texts += [str(sorted(r.__dict__.items(), key=str)) + r.getMessage() for r in caplog.records]
+    texts += [repr(stored) for stored in system.store.orders.values()]
+    texts += [repr(system.store._cells), repr(system.store._due), repr(system.store.blobs)]
+    texts += [repr(message) for message in sent if message.queue != QUEUES.rejected]
+    assert len(sent) > 10 * ORDERS
+    assert [text[:200] for text in texts if SECRET in text] == []
