@@ -203,6 +203,50 @@ async def test_what_is_removed_was_exported_whole_before() -> None:
     ]
 
 
+async def large(made: Kit, order_id: str, size: int) -> Order:
+    """An order that was processed long ago, its result kept apart."""
+    order = await made.store.commit(cases.submitted(order_id, ONE))
+    order = await made.store.commit(cases.claimed(order, ONE))
+    ref = await made.store.put_blob(order_id, b'"' + b"x" * (size - 2) + b'"')
+    return await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
+
+
+async def test_content_kept_apart_is_exported_whole_and_goes_with_its_order() -> None:
+    made, kept = kit(), Kept()
+    await large(made, "old", 60_000)
+    assert (await run(made, kept)).removed == 1
+    assert json.loads(kept.lines[0])["Steps"][0]["Result"] == "x" * 59_998
+    assert made.store.blobs == {}
+
+
+async def test_content_that_cannot_be_read_keeps_its_order_and_no_other() -> None:
+    made, kept = kit(), Kept()
+    for name in ("a", "b"):
+        await large(made, name, 60_000)
+    made.store.fail_next("get_blob", StoreFault.UNAVAILABLE)
+    found = await run(made, kept)
+    assert (found.removed, found.failed, len(kept.lines)) == (1, 1, 1)
+    assert (await run(made, kept)).removed == 1
+
+
+async def test_no_more_content_is_read_at_once_than_fits_in_memory() -> None:
+    made = kit()
+    parts: list[int] = []
+
+    class Counting(Kept):
+        async def export(self, lines: object) -> None:
+            assert isinstance(lines, list)
+            parts.append(len(lines))
+
+    for number in range(5):
+        await large(made, f"o-{number}", 900_000)
+    await processed(made, "small", 60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(purge, "EXPORT_BYTES_MAX", 2_000_000)
+        assert (await run(made, Counting())).removed == 6
+    assert parts == [2, 2, 2]
+
+
 async def test_what_cannot_be_exported_is_not_removed() -> None:
     made, kept = kit(), Kept()
     await processed(made, "old", 60)

@@ -1,0 +1,98 @@
+"""Large orders and results over a real broker and a real table: the claim check at work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import orders
+from sas.adapters import keys
+from sas.client import NewOrder, OrdersClient
+from sas.domain.blobs import BlobRef
+from sas.domain.ids import shard_of
+from sas.ports import Agent, Business, Call
+from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
+from tests.integration.broker_sdk_kit import short_pauses
+from tests.integration.test_operator_cli import sas
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # fixtures of every test here
+
+PREMIUM_BYTES = 4 * 1024 * 1024
+SAID = "r" * 900_000
+
+
+class Wordy:
+    """An agent whose results are large."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.undo, self.close = agent.undo, agent.close
+
+    async def do(self, call: Call) -> Any:
+        for result in call.results.values():
+            assert result["said"] == SAID
+        return {**await self._agent.do(call), "said": SAID}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    real = orders.business
+
+    def business(environ: Mapping[str, str] | None = None) -> Business:
+        made = real(environ)
+        return replace(made, agents={name: Wordy(agent) for name, agent in made.agents.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders, "business", business)
+        async with rig(SAS_ORDER_BYTES_MAX=str(PREMIUM_BYTES)) as running:
+            running.broker.update_queue("orders", max_message_kilobytes=5 * 1024)
+            yield running
+            running.nothing_lost()
+
+
+async def test_an_order_of_a_megabyte_and_its_large_results_go_from_function_to_function(
+    made: Rig,
+) -> None:
+    (line, *_) = northwind()["lines"]
+    content = {**northwind(), "lines": [{**line, "product": "é" * 200}] * 1000, "freight": 0}
+    async with OrdersClient(
+        made.broker.connection_string, reply_queue=SHOP, order_bytes_max=PREMIUM_BYTES
+    ) as client:
+        await client.submit(NewOrder("L-1", {**content, "required_on": "x" * 600_000}))
+    async with made.host():
+        await made.ends("L-1", "Processed")
+        await made.quiet()
+    order = await made.order("L-1")
+    kept = [order.details.payload, *(step.result for step in order.steps)]
+    assert [type(one) for one in kept] == [BlobRef] * 4
+    assert (await made.content("L-1"))["lines"] == content["lines"]
+    told = await made.told("L-1")
+    assert [event.data.results_omitted for event in told] == [False, True, True, True, True]
+    queues = {made.broker.namespace.queue(name).properties for name in WORKED if name != "orders"}
+    assert {one.max_message_kilobytes for one in queues} == {256}  # nothing else needs more
+
+
+async def test_the_command_shows_and_exports_what_is_kept_apart(made: Rig) -> None:
+    record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
+    assert len(record["Payload"]["lines"]) == 1000
+    assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
+    (line,) = (await sas(made, "export", "-")).out.splitlines()
+    assert json.loads(line) == record
+    assert (await sas(made, "show", "L-1")).code == 0
+
+
+async def test_what_is_lost_is_shown_as_lost(made: Rig) -> None:
+    ref = (await made.order("L-1")).details.payload
+    assert isinstance(ref, BlobRef)
+    row = keys.blob("L-1", ref.sha256, ref.chunks - 1)
+    await made.store.table.delete(shard_of("L-1", 16), row)
+    record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
+    assert record["Payload"] == {"Lost": True, "Sha256": ref.sha256, "Bytes": ref.size}
+    assert [step["Result"]["said"] for step in record["Steps"]] == [SAID] * 3
+    assert await made.store.purge(await made.order("L-1"))
