@@ -19,14 +19,13 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
-from sas.adapters.keyring import AesKeyRing
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import Patience
 from sas.adapters.versions import VersionedStore, Versions
 from sas.config import Config, SettingError, read_config
 from sas.domain.breaker import BreakerPolicy
 from sas.domain.workflow import WorkflowError
-from sas.ports import LIMIT_MAX, Business
+from sas.ports import LIMIT_MAX, Business, KeyRing
 
 STORE_PATIENCE = Patience(attempts=1000, total_s=30.0)
 """Time alone bounds it. A message given back comes again at once: were it given back as soon as
@@ -122,7 +121,11 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
 
 
 def _privacy(business: Business, settings: Config) -> Privacy:
-    ring = AesKeyRing(settings.encryption_keys) if settings.encryption_keys else None
+    ring: KeyRing | None = None
+    if settings.encryption_keys:
+        from sas.adapters.keyring import AesKeyRing  # noqa: PLC0415  # slow to import
+
+        ring = AesKeyRing(settings.encryption_keys)
     if business.secret_fields and ring is None:
         raise SettingError(
             f"workflow {next(iter(business.secret_fields))!r} has secret fields, and the setting "

@@ -207,6 +207,11 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
 
 def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
     """Return keys by their ids; what is wrong is told without quoting any."""
+    if text.startswith("@Microsoft.KeyVault("):
+        raise SettingError(
+            "SAS_ENCRYPTION_KEYS is a Key Vault reference that was not resolved: let the app's "
+            "identity read that secret (role Key Vault Secrets User), and restart the app"
+        )
     keys: dict[str, bytes] = {}
     for number, part in enumerate(text.split(",") if text.strip() else (), start=1):
         name, _, encoded = part.strip().partition(":")

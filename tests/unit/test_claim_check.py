@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from sas.actors import contents
+from sas.actors.shell import ContentionError
 from sas.bounds import PAYLOAD_INLINE_BYTES_MAX, RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec import internal
 from sas.codec.record import record_of
@@ -150,6 +151,27 @@ async def test_a_large_order_that_was_given_up_keeps_its_place_and_is_revived() 
     assert made.state() == "Rejected"
     assert isinstance(made.order().details.payload, BlobRef)
     await made.submit(order(order=LARGE, submission_id="again"), "m-2")
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.agents["stock"].calls[0][1].order == LARGE
+
+
+async def test_a_purge_between_keeping_and_committing_takes_nothing_that_counts() -> None:
+    made = kit()
+    body = order(order=LARGE, submission_id="again")
+    await made.run(made.dead_letters.handle(letter(order(order=LARGE), "orders", "m-1")))
+
+    def purged(operation: str, _key: str) -> None:
+        if operation == "commit":
+            made.store.orders.clear()
+            made.store.blobs.clear()
+            made.store.plan = lambda _operation, _key: None
+
+    made.store.plan = purged
+    with pytest.raises(ContentionError):
+        await made.submit(body)
+    assert made.store.orders == {}
+    await made.submit(body)
     await made.drain()
     assert made.state() == "Processed"
     assert made.agents["stock"].calls[0][1].order == LARGE

@@ -96,6 +96,12 @@ def test_keys_are_read_from_their_setting_in_its_order() -> None:
     assert text_of(NEW)[4:] not in repr(config)
 
 
+def test_a_reference_that_the_platform_did_not_resolve_says_what_to_grant() -> None:
+    text = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/keys)"
+    with pytest.raises(SettingError, match=r"not resolved: let the app's identity read"):
+        read_config({**ENV, "SAS_ENCRYPTION_KEYS": text})
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
