@@ -14,7 +14,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sas.actors.attempts import Attempts, MustWaitError, RetryPolicy, SilentError, left
+import msgspec
+
+from sas.actors.attempts import Attempts, MustWaitError, RetryPolicy, SilentError
 from sas.actors.breakers import BreakerGuard
 from sas.actors.calls import call_of
 from sas.actors.context import Context
@@ -22,6 +24,7 @@ from sas.actors.discretion import Discreet
 from sas.actors.longsteps import LongSteps
 from sas.actors.results import result_of, whole
 from sas.actors.slots import Slots
+from sas.actors.term import Term
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.codec.outward import Rejection
@@ -103,15 +106,15 @@ class AgentActor:
         found = await self._answer(request, body, message_id, delivery_count)
         if found is None:
             return None
-        granted, answer = found
-        if answer is None or left(granted, self._context.clock) <= 0:
+        term, answer = found
+        if answer is None or term.left() <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
             )  # fmt: skip
             return None
         if not isinstance(answer, Reply):
-            await self._long.go_on(granted, answer)
+            await self._long.go_on(term.request, answer)
             return None
         message = internal.from_reply(answer)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
@@ -121,9 +124,9 @@ class AgentActor:
 
     async def _answer(
         self, request: RequestMessage, body: bytes, message_id: str, delivery_count: int | None
-    ) -> tuple[RequestMessage, Reply | Later | None] | None:
-        """Return the request with the time it was granted, and what came of it; None where it was
-        put back.
+    ) -> tuple[Term, Reply | Later | None] | None:
+        """Return the time that a request was granted, and what came of it; None where it was put
+        back.
 
         Where it may be handed back uncalled, only its first delivery calls: a later one might do
         so while the first, slow one, says that nothing was called.
@@ -131,24 +134,32 @@ class AgentActor:
         again = request.checks > 0 or message_id.startswith(PUT_BACK)
         returnable = request.may_return and not again and delivery_count is not None
         if returnable and delivery_count != 1:
-            return request, _reply(request, Outcome.INTERRUPTED)
+            return Term(self._context, request), _reply(request, Outcome.INTERRUPTED)
+        term = Term(self._context, request)
         try:
             granted = await self._long.granted(request)
-            return (granted, await self._work(granted)) if granted else (request, None)
+            if granted is None:
+                return term, None
+            term = Term(self._context, granted)
+            return term, await self._work(term)
         except MustWaitError as wait:
             if returnable and not wait.called:
-                return request, _reply(request, Outcome.UNAVAILABLE)
+                return term, _reply(request, Outcome.UNAVAILABLE)
+            if term.moved:  # what it comes back with is to be read anew
+                request = msgspec.structs.replace(term.request, checks=request.checks + 1)
+                body = internal.encode(request)
             await self._put_back(request, body, message_id, wait.until)
             return None
 
-    async def _work(self, request: RequestMessage) -> Reply | Later | None:
-        if left(request, self._context.clock) <= 0:
+    async def _work(self, term: Term) -> Reply | Later | None:
+        request = term.request
+        if term.left() <= 0:
             return None
         try:
             asked = await call_of(request, self._context)
             giver = self._long.callbacks_of(request, request.generation)
-            call = replace(asked, callbacks=giver)
-            result = await self._called(call, request)
+            call = replace(asked, callbacks=giver, beats=term.beat)
+            result = await self._called(call, term)
         except RefusedError as refused:
             fault = Fault(whole(refused.code), whole(str(refused)))
             return _reply(request, Outcome.REFUSED, fault=fault)
@@ -161,30 +172,31 @@ class AgentActor:
             return _reply(request, Outcome.REFUSED, fault=content)
         return _reply(request, Outcome.DONE, result=content)
 
-    async def _called(self, call: Call, request: RequestMessage) -> Any:
+    async def _called(self, call: Call, term: Term) -> Any:
         """Return the result of a do, None of an undo; or a ``Later`` of either."""
         # A call under an older key may be on its way still: close those keys first.
-        later = await self._undo_older(call, request)
+        later = await self._undo_older(call, term)
         if later is not None:
             return later
-        if request.direction == Direction.DO.value:
-            return await self._attempts.make(lambda: self._agent.do(call), request)
-        result = await self._attempts.make(lambda: self._agent.undo(call), request)
+        if term.request.direction == Direction.DO.value:
+            return await self._attempts.make(lambda: self._agent.do(call), term)
+        result = await self._attempts.make(lambda: self._agent.undo(call), term)
         # An undo is confirmed, whatever its answer holds.
         return result if isinstance(result, StillRunning | AwaitCallback) else None
 
-    async def _undo_older(self, call: Call, request: RequestMessage) -> Later | None:
+    async def _undo_older(self, call: Call, term: Term) -> Later | None:
         """Undo under the keys of earlier generations: any of them may have had its effect.
 
         A callback is about the newest key alone: what is awaited for an older one is asked for
         again instead.
         """
+        request = term.request
         for generation in range(request.generation):
             key = idempotency_key(
                 request.order_id, request.step_name, generation, request.alternative
             )
             one = replace(call, key=key, callbacks=self._long.callbacks_of(request, generation))
-            result = await self._attempts.make(functools.partial(self._agent.undo, one), request)
+            result = await self._attempts.make(functools.partial(self._agent.undo, one), term)
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)
             if isinstance(result, StillRunning):

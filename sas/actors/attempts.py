@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from sas.actors.breakers import BreakerGuard
 from sas.actors.slots import Slots
-from sas.codec.internal import RequestMessage
+from sas.actors.term import Term
 from sas.ports import AwaitCallback, Clock, RefusedError, StillRunning, TransientError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.logs import logger
@@ -65,7 +65,7 @@ class Attempts:
         self._policy = policy
         self._guard = guard
 
-    async def make(self, attempt: Attempt, request: RequestMessage) -> Any:
+    async def make(self, attempt: Attempt, term: Term) -> Any:
         """Try until done, refused, or out of time.
 
         Raises:
@@ -75,6 +75,7 @@ class Attempts:
         """
         number = 0
         while True:
+            request = term.request
             until = await self._guard.wait_of(request.id)
             if until is not None:
                 raise MustWaitError(until, called=number > 0)
@@ -83,7 +84,7 @@ class Attempts:
                 raise MustWaitError(self._slots.again_at(request), called=number > 0)
             number += 1
             try:
-                return await self._told(attempt, request, number)
+                return await self._told(attempt, term, slot, number)
             except TransientError as failed:
                 delay = self._policy.delay(number - 1, failed.retry_after)
                 # Not what the service said: it may quote what it was sent.
@@ -94,17 +95,18 @@ class Attempts:
                 )  # fmt: skip
             finally:
                 await self._slots.give_back(slot, request)
-            if delay >= left(request, self._clock):
+            if delay >= term.left():
                 raise SilentError
             await self._clock.sleep(delay)
 
-    async def _told(self, attempt: Attempt, request: RequestMessage, number: int) -> Any:
+    async def _told(self, attempt: Attempt, term: Term, slot: int, number: int) -> Any:
         """Make one attempt as a span of its own, and tell its outcome."""
+        request = term.request
         with tracing.span(f"agent {self._agent} attempt", kind=SpanKind.CLIENT) as span:
             outcome, fault = "transient", "agent-bug"
             span.set_attribute("sas.attempt", number)
             try:
-                result = await self._guarded(attempt, request)
+                result = await self._guarded(attempt, term, slot)
                 later = isinstance(result, StillRunning | AwaitCallback)
                 outcome, fault = ("later" if later else "done"), ""
             except TransientError as failed:
@@ -123,12 +125,12 @@ class Attempts:
                 span.set_attribute("sas.fault", metrics.code(fault))
             return result
 
-    async def _guarded(self, attempt: Attempt, request: RequestMessage) -> Any:
+    async def _guarded(self, attempt: Attempt, term: Term, slot: int) -> Any:
         """Make one attempt and tell the breaker how it went: refused, or asked to wait for its
         own sake, is an answer, too.
         """
         try:
-            result = await _within(attempt(), left(request, self._clock), self._clock)
+            result = await self._within(attempt(), term, slot)
         except TransientError as failed:
             if failed.answered:
                 await self._guard.succeeded()
@@ -136,7 +138,8 @@ class Attempts:
                 await self._guard.failed(str(failed))
             raise
         except SilentError:
-            await self._guard.failed("no answer until CompleteBy")
+            if not term.over.is_set():
+                await self._guard.failed("no answer until CompleteBy")
             raise
         except RefusedError:
             await self._guard.succeeded()
@@ -144,22 +147,23 @@ class Attempts:
         await self._guard.succeeded()
         return result
 
-
-def left(request: RequestMessage, clock: Clock) -> float:
-    """Return the seconds until CompleteBy."""
-    return (request.complete_by - clock.now()).total_seconds()
-
-
-async def _within(work: Awaitable[Any], seconds: float, clock: Clock) -> Any:
-    """Return what ``work`` returns unless the clock says that its time is up first."""
-    task = asyncio.ensure_future(work)
-    alarm = asyncio.ensure_future(clock.sleep(seconds))
-    try:
-        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise SilentError
-    finally:
-        for pending in (task, alarm):
-            pending.cancel()
-        await asyncio.gather(task, alarm, return_exceptions=True)
+    async def _within(self, work: Awaitable[Any], term: Term, slot: int) -> Any:
+        """Return what ``work`` returns unless its time is up first; with its heartbeats time, and
+        the slot it holds, go on.
+        """
+        task = asyncio.ensure_future(work)
+        over = asyncio.ensure_future(term.over.wait())
+        more = asyncio.ensure_future(term.more())
+        try:
+            while True:
+                await asyncio.wait({task, over, more}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if over.done() or not more.result():
+                    raise SilentError
+                await self._slots.extend(slot, term.request)
+                more = asyncio.ensure_future(term.more())
+        finally:
+            for pending in (task, over, more):
+                pending.cancel()
+            await asyncio.gather(task, over, more, return_exceptions=True)

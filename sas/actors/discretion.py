@@ -44,8 +44,12 @@ class Discreet:
     async def _told(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
         if not call.secrets:
             return await attempt(call)
+
+        async def beat(note: str) -> None:
+            await call.beats(scrubbed(note, call.secrets))
+
         try:
-            result = await attempt(call)
+            result = await attempt(replace(call, beats=beat))
         except Exception as error:  # noqa: BLE001  told anew, below
             told = discreetly(error, f"agent {self._name}", call.secrets)
         else:

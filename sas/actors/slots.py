@@ -66,6 +66,18 @@ class Slots:
                 "slot %d of agent %s is not given back before its time: %s", slot, self._agent, down
             )
 
+    async def extend(self, slot: int, request: RequestMessage) -> None:
+        """Keep a slot for a call that was given more time. Where that fails another call may take
+        it meanwhile: one more than the limit, for once.
+        """
+        if slot < 0:
+            return
+        now = self._context.clock.now()
+        try:
+            await self._lease(slot, request, request.complete_by + SKEW, now)
+        except StoreUnavailableError as down:
+            log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
+
     def again_at(self, request: RequestMessage) -> datetime:
         """Return when a request that found no slot comes again."""
         rest = (0.2, 0.6) if request.urgent else (1.0, 3.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -117,6 +117,10 @@ def _no_callbacks(_within: timedelta) -> Callback:
     raise CallbacksOffError
 
 
+async def _no_beats(_note: str) -> None:
+    """Nobody listens: a call made by a test."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What an agent is given: one remote action to do or to undo.
@@ -124,8 +128,8 @@ class Call:
     ``order`` is the order's payload, ``results`` the results of the steps before it by
     name, ``key`` the idempotency key (the same for do, undo and every retry), ``own_result``
     what the step's do returned, for its undo. ``secrets`` are the texts of the order's secret
-    fields: refusals are kept free of them, and so should your log lines be. ``callbacks`` is
-    behind ``callback``.
+    fields: refusals are kept free of them, and so should your log lines be. ``callbacks``
+    and ``beats`` are behind ``callback`` and ``heartbeat``.
     """
 
     order_id: str
@@ -139,6 +143,17 @@ class Call:
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
+
+    beats: Callable[[str], Awaitable[None]] = field(default=_no_beats, repr=False, compare=False)
+
+    async def heartbeat(self, note: str = "") -> None:
+        """Say that this call goes on, so that it is given its time allowed once more.
+
+        For calls of minutes: what takes longer returns ``StillRunning`` instead. Call it as
+        often as you like (in a loop over parts, say): few are passed on. It raises nothing.
+        ``note`` says how far it is, for people.
+        """
+        await self.beats(note)
 
     def callback(self, within: timedelta) -> Callback:
         """Return what an event outside needs to end this step ``within`` a time from now.

@@ -16,6 +16,7 @@ class RemoteFaults:
     """Shares of calls, from 0 to 1. ``lost`` calls have their effect, but never answer.
 
     ``later`` calls go on: their effect comes at a later look, up to ``look_seconds_max`` away.
+    With ``beats`` a call says every second that it goes on.
     """
 
     transient: float = 0.0
@@ -26,6 +27,7 @@ class RemoteFaults:
     seconds_max: float = 2.0
     later: float = 0.0
     look_seconds_max: float = 120.0
+    beats: bool = False
 
 
 @dataclass(slots=True)
@@ -68,19 +70,26 @@ class SimulatedAgent:
 
     async def do(self, call: Call) -> Any:
         """Take effect once per key, unless it was undone before."""
-        return await self._out(self._do(call))
+        return await self._out(self._do(call), call)
 
     async def undo(self, call: Call) -> Any:
         """Take the effect back and refuse it from now on."""
-        return await self._out(self._undo(call))
+        return await self._out(self._undo(call), call)
 
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _out(self, work: Any) -> Any:
+    async def _out(self, work: Any, call: Call) -> Any:
         task = asyncio.ensure_future(work)
         self.calls.add(task)
         task.add_done_callback(self._landed)
+        while self._faults.beats and not task.done():
+            await call.heartbeat("at it")
+            tick = asyncio.ensure_future(self._clock.sleep(1))
+            try:
+                await asyncio.wait({task, tick}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                tick.cancel()
         return await asyncio.shield(task)
 
     def _landed(self, task: asyncio.Task[Any]) -> None:

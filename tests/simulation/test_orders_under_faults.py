@@ -94,6 +94,25 @@ async def test_without_faults_no_step_that_goes_on_runs_out_of_time(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_whose_calls_say_that_they_go_on(seed: int) -> None:
+    faults = Faults(crash=0.01, lease_lost=0.05, duplicate=0.05, store_down=0.02, bus_down=0.02)
+    remote = RemoteFaults(hangs=0.5, transient=0.1, refused=0.05, beats=True)
+    await run(build(seed, faults, remote))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_without_faults_no_call_that_says_so_is_cut_off(seed: int) -> None:
+    built = build(seed, Faults(), RemoteFaults(hangs=0.6, beats=True))
+    built.world.at_once = 32  # long calls must not keep the scheduler from its queues
+    system = await run(built)
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    steps = [step for one in system.store.orders.values() for step in one.order.steps]
+    assert {step.epoch for step in steps} == {1}
+    words = [entry.what for one in system.store.orders.values() for entry in one.journal]
+    assert "progress" in words
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_every_order_ends_whole_whose_steps_are_ended_from_outside(seed: int) -> None:
     faults = Faults(
         crash=0.02, lease_lost=0.05, duplicate=0.05, store_conflict=0.03, bus_lost_answer=0.03
