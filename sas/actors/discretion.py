@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from sas.actors.privacy import scrubbed
-from sas.ports import Agent, AwaitCallback, Call, RefusedError, StillRunning, TransientError
+from sas.codec.strict import MalformedError
+from sas.ports import (
+    Agent,
+    AwaitCallback,
+    Business,
+    Call,
+    RefusedError,
+    StillRunning,
+    TransientError,
+)
 
 
 class WithheldError(Exception):
@@ -67,6 +76,28 @@ def discreetly(error: Exception, who: str, secrets: Sequence[str]) -> Exception:
         kind = scrubbed(error.kind, secrets)
         return TransientError(scrubbed(str(error), secrets), error.retry_after, kind)
     return withheld(error, who)
+
+
+def checked(business: Business, workflow: str, content: bytes, secrets: Sequence[str]) -> None:
+    """Have the business check an order's content; what it says quotes none of the secrets.
+
+    Raises:
+        MalformedError: the check refused it, and why.
+    """
+    check = business.checks.get(workflow)
+    if check is None:
+        return
+    try:
+        check(content)
+    except ValueError as wrong:
+        failed: Exception = MalformedError("invalid-order", scrubbed(str(wrong), secrets))
+    except Exception as bug:
+        if not secrets:
+            raise
+        failed = withheld(bug, f"the check of workflow {workflow}")
+    else:
+        return
+    raise failed  # outside of the handler: with no context that still has the text
 
 
 def withheld(error: Exception, who: str) -> WithheldError:

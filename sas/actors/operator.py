@@ -6,14 +6,17 @@ it once (the cause is recorded); on a stale page it is refused, with what change
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime
 
 from sas.actors.compose import alert
 from sas.actors.context import Context
+from sas.actors.discretion import checked
 from sas.actors.shell import Acted, Cause, Shell
 from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec.outward import AlertMessage
+from sas.codec.strict import parse
 from sas.domain import commands
 from sas.domain.decisions import Decision
 from sas.domain.ids import cause_hash, key_time
@@ -68,13 +71,17 @@ class Operator:
     def _sealed(self, order: Order, command: Command) -> Command:
         """Return a command whose input has its secret fields sealed, as an order's own have.
 
+        It takes the order's place, so it must pass the order's own check.
+
         Raises:
-            ValueError: one is not where it should be, or all is too large then.
+            ValueError: it does not, a secret is not where it should be, or all is too large then.
         """
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
         privacy, workflow = self._context.privacy, order.details.workflow
         sealed = privacy.sealed_input(workflow, order.order_id, command.input)
+        value, secrets = privacy.opened(workflow, order.order_id, parse(sealed.encode()))
+        checked(self._business, workflow, json.dumps(value).encode(), secrets)
         check_units("input, with its secret fields encrypted,", sealed, EDITED_UNITS_MAX)
         return replace(command, input=sealed)
 

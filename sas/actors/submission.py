@@ -9,8 +9,8 @@ from uuid import uuid4
 from sas.actors.compose import notification
 from sas.actors.contents import details_kept, is_large
 from sas.actors.context import Context
-from sas.actors.discretion import withheld
-from sas.actors.privacy import name_of, scrubbed
+from sas.actors.discretion import checked
+from sas.actors.privacy import name_of
 from sas.actors.shell import Acted, ContentionError, backoff
 from sas.bounds import TooLargeError
 from sas.codec import outward
@@ -80,7 +80,8 @@ class Submitter:
         try:
             self._context.queues.check_reply_queue(submission.reply_queue)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
-            self._check(submission, workflow)
+            secrets = self._context.privacy.secrets_of(submission, workflow.name)
+            checked(self._business, workflow.name, submission.payload.encode(), secrets)
             details = self._context.privacy.details(
                 submission,
                 workflow=workflow.name,
@@ -96,24 +97,6 @@ class Submitter:
         except TooLargeError as wrong:
             raise MalformedError("too-large", str(wrong)) from None
         return submission, workflow, details
-
-    def _check(self, submission: Submission, workflow: Workflow) -> None:
-        """Have the business check an order's content; what it says quotes no secret field."""
-        check = self._business.checks.get(workflow.name)
-        if check is None:
-            return
-        secrets = self._context.privacy.secrets_of(submission, workflow.name)
-        try:
-            check(submission.payload.encode())
-        except ValueError as wrong:
-            failed: Exception = MalformedError("invalid-order", scrubbed(str(wrong), secrets))
-        except Exception as bug:
-            if not secrets:
-                raise
-            failed = withheld(bug, f"the check of workflow {workflow.name}")
-        else:
-            return
-        raise failed  # outside of the handler: with no context that still has the text
 
     async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
         queue = self._context.queues.orders

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -84,6 +85,23 @@ async def test_edited_input_goes_under_a_new_key_once_the_old_one_is_closed() ->
     ]
     (payment,) = made.agents["payment"].calls
     assert payment[1].order == {"lines": [1, 2, 3]}, "the edit is of one step"
+
+
+async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed() -> None:
+    def check(content: bytes) -> None:
+        if "lines" not in json.loads(content):
+            raise ValueError("Object missing required field `lines`")
+
+    made = kit(CARE, care=check)
+    await made.submit(order(workflow="care"))
+    made.agents["stock"].then(RefusedError("none", "no"))
+    await made.drain()
+    await tell(made, "resubmit", input='{"amount":1}', step="reserve")
+    assert made.state() == "Error"
+    assert "was refused: Object missing required field `lines`" in made.alerts()[-1].text
+    await tell(made, "resubmit", id="w-2", input='{"lines":[1]}', step="reserve")
+    await made.drain()
+    assert made.state() == "Processed"
 
 
 async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:

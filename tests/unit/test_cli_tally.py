@@ -111,8 +111,8 @@ def test_a_repeat_may_be_answered_after_the_end_and_is_waited_for(state: str) ->
 
 def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None:
     tally = expecting("A", "A")
-    assert tally.note(told("A", "received", own_id="A/1"))
-    assert not tally.note(told("A", "received", own_id="A/1"))
+    assert tally.note(told("A", "received", own_id="A/the-one"))
+    assert not tally.note(told("A", "received", own_id="A/the-one"))
     tally.note(told("A", "completed"))
     assert (tally.completed, tally.repeated, tally.finished) == (1, 1, True)
 
