@@ -9,6 +9,7 @@ what the operator's have in common: ``command``, ``finding``, ``intent``, ``page
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tomllib
@@ -51,6 +52,8 @@ class Verb(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    # What goes wrong is said in sentences of our own, not by the SDK's log on stderr.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
     try:
         arguments = build_parser().parse_args(argv)
         verb = cast("Verb", arguments.verb)

@@ -18,6 +18,8 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
+from devstack.servicebus.wire.outlets import QueueOutlet
+from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +177,12 @@ async def test_orders_flow_while_the_input_is_still_open(broker: Broker) -> None
     assert out[-1].startswith("submitted 2, completed 2")
 
 
+async def _follows(broker: Broker) -> bool:
+    """Return whether somebody receives from the response queue."""
+    links = (link for link in broker.server.links() if isinstance(link, QueueOutlet))
+    return any(link.queue is not None and link.queue.name == REPLIES for link in links)
+
+
 @pytest.mark.parametrize("stdin", ["", lines("S-1")], ids=["waiting for input", "following"])
 async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) -> None:
     async with system(broker):
@@ -185,8 +193,8 @@ async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) ->
         pipe.write(stdin.encode())
         if stdin:
             assert b"received" in await asyncio.wait_for(stdout.readline(), 20)
-        else:
-            await asyncio.sleep(2)
+        else:  # it follows from the start, whatever it is yet to be given
+            await until(lambda: _follows(broker), "the command listens")
         started = time.monotonic()
         sas.process.send_signal(signal.SIGINT)
         await asyncio.wait_for(sas.process.wait(), 15)  # its stdin is open all the while
