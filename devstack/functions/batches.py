@@ -22,6 +22,29 @@ _BACKOFF_S = 1.0
 
 BatchHandler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
 """Handles a batch; True completes all of it, False abandons all of it. Must not raise."""
+Receive = Callable[[int, float], Awaitable[list[ServiceBusReceivedMessage]]]
+"""Receives so many messages at most, waiting so many seconds; [] also when it was stopped."""
+
+
+async def take_batch(
+    receive: Receive, options: ServiceBusOptions, wait_s: float
+) -> list[ServiceBusReceivedMessage]:
+    """Wait `wait_s` for a message, and for its batch as long as host.json says.
+
+    With a buffer the first is taken apart: where the buffer holds some but fewer than were asked
+    for, the SDK waits its whole time for the rest before it gives any.
+    """
+    most, now = options.max_message_batch_size, asyncio.get_running_loop().time
+    batch = await receive(1 if options.prefetch_count else most, wait_s)
+    if batch and options.prefetch_count and most > 1:
+        batch += await receive(most - 1, _BUFFER_S)
+    end = now() + options.max_batch_wait_s
+    while batch and len(batch) < options.min_message_batch_size and now() < end:
+        more = await receive(most - len(batch), end - now())
+        if not more:
+            break
+        batch += more
+    return batch
 
 
 class BatchPump:
@@ -77,7 +100,7 @@ class BatchPump:
         if not self.opened.done():
             await self._receiver.__aenter__()
             self.opened.set_result(None)
-        batch = await self._collect()
+        batch = await take_batch(self._receive, self._options, _RECEIVE_S)
         if not batch:
             return
         self.in_hand = len(batch)
@@ -85,30 +108,6 @@ class BatchPump:
         for message in batch:
             await self._settle(message, success=success)
         self.in_hand = 0
-
-    async def _collect(self) -> list[ServiceBusReceivedMessage]:
-        options = self._options
-        batch = await self._first(options.max_message_batch_size)
-        end = asyncio.get_running_loop().time() + options.max_batch_wait_s
-        while batch and len(batch) < options.min_message_batch_size:
-            left_s = end - asyncio.get_running_loop().time()
-            if left_s <= 0 or self._stopping.is_set():
-                break
-            batch += await self._receive(options.max_message_batch_size - len(batch), left_s)
-        return batch
-
-    async def _first(self, most: int) -> list[ServiceBusReceivedMessage]:
-        """Wait for a message and take those that are there with it.
-
-        With a buffer they are taken apart: where it holds some but fewer than were asked for,
-        the SDK waits its whole time for the rest before it gives any.
-        """
-        if not self._options.prefetch_count:
-            return await self._receive(most, _RECEIVE_S)
-        batch = await self._receive(1, _RECEIVE_S)
-        if batch and most > 1:
-            batch += await self._receive(most - 1, _BUFFER_S)
-        return batch
 
     async def _receive(self, most: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
         if self._stopping.is_set():

@@ -11,7 +11,6 @@ from devstack.functions import metadata
 from devstack.functions.batches import BatchPump
 from devstack.functions.bindings import ServiceBusTrigger
 from devstack.functions.clients import Clients
-from devstack.functions.errors import IndexingError
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker
 from devstack.functions.options import ServiceBusOptions
@@ -40,11 +39,6 @@ class Listener:
         self._invoker = invoker
         self._clients = clients
         self._options = options
-        if self.trigger.batch and self.trigger.sessions:
-            raise IndexingError(
-                f"Function {function.name}: this host has no batches of sessions; use cardinality "
-                "one, or leave the function out with --except."
-            )
 
     def pump(self) -> Pump:
         """What receives for this trigger; run it as a task."""
@@ -53,7 +47,12 @@ class Listener:
         auto = self._options.auto_complete_messages if auto is None else auto
         if self.trigger.sessions:
             return SessionPump(
-                name, self._next_session, self._one, self._options, auto_complete=auto
+                name,
+                self._next_session,
+                self._many if self.trigger.batch else self._only,
+                self._options,
+                batch=self.trigger.batch,
+                auto_complete=auto,
             )
         receiver = self._clients.client(self.trigger.connection).get_queue_receiver(
             self.trigger.queue, prefetch_count=self._options.prefetch_count
@@ -82,6 +81,9 @@ class Listener:
         return await self._invoke(
             lambda: metadata.single(message, binary=self.trigger.binary), reason
         )
+
+    async def _only(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        return await self._one(messages[0])
 
     async def _many(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
         reason = f"{len(messages)} messages of {self.trigger.queue}"

@@ -2,13 +2,14 @@
 
 Up to `maxConcurrentSessions` receivers each hold one session. A session without a message
 for `sessionIdleTimeout` is let go, so that another can have its turn. Its lock is renewed
-by whoever waits or works on it, up to `maxAutoLockRenewalDuration` an invocation.
+by whoever waits or works on it, up to `maxAutoLockRenewalDuration` an invocation; not
+while a batch is worked on, as in Azure.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +17,8 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
+from devstack.functions.batches import BatchHandler, take_batch
 from devstack.functions.options import ServiceBusOptions
-from devstack.functions.pump import Handler
 
 _log = logging.getLogger("devstack.functions")
 _BACKOFF_S = 1.0
@@ -31,16 +32,21 @@ class SessionPump:
         self,
         name: str,
         accept: Callable[[], ServiceBusReceiver],
-        handler: Handler,
+        handler: BatchHandler,
         options: ServiceBusOptions,
         *,
+        batch: bool = False,
         auto_complete: bool = True,
     ) -> None:
-        """`accept` makes a receiver for the next free session, not yet opened."""
+        """`accept` makes a receiver for the next free session, not yet opened.
+
+        Without `batch` the handler is given one message at a time.
+        """
         self._name = name
         self._accept = accept
         self._handler = handler
         self._options = options
+        self._batch = batch
         self._auto_complete = auto_complete
         self._stopping = asyncio.Event()
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -81,34 +87,47 @@ class SessionPump:
             if left_s <= 0:
                 return
             wait_s = max(_SHORTEST_S, min(left_s, _lock_left_s(receiver) / 2))
-            messages: list[ServiceBusReceivedMessage] = []
-            receive = receiver.receive_messages(1, max_wait_time=wait_s)
-            if not await self._until_stopped(receive, messages):
-                return
-            for message in messages:
-                await self._handle(receiver, message)
+            messages = await self._take(receiver, wait_s)
+            if messages:
+                await self._handle(receiver, messages)
                 idle_since = loop.time()
             if _lock_left_s(receiver) < wait_s * 2:
                 await receiver.session.renew_lock()
 
+    async def _take(
+        self, receiver: ServiceBusReceiver, wait_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        async def receive(most: int, seconds: float) -> list[ServiceBusReceivedMessage]:
+            found: list[ServiceBusReceivedMessage] = []
+            work = receiver.receive_messages(most, max_wait_time=seconds)
+            await self._until_stopped(work, found)
+            return found
+
+        if self._batch:
+            return await take_batch(receive, self._options, wait_s)
+        return await receive(1, wait_s)
+
     async def _handle(
-        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
+        self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]
     ) -> None:
         renewing = asyncio.ensure_future(self._renew(receiver))
-        self.in_hand += 1
+        self.in_hand += len(messages)
         try:
-            success = await self._handler(message)
+            success = await self._handler(messages)
         finally:
-            self.in_hand -= 1
+            self.in_hand -= len(messages)
             renewing.cancel()
             await asyncio.wait([renewing])
-        if not success:
-            await receiver.abandon_message(message)
-        elif self._auto_complete:
-            await receiver.complete_message(message)
+        for message in messages:
+            if not success:
+                await receiver.abandon_message(message)
+            elif self._auto_complete:
+                await receiver.complete_message(message)
 
     async def _renew(self, receiver: ServiceBusReceiver) -> None:
         """Nobody else uses the connection while the function runs, so this may."""
+        if self._batch:
+            return
         end = asyncio.get_running_loop().time() + self._options.max_auto_lock_renewal_s
         while True:
             await asyncio.sleep(max(_SHORTEST_S, _lock_left_s(receiver) / 2))

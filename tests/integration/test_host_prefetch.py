@@ -21,6 +21,7 @@ app = func.FunctionApp()
 Msg = func.ServiceBusMessage
 seen = []
 gate = asyncio.Event()
+fails = []
 
 def queue(name, **more):
     return app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name=name, **more)
@@ -33,6 +34,13 @@ async def plain(msg: Msg) -> None:
 @queue("batch", cardinality=func.Cardinality.MANY)
 async def batch(msg: typing.List[Msg]) -> None:
     seen.append([one.get_body().decode() for one in msg])
+
+@queue("lots", is_sessions_enabled=True, cardinality=func.Cardinality.MANY)
+async def lots(msg: typing.List[Msg]) -> None:
+    await gate.wait()
+    seen.append([one.session_id + one.get_body().decode() for one in msg])
+    if fails and len(seen) == 1:
+        raise ValueError("the first batch fails")
 
 @queue("lanes", is_sessions_enabled=True)
 async def lanes(msg: Msg) -> None:
@@ -53,12 +61,13 @@ BODIES = [str(number) for number in range(30)]
 async def broker() -> AsyncIterator[Broker]:
     async with Broker(["plain", "batch"]) as broker:
         broker.create_queue("lanes", requires_session=True)
+        broker.create_queue("lots", requires_session=True)
         yield broker
 
 
-def host_of(app_dir: Path, broker: Broker, only: str) -> Host:
+def host_of(app_dir: Path, broker: Broker, only: str, **options: Any) -> Host:
     (app_dir / "function_app.py").write_text(APP)
-    config = {"version": "2.0", "extensions": {"serviceBus": OPTIONS}}
+    config = {"version": "2.0", "extensions": {"serviceBus": OPTIONS | options}}
     (app_dir / "host.json").write_text(json.dumps(config))
     settings = {"SB": broker.connection_string}
     return Host(app_dir, settings=settings, only=[only], drain_s=5)
@@ -125,3 +134,33 @@ async def test_sessions_keep_their_order_with_a_buffer(tmp_path: Path, broker: B
         app().gate.set()
         await until(lambda: broker.counts("lanes").active == 0)
         assert app().seen == [lane + body for lane in ("a", "b") for body in BODIES[:5]]
+
+
+@pytest.mark.parametrize("prefetch", [0, 20])
+async def test_batches_of_a_session_are_of_one_session_and_in_order(
+    tmp_path: Path, broker: Broker, prefetch: int
+) -> None:
+    async with host_of(tmp_path, broker, "lots", prefetchCount=prefetch):
+        for lane in ("a", "b"):
+            put(broker, "lots", *BODIES[:6], session_id=lane)
+        app().gate.set()
+        await until(lambda: broker.counts("lots").active == 0)
+        batches = app().seen
+        assert [one for batch in batches for one in batch] == [
+            lane + body for lane in ("a", "b") for body in BODIES[:6]
+        ]
+        assert all(len({one[0] for one in batch}) == 1 for batch in batches)
+        assert max(len(batch) for batch in batches) in {2, 3, 4}
+
+
+async def test_a_batch_of_a_session_that_failed_comes_again_before_what_follows_it(
+    tmp_path: Path, broker: Broker
+) -> None:
+    async with host_of(tmp_path, broker, "lots", prefetchCount=0):
+        put(broker, "lots", *BODIES[:6], session_id="a")
+        app().fails.append(True)
+        app().gate.set()
+        await until(lambda: broker.counts("lots").active == 0)
+        failed, *batches = app().seen
+        assert len(failed) > 1
+        assert [one for batch in batches for one in batch] == ["a" + body for body in BODIES[:6]]
