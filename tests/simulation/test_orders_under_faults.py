@@ -137,6 +137,16 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
         await system.close()
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_every_order_ends_whole_whose_long_steps_meet_clocks_that_are_apart(
+    seed: int,
+) -> None:
+    faults = Faults(crash=0.01, lease_lost=0.03, duplicate=0.03)
+    remote = RemoteFaults(later=0.4, hangs=0.2, beats=bool(seed % 2), refused=0.05)
+    apart = (0.0, 4.0, -4.0)
+    await run(build(seed, faults, remote, clocks_apart=apart, outside=("payment",)))
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_without_faults_a_callback_in_time_ends_its_step_at_once(seed: int) -> None:
     system = await run(build(seed, Faults(), RemoteFaults(), outside=("shipping",)))

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from sas.domain import commands, transitions
+from sas.domain import callbacks, commands, transitions
 from sas.domain.changes import next_change
-from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.messages import Outcome, Reply, Request, Returned, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState, StepState, UndoRecord
 from sas.domain.transitions import Decision
 from sas.domain.workflow import OnFailure, Rules
@@ -54,6 +54,8 @@ class Kind(Enum):
     WAKE = 0
     REQUEST = 1
     REPLY = 2
+    EVENT = 3
+    CALLBACK = 4
 
 
 class Flying(NamedTuple):
@@ -67,6 +69,19 @@ class Flying(NamedTuple):
     generation: int = 0
     route: int = 0
     may_return: bool = False
+
+
+def returned_as(callback: Flying) -> Returned:
+    outcome = Outcome(callback.outcome)
+    return Returned(
+        "order-1",
+        callback.step,
+        Direction(callback.direction),
+        callback.generation,
+        outcome,
+        fault=FAULT if outcome is Outcome.REFUSED else None,
+        route=callback.route,
+    )
 
 
 class Answered(NamedTuple):
@@ -125,7 +140,11 @@ class Remote:
 
 @dataclass
 class Protocol:
-    """One workflow under one budget of faults."""
+    """One workflow under one budget of faults.
+
+    With ``outside`` a remote service only passes on what it is asked to do: it happens outside, in
+    its own time and once a key, and a callback tells of it, which waits where its step is not out.
+    """
 
     shape: str
     on_failure: OnFailure
@@ -135,6 +154,7 @@ class Protocol:
     verbs: tuple[str, ...] = ("resubmit", "undo")
     call_limit: bool = False
     routes: int = 1
+    outside: bool = False
     states_max: int = 100_000 if BUDGET == 1 else 4_000_000
 
     def __post_init__(self) -> None:
@@ -200,6 +220,11 @@ class Protocol:
         if message.kind == Kind.REQUEST.value:
             yield from self.agent(state, message)
             return
+        if message.kind == Kind.EVENT.value:
+            yield from self.happens(state, message)
+            return
+        if self.waits(state, message):
+            return
         found = list(self.apply(state, message))
         yield from found or [state]
         if state.budget.shut:
@@ -259,6 +284,11 @@ class Protocol:
         else:  # every generation up to the request's, as the agent actor does
             undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
             known = (*undone, *known[request.generation + 1 :])
+        if self.outside and request.direction == DO and not was.there and not was.tombstone:
+            event = request._replace(kind=Kind.EVENT.value, epoch=0, may_return=False)
+            known = (*known[: request.generation], was, *known[request.generation + 1 :])
+            yield self.fly(self.known(state, request.step, request.route, known), event)
+            return
         told = self.reply(request, Outcome.DONE if done else Outcome.REFUSED)
         yield self.fly(self.known(state, request.step, request.route, known), told)
         if state.budget.refused and not was.there:
@@ -267,6 +297,26 @@ class Protocol:
         if state.budget.refused and request.direction == Direction.UNDO.value:
             spent = state._replace(budget=state.budget.spend("refused"))
             yield self.fly(spent, self.reply(request, Outcome.REFUSED))
+
+    def happens(self, state: State, event: Flying) -> Iterator[State]:
+        """Let outside happen what was asked for, unless it was called back; or never."""
+        known = state.remote[event.step][event.route]
+        was = known[event.generation]
+        effect, done = self.remote.do(was)
+        known = (*known[: event.generation], effect, *known[event.generation + 1 :])
+        told = event._replace(kind=Kind.CALLBACK.value, outcome=Outcome.DONE.value)
+        after = self.known(state, event.step, event.route, known)
+        yield self.fly(after, told) if done else after
+        if state.budget.refused and not was.there:
+            spent = state._replace(budget=state.budget.spend("refused"))
+            yield self.fly(spent, told._replace(outcome=Outcome.REFUSED.value))
+
+    def waits(self, state: State, message: Flying) -> bool:
+        """Return whether a message is a callback that waits for its step to be out again."""
+        if message.kind != Kind.CALLBACK.value:
+            return False
+        found = callbacks.standing(self.orders[state.order], returned_as(message))
+        return found is callbacks.Standing.WAITS
 
     @staticmethod
     def known(state: State, step: int, route: int, known: tuple[Effect, ...]) -> State:
@@ -280,7 +330,7 @@ class Protocol:
 
         An undo that waits out the call limit is due once no call of its do can land any more.
         """
-        if state.flying:
+        if not all(self.waits(state, message) for message in state.flying):
             if not state.budget.early:
                 return
             state = state._replace(budget=state.budget.spend("early"))
@@ -338,6 +388,9 @@ class Protocol:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
                 return transitions.claim(order, rules, now=LATE, instance="s")
+            if event.kind == Kind.CALLBACK.value:
+                said = returned_as(event)
+                return callbacks.returned(order, said, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
                 order.order_id,

@@ -1,0 +1,52 @@
+"""What happens outside, told by callback, keeps the promise too, whatever happens to messages."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from sas.domain.workflow import OnFailure
+from tests.unit.domain_model_check import BUDGET, find_cycle
+from tests.unit.domain_protocol_check import Budget, Kind, Protocol, Remote
+
+UNRELIABLE = Budget(twice=1, lost=1, early=1)
+MEDDLED = Budget(early=1, refused=1, operator=1)
+ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1)
+CASES: list[tuple[str, OnFailure, int, Budget, dict[str, Any]]] = [
+    *((shape, on, 1, b, {}) for shape, on, b in product(("one",), OnFailure, (ALL,))),
+    *(
+        ("two in a row", on_failure, failures_max, budget, {})
+        for on_failure, failures_max, budget in product(OnFailure, (0, 1), (UNRELIABLE, MEDDLED))
+    ),
+    ("one", OnFailure.HOLD, 1, MEDDLED, {"routes": 2}),
+    ("one", OnFailure.UNDO, 1, UNRELIABLE._replace(shut=1), {"routes": 2}),
+    ("one", OnFailure.HOLD, 1, MEDDLED, {"verbs": ("edit", "undo"), "remote": Remote(closes=True)}),
+    ("one", OnFailure.HOLD, 1, MEDDLED._replace(lost=1), {"verbs": ("cancel", "resubmit")}),
+    *[("two beside each other", OnFailure.UNDO, 1, ALL, {})] * (BUDGET > 1),
+]
+
+
+@pytest.mark.timeout(120 * BUDGET**2)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_processed_means_every_effect_once_and_compensated_none_though_callbacks_tell_of_them(
+    case: tuple[str, OnFailure, int, Budget, dict[str, Any]],
+) -> None:
+    shape, on_failure, failures_max, budget, options = case
+    protocol = Protocol(shape, on_failure, failures_max, budget, outside=True, **options)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
+
+
+def test_without_faults_no_callback_is_ever_lost_or_comes_too_late() -> None:
+    protocol = Protocol("two in a row", OnFailure.UNDO, 0, Budget(), outside=True)
+    assert protocol.explore() is None
+    ends = [state for state, onward in protocol.next.items() if not onward]
+    assert {protocol.orders[state.order].process_state.value for state in ends} == {"Processed"}
+    assert not any(m.kind == Kind.CALLBACK.value for state in ends for m in state.flying)
+
+
+def test_a_service_that_forgets_what_was_called_back_is_caught_by_an_event_after_its_undo() -> None:
+    protocol = Protocol("one", OnFailure.HOLD, 1, MEDDLED, Remote(tombstones=False), outside=True)
+    assert "S2" in str(protocol.explore())
