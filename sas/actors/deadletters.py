@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
-from sas.actors.contents import details_kept
+from sas.actors.contents import details_kept, is_large
 from sas.actors.context import Context
 from sas.actors.privacy import name_of
 from sas.actors.shell import CONFLICTS_MAX, ContentionError, Shell, backoff
@@ -186,10 +186,11 @@ class DeadLetters:
 
     async def _fenced_order(self, details: Details, cause: str) -> bool:
         """Keep the place of an order that was never written; fence the cause if one exists."""
-        if await self._context.store.load(details.order_id) is not None:
+        store = self._context.store
+        if is_large(details) and await store.load(details.order_id) is not None:
             return await self._fenced(details.order_id, cause)
         now = details.submitted_at
-        details = await details_kept(self._context.store, details)
+        details = await details_kept(store, details)
         by = f"dead letters {self._context.instance}"
         change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
         try:

@@ -56,7 +56,7 @@ async def made() -> AsyncIterator[Rig]:
             running.nothing_lost()
 
 
-async def test_an_order_of_a_megabyte_and_its_large_results_go_from_function_to_function(
+async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_function(
     made: Rig,
 ) -> None:
     (line, *_) = northwind()["lines"]
@@ -64,7 +64,7 @@ async def test_an_order_of_a_megabyte_and_its_large_results_go_from_function_to_
     async with OrdersClient(
         made.broker.connection_string, reply_queue=SHOP, order_bytes_max=PREMIUM_BYTES
     ) as client:
-        await client.submit(NewOrder("L-1", {**content, "required_on": "x" * 600_000}))
+        await client.submit(NewOrder("L-1", {**content, "required_on": "x" * 3_400_000}))
     async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()

@@ -136,6 +136,14 @@ async def test_an_order_id_that_is_taken_keeps_nothing_of_the_second_order() -> 
     assert made.store.blobs == {}
 
 
+async def test_a_dead_letter_under_an_id_that_is_taken_keeps_nothing_either() -> None:
+    made = await processed()
+    dead = letter(order(order=LARGE, submission_id="s-2"), "orders", "m-2")
+    await made.run(made.dead_letters.handle(dead))
+    assert made.words()[-1] == "fenced"
+    assert made.store.blobs == {}
+
+
 async def test_a_repeat_of_a_large_order_is_told_so_and_keeps_nothing_more() -> None:
     made = await processed(order=LARGE)
     before = made.store.requests

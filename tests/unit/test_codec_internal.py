@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.bounds import RESULT_INLINE_BYTES_MAX
+from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.internal import (
     CommandMessage,
     Envelope,
@@ -28,6 +28,7 @@ from sas.codec.internal import (
     value_of,
 )
 from sas.codec.strict import MalformedError
+from sas.domain.blobs import ref_of
 from sas.domain.messages import Outcome, Reply, Verb
 from sas.domain.model import Direction, Fault
 
@@ -197,6 +198,34 @@ def test_a_result_over_the_bound_is_refused_whatever_its_characters() -> None:
         with pytest.raises(MalformedError) as caught:
             to_reply(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=long)))
         assert caught.value.reason == "result-too-large"
+
+
+def test_a_large_result_travels_as_what_stands_for_it() -> None:
+    ref = ref_of(b"x" * 100_000)
+    reply = Reply("A", 0, Direction.DO, 1, Outcome.DONE, result=ref)
+    sent = encode(from_reply(reply))
+    assert to_reply(decode(sent, ReplyMessage)) == reply
+    assert len(sent) < 300
+    assert b'"result":' not in sent
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"sha256": "0" * 63, "size": 1, "chunks": 1}, "invalid"),
+        ({"sha256": "G" * 64, "size": 1, "chunks": 1}, "invalid"),
+        ({"sha256": "0" * 64, "size": -1, "chunks": 1}, "invalid"),
+        ({"sha256": "0" * 64, "size": 1, "chunks": 0}, "invalid"),
+        ({"sha256": "0" * 64, "size": 1, "chunks": 100}, "invalid"),
+        ({"sha256": "0" * 64, "size": 1, "chunks": 1, "more": 1}, "invalid"),
+        ({"sha256": "0" * 64, "size": RESULT_BYTES_MAX + 1, "chunks": 2}, "result-too-large"),
+    ],
+)
+def test_what_can_stand_for_no_result_is_refused(wrong: dict[str, Any], why: str) -> None:
+    sent = json.loads(encode(from_reply(Reply("A", 0, Direction.DO, 1, Outcome.DONE))))
+    with pytest.raises(MalformedError) as caught:
+        to_reply(decode(json.dumps({**sent, "result_ref": wrong}).encode(), ReplyMessage))
+    assert caught.value.reason == why
 
 
 @pytest.mark.parametrize("verb", Verb)

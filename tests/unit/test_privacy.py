@@ -227,6 +227,7 @@ async def test_a_field_that_is_no_longer_named_is_opened_all_the_same() -> None:
     after = kit(beside=made, instance="host-2", privacy=privacy(secret={"chain": ()}))
     await after.drain()
     assert calls(after)[0].order == ORDER
+    assert {CARD, NOTE} <= set(calls(after)[0].secrets)
 
 
 async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back() -> None:
