@@ -27,6 +27,10 @@ from sas.telemetry.logs import logger
 
 log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)
+SAME_ID_FOR = timedelta(minutes=4)
+"""So long a queue certainly knows a message again that it took: its window for duplicates is ten
+minutes, the emulator's five.
+"""
 
 
 class Outbox:
@@ -63,7 +67,8 @@ class Outbox:
             what to tell not be read; let the trigger come again.
         """
         apart = await for_notices(self._store, order, entry)
-        within, outside = compose(order, entry, workflow, self._to, apart)
+        late = self._clock.now() - entry.at > SAME_ID_FOR
+        within, outside = compose(order, entry, workflow, self._to, apart, late=late)
         await self.send_all(within, order)
         try:
             await self.send_all(outside, order)

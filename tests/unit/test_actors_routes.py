@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -96,6 +97,23 @@ async def test_a_request_delivered_before_calls_nothing_and_is_asked_for_anew(ma
     assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
     await made.drain()
     assert made.state() == "Processed"
+
+
+async def test_no_second_copy_is_sent_once_the_queue_may_have_forgotten_the_first() -> None:
+    """One copy would say that nothing was called while the other calls, and nobody undo it."""
+    patient = replace(EITHER, steps=(replace(EITHER.steps[0], time_allowed=60 * ALLOWED),))
+    made = kit(patient, duplicate_window=timedelta(minutes=10))
+    await made.submit(ORDER)
+    wake = await made.step(QUEUES.scheduler)
+    await made.later(3 * 60)
+    await made.hand(wake)  # the scheduler died before it completed the message
+    assert len(made.requests("stock")) == 1
+    await made.later(8 * 60)
+    await made.hand(wake)
+    assert len(made.requests("stock")) == 1
+    assert await made.step(QUEUES.replies)
+    step = made.order().steps[0]
+    assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
 
 
 async def test_a_request_that_cannot_be_handed_back_is_called_at_every_delivery() -> None:
