@@ -7,6 +7,7 @@ messages are sent. Several may sweep at once: the lease only saves work.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.actors.shell import CONFLICTS_MAX, backoff
 from sas.domain import transitions
 from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue, next_change
+from sas.domain.ids import shard_of
 from sas.domain.model import Order
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Rules, UnknownWorkflowError
@@ -33,6 +35,10 @@ SWEEP_DUE_MAX = 2000
 SHARD_DUE_MAX = 100
 """Due rows taken from one shard before the next has its turn, so that none starves."""
 AT_ONCE = 8
+REST = timedelta(minutes=5)
+"""So long an order that nobody can help (its rows are broken, its workflow was changed) is left
+alone: its due row stays the oldest, and would keep its place before all others for ever.
+"""
 
 
 @dataclass(slots=True)
@@ -68,12 +74,14 @@ class Supervisor:
         self._context = context
         self._rules_of = rules_of
         self._lease_time = lease_time
+        self._resting: dict[Due, datetime] = {}
 
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
 
-        An order that cannot be helped now (the store or the bus is down, a bug) is logged and
-        counted; the others go on, and its due row brings it back.
+        An order that cannot be helped now is logged and counted; the others go on, and its due row
+        brings it back: in the next sweep where the store or the bus is down, after ``REST``
+        where something is wrong with the order itself.
         """
         with tracing.span("supervisor sweep", actor="supervisor"):
             return await self._sweep()
@@ -86,18 +94,25 @@ class Supervisor:
             return Sweep(led=False)
         found = Sweep()
         gate = asyncio.Semaphore(AT_ONCE)
+        self._resting = {row: until for row, until in self._resting.items() if until > now}
         shards = list(store.shards)
+        resting = Counter(shard_of(row.order_id, len(shards)) for row in self._resting)
         first = int(now.timestamp()) % len(shards)
         for shard in shards[first:] + shards[:first]:
             if found.looked_at >= SWEEP_DUE_MAX:
                 break
-            rows = await store.due(shard, now, SHARD_DUE_MAX)
+            rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
         return found
+
+    async def _due(self, shard: str, now: datetime, resting: int) -> list[Due]:
+        """Return a shard's due rows, oldest first, without the ``resting`` ones among them."""
+        rows = await self._context.store.due(shard, now, SHARD_DUE_MAX + resting)
+        return [row for row in rows if row not in self._resting][:SHARD_DUE_MAX]
 
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -108,6 +123,7 @@ class Supervisor:
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
             except Exception:  # one order's trouble must not stop the sweep of all others
                 found.failed += 1
+                self._resting[row] = self._context.clock.now() + REST
                 log.exception("order %s could not be supervised", row.order_id)
             else:
                 if what:

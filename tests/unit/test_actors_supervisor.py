@@ -15,7 +15,13 @@ from sas.domain.changes import Due, OutDue
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
-from sas.ports import Message, RefusedError, StoreUnavailableError, TransientError
+from sas.ports import (
+    Message,
+    RefusedError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    TransientError,
+)
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, done, kit, order
@@ -443,6 +449,37 @@ async def test_rows_of_a_full_response_queue_do_not_stand_before_what_is_due() -
         await made.sweep()
     assert "woken again" in made.words("O-1")
     assert made.outs() >= SHARD_DUE_MAX
+
+
+async def test_orders_that_nobody_can_help_do_not_stand_before_what_is_due() -> None:
+    """A deployment that changed a workflow under its version: no order of it can be read."""
+    made = kit()
+    names = [f"F-{n}" for n in range(SHARD_DUE_MAX * 40)]
+    broken = [one for one in names if shard_of(one, 16) == shard_of("O-1", 16)]
+    broken = broken[: 2 * SHARD_DUE_MAX]
+    for one in broken:
+        await made.submit(order(one), one)
+    await made.later(1)
+    await made.submit()
+    made.bus.queues[QUEUES.scheduler].waiting.clear()
+    load = made.store.load
+
+    async def refuse(order_id: str) -> Any:
+        if order_id in broken:
+            raise StoreMismatchError("it is defined otherwise than when its orders were begun")
+        return await load(order_id)
+
+    made.store.load = refuse  # type: ignore[method-assign]
+    await made.later(30)
+    failed = 0
+    for _ in range(3):
+        failed += (await made.run(made.supervisor.sweep())).failed
+        await made.later(10)
+    assert "woken again" in made.words("O-1")
+    assert failed == len(broken)
+    made.store.load = load  # type: ignore[method-assign]
+    await made.later(300)
+    assert (await made.sweep())["woken again"] >= SHARD_DUE_MAX
 
 
 async def test_an_operator_is_alerted_although_the_applications_queue_is_full() -> None:
