@@ -23,7 +23,7 @@ DELIVERY_S = 12.0
 """What the carrier takes: longer than a step is allowed, so that it must be given time."""
 PATIENCE_S = 150.0
 STEPS = 3
-DELIVERED_EVERY = 8
+DELIVERED_EVERY = 16
 """Of so many orders one is followed until it is delivered, if it is the web shop's."""
 
 KILL_AT_SHARE = 0.4
