@@ -2,7 +2,7 @@
 
 What was measured and is built in here: telemetry must be turned off or Azurite calls out;
 it saves every 5 s and writes the rest when it ends by SIGINT (`azurite-table` loses it on
-SIGTERM), so SIGINT is what `stop` sends.
+SIGTERM), so SIGINT is what `stop` sends, and what it gets when this process is killed.
 """
 
 import re
@@ -146,7 +146,7 @@ class Azurite(Runnable):
         program = "azurite.js" if len(self.services) > 1 else f"{self.services[0]}/main.js"
         logs = self._logs or self._own_logs or Path()
         argv = [node, str(_PACKAGE / program), *self._flags(wanted)]
-        self.child = Child("azurite", argv, logs=logs, cwd=logs)
+        self.child = Child("azurite", argv, logs=logs, cwd=logs, dies_by=SIGINT)
         self.child.start()
         return self.child, wanted
 

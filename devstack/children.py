@@ -38,12 +38,14 @@ class Child:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stderr_here: bool = False,
+        dies_by: int = signal.SIGKILL,
     ) -> None:
         """Describe a child; `start` starts it.
 
         `logs` is a directory that exists; `NAME.out` and `NAME.log` in it are appended to.
         `env` is the whole environment, this process's own when None. `stderr_here` lets its
-        standard error go where this process's goes, instead of into `NAME.log`.
+        standard error go where this process's goes, instead of into `NAME.log`. `dies_by` is
+        the signal that it gets when this process is gone.
         """
         self.name = name
         self.argv = list(argv)
@@ -52,6 +54,7 @@ class Child:
         self.out_path = logs / f"{name}.out"
         self.log_path = logs / f"{name}.log"
         self.stderr_here = stderr_here
+        self.dies_by = dies_by
         self._process: subprocess.Popen[bytes] | None = None
         self._out_from = 0
         self.stopping = False
@@ -85,7 +88,8 @@ class Child:
             self._process = self._spawn(out, log)
 
     def _spawn(self, out: IO[bytes], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        tethered = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *self.argv]
+        tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
+        tethered = [*tether, str(int(self.dies_by)), *self.argv]
         try:
             return subprocess.Popen(  # noqa: S603  # our own commands, no shell
                 tethered,

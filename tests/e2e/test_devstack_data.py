@@ -1,5 +1,7 @@
 """`--data`: what was sent, and what was written, outlives `kill -9` of everything."""
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,14 +33,16 @@ def app_dir(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def killed(up: Child) -> AsyncIterator[str]:
-    """The screen of a stack that ends by `kill -9` of every process it has."""
+async def killed(up: Child, *, whole: bool = False) -> AsyncIterator[str]:
+    """The screen of a stack that ends by `kill -9`: of `up`, or of the whole at once."""
     up.start()
     screen = ""
     try:
         screen = await screen_of(up)
         yield screen
     finally:
+        for pid in pids_in(screen) if whole else ():
+            os.kill(pid, signal.SIGKILL)
         up.kill()
         await until(lambda: not any(is_running(pid) for pid in pids_in(screen)), timeout_s=5)
 
@@ -52,7 +56,7 @@ async def saved(data: Path, row: str) -> None:
 async def test_messages_and_rows_outlive_a_kill_of_the_whole_stack(app_dir: Path) -> None:
     data = app_dir / "data"
     free = ("--ports", "free", "--data", str(data))
-    async with killed(up_of(app_dir, *free, "--except", "second")) as screen:
+    async with killed(up_of(app_dir, *free, "--except", "second"), whole=True) as screen:
         tables = setting_in(screen, "AzureWebJobsStorage")
         await make_table(tables)
         async with TableClient.from_connection_string(tables, "done") as table:
@@ -63,6 +67,17 @@ async def test_messages_and_rows_outlive_a_kill_of_the_whole_stack(app_dir: Path
     async with killed(up_of(app_dir, *free)) as screen:
         found = await done(setting_in(screen, "AzureWebJobsStorage"), len(SENT) + 1)
     assert found == SENT | {"before"}
+
+
+async def test_killing_up_alone_loses_no_row_however_young(app_dir: Path) -> None:
+    free = ("--ports", "free", "--data", str(app_dir / "data"))
+    async with killed(up_of(app_dir, *free)) as screen:
+        tables = setting_in(screen, "AzureWebJobsStorage")
+        await make_table(tables)
+        await send(setting_in(screen, "MyBus"), "young")
+        await done(tables, 1)
+    async with killed(up_of(app_dir, *free)) as screen:
+        assert await done(setting_in(screen, "AzureWebJobsStorage"), 1) == {"young"}
 
 
 async def test_a_stack_stopped_in_order_keeps_its_data_too(app_dir: Path) -> None:
