@@ -124,6 +124,18 @@ class System:
         self.stack.azurite = again
         await again.start_async()
 
+    async def kill_everything(self) -> None:
+        """``kill -9`` the hosts and the broker; Azurite ends as it does when a stack is killed."""
+        azurite = self.stack.azurite
+        assert azurite is not None
+        assert azurite.child is not None
+        for child in self.stack.children():
+            self.stack._unwatched.add(child)
+            self.killed.append(child.pid)
+            if child is not azurite.child:
+                child.kill()
+        await azurite.child.stop_async(signal.SIGINT)
+
     async def settled(self) -> None:
         """Wait until every order has come to its end, nothing is due and no message waits."""
 
@@ -209,6 +221,38 @@ def _config(folder: Path) -> Path:
     return path
 
 
+def stack_of(
+    folder: Path, groups: Mapping[str, Sequence[str]], remote: RemoteServices, **settings: str
+) -> Stack:
+    """Describe a stack that keeps its data in the folder."""
+    addresses = {
+        "ORDERS_STOCK_URL": remote.stock_url,
+        "ORDERS_PAYMENT_URL": remote.payment_url,
+        "ORDERS_SHIPPING_URL": remote.shipping_url,
+        "ORDERS_MAIL_URL": remote.mail_url,
+        "ORDERS_CARRIER_URL": remote.carrier_url,
+    }
+    return Stack(
+        ROOT,
+        config=_config(folder),
+        settings=SETTINGS | addresses | settings,
+        groups=groups,
+        data=folder / "data",
+        logs=folder / "logs",
+    )
+
+
+@asynccontextmanager
+async def running(stack: Stack, remote: RemoteServices, seed: int) -> AsyncIterator[System]:
+    """Start everything; stop it all at the end."""
+    async with stack:
+        store = TableStore.connect(stack.storage_connection)
+        try:
+            yield System(stack, remote, store, random.Random(seed))  # noqa: S311
+        finally:
+            await store.close()
+
+
 @asynccontextmanager
 async def system(
     folder: Path,
@@ -217,26 +261,9 @@ async def system(
     seed: int,
     **settings: str,
 ) -> AsyncIterator[System]:
-    """Start everything; stop it all at the end."""
-    async with RemoteServices(faults) as remote:
-        addresses = {
-            "ORDERS_STOCK_URL": remote.stock_url,
-            "ORDERS_PAYMENT_URL": remote.payment_url,
-            "ORDERS_SHIPPING_URL": remote.shipping_url,
-            "ORDERS_MAIL_URL": remote.mail_url,
-            "ORDERS_CARRIER_URL": remote.carrier_url,
-        }
-        stack = Stack(
-            ROOT,
-            config=_config(folder),
-            settings=SETTINGS | addresses | settings,
-            groups=groups,
-            data=folder / "data",
-            logs=folder / "logs",
-        )
-        async with stack:
-            store = TableStore.connect(stack.storage_connection)
-            try:
-                yield System(stack, remote, store, random.Random(seed))  # noqa: S311
-            finally:
-                await store.close()
+    """Start everything, remote services too; stop it all at the end."""
+    async with (
+        RemoteServices(faults) as remote,
+        running(stack_of(folder, groups, remote, **settings), remote, seed) as made,
+    ):
+        yield made

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from samples.remote_services import Faults
+from samples.remote_services import Faults, RemoteServices
 from tests.e2e.kills_ends import Ends, ends
-from tests.e2e.kills_rig import APART, TOGETHER, System, system
+from tests.e2e.kills_rig import APART, TOGETHER, System, running, stack_of, system
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers  # noqa: F401 (fixture)
 
 KILLS = int(os.environ.get("SAS_KILLS", "3"))
@@ -87,3 +87,18 @@ async def test_every_order_ends_whole_while_the_store_goes_away_and_comes_back(
 ) -> None:
     async with system(tmp_path, APART, FAULTS, SEED) as made:
         await under_load(made, made.stop_azurite)
+
+
+async def test_every_order_ends_whole_once_a_stack_that_was_killed_runs_again_on_its_data(
+    tmp_path: Path,
+) -> None:
+    async with RemoteServices(FAULTS) as remote:
+        async with running(stack_of(tmp_path, TOGETHER, remote), remote, SEED) as made:
+            await made.load(ORDERS // 3)
+            await made.kill_everything()
+        async with running(stack_of(tmp_path, TOGETHER, remote), remote, SEED) as again:
+            again.orders = made.orders
+            found = await ends(again)
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.rejected == []
+    assert found.states.total() == ORDERS // 3
