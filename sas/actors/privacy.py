@@ -127,8 +127,8 @@ class Privacy:
             sealed = fields.sealed_text(holder[key])
             try:
                 self._keys.open(sealed or "", fields.about(order_id, at))
-            except SealedError:
-                raise MalformedError("invalid-order", _not_ours(at)) from None
+            except SealedError as wrong:
+                raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
             kept.add(at)
         return self._seal(workflow, order_id, value, kept)
 
@@ -218,8 +218,8 @@ def _told_apart(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(worth, key=lambda text: (-len(text), text)))
 
 
-def _not_ours(at: fields.Place) -> str:
+def _not_taken(at: fields.Place, why: SealedError) -> str:
     return (
-        f"{'.'.join(map(str, at))} is encrypted, and not for this place of this order: give the "
-        "field as it is, or as `sas show --json --content` shows it"
+        f"{'.'.join(map(str, at))} is encrypted and cannot be taken for this place of this order: "
+        f"{why}; give the field as it is, or as `sas show --json --content` shows it here"
     )

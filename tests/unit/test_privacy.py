@@ -329,6 +329,13 @@ async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
     assert calls(made)[1:] == []
 
 
+async def test_an_operator_is_told_of_a_key_that_is_missing() -> None:
+    made = await failed(kit(privacy=privacy(OLD)))
+    await resubmit(rotated(made, NEW), payload(made))
+    assert "needs the key 'old', which is not in SAS_ENCRYPTION_KEYS" in made.alerts()[-1].text
+    assert made.states()[0] == "Error"
+
+
 async def test_what_stands_in_for_a_skipped_steps_result_is_no_order() -> None:
     made = await failed(discreet())
     await resubmit(made, {"customer": "a word"}, verb="skip")
