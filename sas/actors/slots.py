@@ -1,8 +1,9 @@
 """At most N calls in flight for one remote service, over all instances together.
 
 Each slot is a lease in the state store. A call takes one, any that is free, and gives it back;
-one whose holder died is free again once the call's CompleteBy has passed (and what clocks may be
-apart), for by then the call is over. Who finds none waits a little here, and is then put back.
+one whose holder died is free again once the call is over for certain: its CompleteBy has passed,
+or the time that a function has (and what clocks may be apart). Who finds none waits a little here,
+and is then put back.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from sas.telemetry.logs import logger
 log = logger(__name__)
 WAIT_HERE = timedelta(seconds=5)
 """How long a request waits in its function before it is put back."""
+CALL_MAX = timedelta(minutes=10)
+"""No call lasts longer: ``functionTimeout`` in host.json ends it, and its process."""
 LOOKS_MAX = 5
 """Slots looked at before a waiting request rests."""
 
@@ -55,7 +58,7 @@ class Slots:
             await clock.sleep(pause)
 
     async def give_back(self, slot: int, request: RequestMessage) -> None:
-        """Free a slot. Where that fails it is free once the request's CompleteBy has passed."""
+        """Free a slot. Where that fails it is free once its lease is over."""
         if slot < 0:
             return
         now = self._context.clock.now()
@@ -74,7 +77,7 @@ class Slots:
             return
         now = self._context.clock.now()
         try:
-            await self._lease(slot, request, request.complete_by + SKEW, now)
+            await self._lease(slot, request, _until(request, now), now)
         except StoreUnavailableError as down:
             log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
 
@@ -88,7 +91,7 @@ class Slots:
         now = self._context.clock.now()
         looks = min(LOOKS_MAX, self._limit)
         for slot in random.sample(range(self._limit), looks):
-            if await self._lease(slot, request, request.complete_by + SKEW, now):
+            if await self._lease(slot, request, _until(request, now), now):
                 return slot
         return None
 
@@ -97,3 +100,8 @@ class Slots:
     ) -> bool:
         name = lease_name(self._agent, slot)
         return await self._context.store.acquire_lease(name, request.id, until, now)
+
+
+def _until(request: RequestMessage, now: datetime) -> datetime:
+    """Return when a call that goes out now is over for certain."""
+    return min(request.complete_by, now + CALL_MAX) + SKEW

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,13 +14,13 @@ import pytest
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
-from sas.actors.slots import WAIT_HERE
+from sas.actors.slots import CALL_MAX, WAIT_HERE
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.queues import Queues
 from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
-from sas.simulation.store import MemoryStore
+from sas.simulation.store import MemoryStore, StoreFault
 
 QUEUE, REPLIES = "agent-stock", "agent-replies"
 LIMIT = 3
@@ -130,6 +132,34 @@ async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complet
     await rig.clock.advance(21)
     await rig.all(rig.handling(1, seconds=30))
     assert rig.remote.calls == 1
+
+
+async def test_the_slot_of_an_instance_that_died_is_not_gone_for_as_long_as_a_step_may_take() -> (
+    None
+):
+    rig = Rig(limit=1, instances=1)
+    rig.remote.seconds = 3600
+    dying = asyncio.ensure_future(rig.handling(0, seconds=3 * 3600))
+    await rig.clock.advance(1)
+    assert rig.remote.now == 1
+    rig.store.fail_next(
+        "acquire_lease", StoreFault.UNAVAILABLE
+    )  # a process that died gives nothing back
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    rig.remote.seconds = 1
+    await rig.clock.advance(CALL_MAX.total_seconds() - 10)
+    await rig.all(rig.handling(1, seconds=3600))
+    assert rig.remote.calls == 1
+    await rig.clock.advance(20)
+    await rig.all(rig.handling(2, seconds=3600))
+    assert rig.remote.calls == 2
+
+
+def test_no_function_lasts_longer_than_a_call_is_thought_to() -> None:
+    host = json.loads((Path(__file__).parents[2] / "host.json").read_text())
+    hours, minutes, seconds = map(int, host["functionTimeout"].split(":"))
+    assert timedelta(hours=hours, minutes=minutes, seconds=seconds) <= CALL_MAX
 
 
 async def test_the_same_request_delivered_again_finds_its_own_slot() -> None:
