@@ -23,7 +23,7 @@ from sas.domain.changes import FENCED
 from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Order
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -40,10 +40,13 @@ POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One command about one order: ``seq`` is what was seen of it (None: whatever it is)."""
+    """One command about one order: ``seq`` is what was seen of it (None: whatever it is);
+    ``urgent`` is the order's lane, which the command takes too.
+    """
 
     order_id: str
     seq: int | None
+    urgent: bool = False
     command_id: str = field(default_factory=lambda: f"sas-{uuid.uuid4().hex}")
 
 
@@ -62,7 +65,7 @@ class Ended:
 
 
 def message(asked: Asked, intent: Intent, queues: Queues) -> Message:
-    """Return a command as it goes on the scheduler's queue."""
+    """Return a command as it goes on the scheduler's queue, in the lane of its order."""
     command = CommandMessage(
         id=asked.command_id,
         order_id=asked.order_id,
@@ -72,7 +75,8 @@ def message(asked: Asked, intent: Intent, queues: Queues) -> Message:
         step=intent.step,
         input=internal.raw(intent.input),
     )
-    return Message(queues.scheduler, asked.command_id, internal.encode(command))
+    queue = lane(queues.scheduler, urgent=asked.urgent)
+    return Message(queue, asked.command_id, internal.encode(command))
 
 
 @asynccontextmanager
@@ -104,8 +108,9 @@ async def send(bus: MessageBus, asked: Sequence[Asked], intent: Intent, queues: 
     Raises:
         TroubleError: saying how many were sent before.
     """
+    lanes = sorted(asked, key=lambda one: not one.urgent)  # one batch a queue, urgent ones first
     for start in range(0, len(asked), SEND_MAX):
-        some = [message(one, intent, queues) for one in asked[start : start + SEND_MAX]]
+        some = [message(one, intent, queues) for one in lanes[start : start + SEND_MAX]]
         try:
             await bus.send(some)
         except (BusUnavailableError, UndeliverableError) as failed:

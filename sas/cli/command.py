@@ -129,7 +129,7 @@ async def _one(plan: Plan, order_id: str, seq: int | None) -> int:
             return 0 if plan.dry_run else 1
         # To cancel, what matters is that it is under way, not how far it has come meanwhile.
         seen = seq if verb is Verb.CANCEL else order.seq
-        (ended,) = await _carry_out(plan, store, [Asked(order_id, seen)])
+        (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
         return await _tell(plan, store, ended)
 
 
@@ -143,7 +143,10 @@ async def _many(plan: Plan, wanted: Wanted) -> int:
             return 0
         if not _confirmed(plan, f"{verb.value} {page.orders(len(possible))}"):
             return 1
-        asked = [Asked(o.order_id, None if verb is Verb.CANCEL else o.seq) for o in possible]
+        asked = [
+            Asked(o.order_id, None if verb is Verb.CANCEL else o.seq, o.details.urgent)
+            for o in possible
+        ]
         ended = await _carry_out(plan, store, asked)
     return _tell_many(plan, ended)
 

@@ -6,6 +6,7 @@ import argparse
 import io
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ class Scheduler:
 
     def __init__(self, store: MemoryStore) -> None:
         self.got: list[Command] = []
+        self.lanes: dict[str, str] = {}
         self.works: Callable[[str], bool] = lambda _order_id: True
         self.down_after = 10**6
         self._store = store
@@ -41,7 +43,8 @@ class Scheduler:
             raise BusUnavailableError("The bus is down.")
         for message in messages:
             command = internal.to_command(internal.decode(message.body, CommandMessage))
-            assert (message.queue, message.message_id) == ("scheduler", command.command_id)
+            assert message.message_id == command.command_id
+            self.lanes[command.order_id] = message.queue
             self.got.append(command)
             if self.works(command.order_id):
                 await self._carry_out(command)
@@ -84,9 +87,11 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     return made
 
 
-async def failed(store: MemoryStore, *order_ids: str) -> None:
+async def failed(store: MemoryStore, *order_ids: str, urgent: bool = False) -> None:
     for order_id in order_ids:
-        order = await store.commit(cases.submitted(order_id))
+        first = cases.submitted(order_id)
+        details = replace(first.after.details, urgent=urgent)
+        order = await store.commit(replace(first, after=replace(first.after, details=details)))
         order = await store.commit(cases.claimed(order))
         await store.commit(cases.refused(order, 0))
 
@@ -156,6 +161,17 @@ async def test_a_command_carries_who_what_and_the_seq_that_was_seen(
     assert (got.verb.value, got.seq, got.by, got.step) == ("resubmit", 3, "bob", "step-0")
     assert got.input == '{"amount": 1.50}'
     assert "done: seq 4, resubmitted; the order is Pending" in capsys.readouterr().out
+
+
+async def test_a_command_takes_the_lane_of_its_order(
+    scheduler: Scheduler, store: MemoryStore
+) -> None:
+    await failed(store, "A", "C")
+    await failed(store, "B", urgent=True)
+    assert sas("acknowledge", "B") == 0
+    assert sas("resubmit", "--state", "error", "--yes") == 0
+    assert scheduler.lanes == {"A": "scheduler", "B": "scheduler-urgent", "C": "scheduler"}
+    assert [command.order_id for command in scheduler.got] == ["B", "B", "A", "C"]
 
 
 async def test_two_commands_have_two_ids(scheduler: Scheduler, store: MemoryStore) -> None:
