@@ -24,7 +24,7 @@ from sas.domain.messages import Progress
 from sas.domain.model import Direction
 from sas.domain.policies import TIME_ALLOWED_MAX
 from sas.domain.queues import lane
-from sas.domain.turns import is_out
+from sas.domain.turns import calls_until, is_out
 from sas.ports import (
     AwaitCallback,
     Callback,
@@ -61,7 +61,7 @@ class LongSteps:
         if order is None or not is_out(order, request.step, direction, request.epoch):
             return None
         now = self._context.clock.now()
-        granted = order.steps[request.step].complete_by or now
+        granted = calls_until(order.steps[request.step], direction) or now
         enough = timedelta(seconds=request.time_allowed / 3)
         if granted < request.complete_by and granted - now < enough:
             raise MustWaitError(now + GRANT_RECHECK, called=True)
@@ -80,7 +80,7 @@ class LongSteps:
         messages: list[Message] = []
         match later:
             case AwaitCallback(within, note):
-                messages.append(self._progress(request, now + within, note))
+                messages.append(self._progress(request, now + within, note, awaits=True))
             case StillRunning(check_after, note):
                 # What is granted ends at TIME_ALLOWED_MAX: some time must be left at the look.
                 latest = TIME_ALLOWED_MAX - timedelta(seconds=request.time_allowed / 2)
@@ -130,12 +130,16 @@ class LongSteps:
             return request.complete_by
         return min(at + allowed, self._context.clock.now() + TIME_ALLOWED_MAX)
 
-    def _progress(self, request: RequestMessage, until: datetime, note: str) -> Message:
-        direction = Direction(request.direction)
+    def _progress(
+        self, request: RequestMessage, until: datetime, note: str, *, awaits: bool = False
+    ) -> Message:
+        direction, epoch = Direction(request.direction), request.epoch
         own_id = progress_id(
             request.order_id, request.step, request.direction, request.epoch, request.checks
         )
-        said = Progress(request.order_id, request.step, direction, request.epoch, until, note)
+        said = Progress(
+            request.order_id, request.step, direction, epoch, until, note, awaits=awaits
+        )
         body = internal.encode(internal.from_progress(said, own_id))
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         return Message(queue, own_id, body)

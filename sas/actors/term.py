@@ -20,7 +20,7 @@ from sas.domain.ids import key_time, reply_id
 from sas.domain.messages import Progress
 from sas.domain.model import Direction
 from sas.domain.queues import lane
-from sas.domain.turns import is_out
+from sas.domain.turns import calls_until, is_out
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.telemetry.logs import logger
 
@@ -109,7 +109,7 @@ class Term:
         if order is None or not is_out(order, request.step, direction, request.epoch):
             self.over.set()
             return
-        granted = order.steps[request.step].complete_by
+        granted = calls_until(order.steps[request.step], direction)
         if granted is not None and granted > request.complete_by:
             self.request = msgspec.structs.replace(request, complete_by=granted)
             self.moved = True

@@ -139,6 +139,7 @@ class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_
     epoch: int
     complete_by: Annotated[datetime, msgspec.Meta(tz=True)]
     note: Annotated[str, msgspec.Meta(max_length=Progress.NOTE_LENGTH_MAX)] = ""
+    awaits: bool = False
 
 
 Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage
@@ -209,6 +210,7 @@ def to_progress(message: ProgressMessage) -> Progress:
         message.epoch,
         message.complete_by,
         message.note,
+        message.awaits,
     )
 
 
@@ -222,6 +224,7 @@ def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
         epoch=progress.epoch,
         complete_by=progress.complete_by,
         note=progress.note,
+        awaits=progress.awaits,
     )
 
 

@@ -121,7 +121,8 @@ class Reply:
 class Progress:
     """An agent's word that a step goes on, and until when it asks to be given time.
 
-    ``note`` says how far it is, for people; a longer one is cut.
+    ``note`` says how far it is, for people; a longer one is cut. ``awaits``: an event outside
+    ends the step, so no call goes out any more.
     """
 
     order_id: str
@@ -130,6 +131,7 @@ class Progress:
     epoch: int
     complete_by: datetime
     note: str = ""
+    awaits: bool = False
 
     NOTE_LENGTH_MAX: ClassVar[int] = 200
 

@@ -131,12 +131,9 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
     note = progress.note or step.note
     if (until, note) == (step.complete_by, step.note):
         return None
-    goes_on = replace(
-        step,
-        complete_by=until,
-        note=note,
-        called_until=until if progress.direction is Direction.DO else step.called_until,
-    )
+    calls = progress.direction is Direction.DO and not progress.awaits
+    called_until = until if calls else step.called_until
+    goes_on = replace(step, complete_by=until, note=note, called_until=called_until)
     return Decision("progress", with_step(order.steps, goes_on), ())
 
 

@@ -138,6 +138,15 @@ def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
     return step.process_state in expected and step.dispatched and step.epoch == epoch
 
 
+def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
+    """Return until when calls of the dispatch that is out may be made: CompleteBy, unless it waits
+    for an event outside, which no call of its own can bring about.
+    """
+    if direction is Direction.UNDO or step.complete_by is None or step.called_until is None:
+        return step.complete_by
+    return min(step.complete_by, step.called_until)
+
+
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:
     """Return the steps with one of them replaced by its changed record."""
     return tuple(changed if step.number == changed.number else step for step in steps)

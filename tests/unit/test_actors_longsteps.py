@@ -182,10 +182,24 @@ async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_times_out_like
     assert requests_put_back(made) == []
     step = made.order().steps[0]
     assert (step.complete_by, step.note) == (START + HOUR, "for Ann to approve")
+    assert step.called_until == START + ALLOWED  # its undo need not wait: no call is out
     await made.later(3601)
     assert await made.sweep() == {"step reset": 1}
     await made.drain()
     assert made.state() == "Processed"
+
+
+async def test_a_look_that_comes_twice_makes_no_call_once_a_callback_is_awaited() -> None:
+    made = await dispatched(StillRunning(HOUR), AwaitCallback(HOUR), {"ok": 1})
+    await made.drain()
+    (look,) = requests_put_back(made)
+    await made.later(3600)
+    await made.drain()
+    assert looked(made) == 2
+    await made.later(40)
+    await made.hand(look)
+    assert looked(made) == 2
+    assert made.states()[0] == "Processing"
 
 
 async def edited(*script: Any) -> Kit:

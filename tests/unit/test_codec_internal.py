@@ -90,6 +90,7 @@ MESSAGES: dict[str, Internal] = {
         epoch=1,
         complete_by=COMPLETE_BY,
         note="half of it",
+        awaits=True,
     ),
     "refused": ReplyMessage(
         id="A/00/do/1",
@@ -126,7 +127,7 @@ def test_an_unknown_member_another_version_or_kind_is_refused(name: str) -> None
 def test_no_member_but_the_optional_ones_may_be_missing(name: str) -> None:
     good = json.loads(encode(MESSAGES[name]))
     optional = {"v", "order", "results", "own_result", "result", "error"}
-    optional |= {"generation", "time_allowed", "checks", "note"}
+    optional |= {"generation", "time_allowed", "checks", "note", "awaits"}
     optional |= {"seq", "step", "input"} if name == "command" else set()
     for member in good.keys() - optional:
         lacking = {key: value for key, value in good.items() if key != member}
