@@ -29,7 +29,7 @@ LOG_NAME = "broker.log"
 SHIFT = 44
 _RESERVE = 1000
 _FORGET_EVERY = 256
-_FOLD_BYTES = 8 << 20
+_FOLD_BYTES = 2 << 20
 
 
 class SqliteJournal:

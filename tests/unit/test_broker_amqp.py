@@ -70,6 +70,26 @@ def test_a_mutated_value_never_raises_anything_else(value: Any, data: st.DataObj
             continue
 
 
+def fields_or_refused(read: Any, raw: bytes, *more: int) -> Any:
+    try:
+        return read(raw, 0, *more)
+    except DecodeError:
+        return "refused"
+
+
+@given(st.lists(scalars, max_size=12), st.integers(0, 4), st.data())
+def test_a_list_with_a_known_end_reads_as_any_list(
+    items: list[Any], fresh: int, data: st.DataObject
+) -> None:
+    raw = bytearray(encode.scalar(items))
+    for _ in range(2):  # the second time its end is known
+        known = fields_or_refused(decode.fields_with_known_end, bytes(raw), fresh)
+        assert known == fields_or_refused(decode.fields, bytes(raw)) == (items, len(raw))
+    raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    mutated = fields_or_refused(decode.fields_with_known_end, bytes(raw), fresh)
+    assert repr(mutated) == repr(fields_or_refused(decode.fields, bytes(raw)))
+
+
 @pytest.mark.parametrize(
     ("raw", "value"),
     [
