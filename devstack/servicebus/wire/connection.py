@@ -12,6 +12,7 @@ from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_o
 from devstack.servicebus.wire.hub import Hub, ReplyLink
 from devstack.servicebus.wire.session import AmqpSession
 from devstack.servicebus.wire.strangers import stranger
+from devstack.servicebus.wire.timers import Timer
 
 _log = logging.getLogger("devstack.servicebus")
 _SMALLEST_FRAME = 512
@@ -44,7 +45,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._expects_header = True
         self._cut = self._closing = False
-        self._beat: asyncio.TimerHandle | None = None
+        self._beat: Timer | None = None
 
     # -- asyncio calls these --------------------------------------------------------------
 
@@ -249,8 +250,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def _keep_beating(self, seconds: float) -> None:
         if self._transport is not None:
             self.send_frame(frames.EMPTY_FRAME)
-            loop = asyncio.get_running_loop()
-            self._beat = loop.call_later(seconds, self._keep_beating, seconds)
+            self._beat = self.hub.later(seconds, lambda: self._keep_beating(seconds))
 
     def fail(self, condition: str, description: str) -> None:
         """Close the connection with an error."""

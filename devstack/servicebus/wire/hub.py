@@ -7,6 +7,7 @@ from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.faults import Faults
 from devstack.servicebus.limits import Limits
 from devstack.servicebus.tokens import Claim, Gate
+from devstack.servicebus.wire.timers import Timer
 
 
 class Outgoing(Protocol):
@@ -36,7 +37,7 @@ class Hub(Protocol):
     def end_of_read(self) -> None:
         """A connection has worked on what it read: commit and write."""
 
-    def later(self, seconds: float, work: Callable[[], None]) -> None:
+    def later(self, seconds: float, work: Callable[[], None]) -> Timer:
         """Do ``work`` after some seconds."""
 
 

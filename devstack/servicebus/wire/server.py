@@ -18,6 +18,7 @@ from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.hub import Outgoing
 from devstack.servicebus.wire.link import Link
 from devstack.servicebus.wire.routing import end_expired
+from devstack.servicebus.wire.timers import Timer, Timers
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
@@ -50,9 +51,9 @@ class AmqpServer:
         self._commit = commit
         self._marked: dict[Outgoing, None] = {}
         self._flush_comes = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers = Timers()
+        self._timer: Timer | None = None
         self._timer_at: float | None = None
-        self._patrol: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -60,16 +61,15 @@ class AmqpServer:
         """Listen; return the port, a free one where ``port`` was 0. Raises OSError."""
         self._loop = asyncio.get_running_loop()
         self._server = await self._loop.create_server(self._accept, host, port, backlog=512)
-        self._patrol = self._loop.call_later(_PATROL_S, self._walk)
+        self._timers.start(self._loop)
+        self._timers.call_later(_PATROL_S, self._walk)
         bound: int = self._server.sockets[0].getsockname()[1]
         self._settle_timers()
         return bound
 
     async def stop(self) -> None:
         """Stop listening and drop every connection, after a last commit."""
-        for handle in (self._timer, self._patrol):
-            if handle is not None:
-                handle.cancel()
+        self._timers.stop()
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -115,10 +115,9 @@ class AmqpServer:
         self.in_read = False
         self._flush()
 
-    def later(self, seconds: float, work: Callable[[], None]) -> None:
+    def later(self, seconds: float, work: Callable[[], None]) -> Timer:
         """Do ``work`` after some seconds."""
-        if self._loop is not None:
-            self._loop.call_later(seconds, work)
+        return self._timers.call_later(seconds, work)
 
     def _flush_soon(self) -> None:
         self._flush_comes = False
@@ -145,7 +144,7 @@ class AmqpServer:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self._loop.call_later(max(0.0, due - self.clock()), self._tick)
+        self._timer = self.later(due - self.clock(), self._tick)
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
@@ -158,8 +157,7 @@ class AmqpServer:
         now = self.clock()
         for connection in list(self.connections):
             self._look_at(connection, now)
-        if self._loop is not None:
-            self._patrol = self._loop.call_later(_PATROL_S, self._walk)
+        self.later(_PATROL_S, self._walk)
 
     def _look_at(self, connection: AmqpConnection, now: float) -> None:
         limits = self.limits
