@@ -61,7 +61,6 @@ async def submission_urgent(message: func.ServiceBusMessage) -> None:
 
 
 @on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%")
-@on_queue("scheduler_urgent", "%SAS_QUEUE_SCHEDULER%-urgent")
 async def scheduler(message: func.ServiceBusMessage) -> None:
     """Claim what is ready and send its requests; carry out an operator's command."""
     await application().scheduler.handle(
@@ -69,8 +68,15 @@ async def scheduler(message: func.ServiceBusMessage) -> None:
     )
 
 
+@on_queue("scheduler_urgent", "%SAS_QUEUE_SCHEDULER%-urgent")
+async def scheduler_urgent(message: func.ServiceBusMessage) -> None:
+    """Claim what is ready of urgent orders; carry out commands upon them."""
+    await application().scheduler.handle(
+        message.get_body(), message.message_id, message.application_properties, urgent=True
+    )
+
+
 @on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%")
-@on_queue("replies_urgent", "%SAS_QUEUE_AGENT_REPLIES%-urgent")
 async def replies(message: func.ServiceBusMessage) -> None:
     """Record what an agent answered and start what has become possible."""
     await application().scheduler.handle_reply(
@@ -78,8 +84,18 @@ async def replies(message: func.ServiceBusMessage) -> None:
     )
 
 
-def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[None]]:
-    """Return the function of one agent."""
+@on_queue("replies_urgent", "%SAS_QUEUE_AGENT_REPLIES%-urgent")
+async def replies_urgent(message: func.ServiceBusMessage) -> None:
+    """Record what an agent answered for an urgent order and start what has become possible."""
+    await application().scheduler.handle_reply(
+        message.get_body(), message.message_id, message.application_properties, urgent=True
+    )
+
+
+def agent_function(
+    agent: str, *, urgent: bool
+) -> Callable[[func.ServiceBusMessage], Awaitable[None]]:
+    """Return the function of one lane of one agent."""
 
     async def handle(message: func.ServiceBusMessage) -> None:
         await (
@@ -90,6 +106,7 @@ def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[N
                 message.message_id,
                 message.application_properties,
                 delivery_count=message.delivery_count,
+                urgent=urgent,
             )
         )
 
@@ -99,9 +116,8 @@ def agent_function(agent: str) -> Callable[[func.ServiceBusMessage], Awaitable[N
 def register_agent(agent: str) -> None:
     """Register the functions of one agent."""
     name, queue = agent.replace("-", "_"), f"%SAS_QUEUE_AGENT_PREFIX%{agent}"
-    handle = agent_function(agent)
-    on_queue(f"agent_{name}", queue)(handle)
-    on_queue(f"agent_{name}_urgent", f"{queue}-urgent")(handle)
+    on_queue(f"agent_{name}", queue)(agent_function(agent, urgent=False))
+    on_queue(f"agent_{name}_urgent", f"{queue}-urgent")(agent_function(agent, urgent=True))
 
 
 for _agent in orders.AGENTS:

@@ -73,29 +73,36 @@ class AgentActor:
         properties: Mapping[str, object] | None = None,
         *,
         delivery_count: int | None = None,
+        urgent: bool = False,
     ) -> Reply | None:
         """Take one request; return the reply that was sent, None where there was none to send.
 
         ``properties`` are the message's application properties: they carry its trace. After the
         first delivery (``delivery_count`` from 1; None: not known) a call may have gone out.
+        ``urgent`` says that it came by that lane.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again. So does
             whatever the agent raises that is neither refused nor transient (a bug in it).
         """
         with tracing.received(f"agent {self._name}", "agent", properties):
-            return await self._handle(body, message_id, delivery_count)
+            try:
+                request = internal.decode(body, RequestMessage)
+            except MalformedError as wrong:
+                queue = self._context.queues.agent(self._name, urgent=urgent)
+                await self._put_aside(body, message_id, queue, wrong)
+                return None
+            return await self._handle(request, body, message_id, delivery_count)
+
+    async def _put_aside(
+        self, body: bytes, message_id: str, queue: str, wrong: MalformedError
+    ) -> None:
+        rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
+        await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
 
     async def _handle(
-        self, body: bytes, message_id: str, delivery_count: int | None
+        self, request: RequestMessage, body: bytes, message_id: str, delivery_count: int | None
     ) -> Reply | None:
-        queue = self._context.queues.agent(self._name)
-        try:
-            request = internal.decode(body, RequestMessage)
-        except MalformedError as wrong:
-            rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
-            await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
-            return None
         tracing.about(
             f"agent {self._name} {request.direction}",
             order_id=request.order_id,

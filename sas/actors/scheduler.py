@@ -23,6 +23,7 @@ from sas.domain import transitions
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
 from sas.domain.model import Order
+from sas.domain.queues import lane
 from sas.domain.transitions import Decision
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
@@ -44,30 +45,42 @@ class Scheduler:
         self._routes = Routes(context, business.workflows)
 
     async def handle(
-        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+        self,
+        body: bytes,
+        message_id: str,
+        properties: Mapping[str, object] | None = None,
+        *,
+        urgent: bool = False,
     ) -> Acted:
-        """Take one message of the ``scheduler`` queue; its ``properties`` carry its trace.
+        """Take one message of the ``scheduler`` queue, or of its ``urgent`` lane; its
+        ``properties`` carry its trace.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
         """
         with tracing.received("scheduler", "scheduler", properties):
-            return await self._handle(body, message_id)
+            return await self._handle(body, message_id, urgent=urgent)
 
     async def handle_reply(
-        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+        self,
+        body: bytes,
+        message_id: str,
+        properties: Mapping[str, object] | None = None,
+        *,
+        urgent: bool = False,
     ) -> Acted:
         """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", properties):
-            return await self._handle_reply(body, message_id)
+            return await self._handle_reply(body, message_id, urgent=urgent)
 
-    async def _handle(self, body: bytes, message_id: str) -> Acted:
+    async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> Acted:
         queue = self._context.queues.scheduler
+        came_by = lane(queue, urgent=urgent)
         try:
             message = internal.decode(body, _FOR_SCHEDULER)
             command = internal.to_command(message) if isinstance(message, CommandMessage) else None
         except MalformedError as wrong:
-            return await self._put_aside(body, message_id, queue, wrong)
+            return await self._put_aside(body, message_id, came_by, wrong)
         work = "claim" if command is None else "command"
         tracing.about(f"scheduler {work}", order_id=message.order_id)
         source = Cause(cause_of(queue, message.id), self._context.instance)
@@ -75,15 +88,16 @@ class Scheduler:
             return await self._operator.carry_out(command, source.cause)
         await self._routes.look()
         acted = await self._shell.act(message.order_id, source, self._claim)
-        return await self._known(acted, message, body, queue)
+        return await self._known(acted, message, body, came_by)
 
-    async def _handle_reply(self, body: bytes, message_id: str) -> Acted:
+    async def _handle_reply(self, body: bytes, message_id: str, *, urgent: bool) -> Acted:
         queue = self._context.queues.replies
+        came_by = lane(queue, urgent=urgent)
         try:
             message = internal.decode(body, _FROM_AGENTS)
             said = _said(message)
         except MalformedError as wrong:
-            return await self._put_aside(body, message_id, queue, wrong)
+            return await self._put_aside(body, message_id, came_by, wrong)
 
         tracing.about(order_id=message.order_id, epoch=message.epoch)
         step = "unknown"
@@ -107,7 +121,7 @@ class Scheduler:
         if acted is Acted.NOTHING and isinstance(said, Reply):
             metrics.late_reply(step)
             log.info("late reply: order %s step %s", message.order_id, step)
-        return await self._known(acted, message, body, queue)
+        return await self._known(acted, message, body, came_by)
 
     def _claim(self, order: Order, now: datetime) -> Decision | None:
         if order.rejected:  # it may name a workflow that never was

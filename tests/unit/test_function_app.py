@@ -202,16 +202,19 @@ async def test_a_message_goes_to_its_actor_byte_for_byte_with_its_id(seen: Seen,
     assert seen.calls == [(actor, (b"\xff{}", "m-1", {"traceparent": "00-1"}))]
 
 
-async def test_only_an_order_that_came_by_the_urgent_queue_is_urgent(seen: Seen) -> None:
-    await FUNCTIONS["submission"].get_user_function()(message())
-    await FUNCTIONS["submission_urgent"].get_user_function()(message())
+@pytest.mark.parametrize("name", ["submission", "scheduler", "replies"])
+async def test_an_actor_is_told_that_a_message_came_by_the_urgent_lane(
+    seen: Seen, name: str
+) -> None:
+    await FUNCTIONS[name].get_user_function()(message())
+    await FUNCTIONS[f"{name}_urgent"].get_user_function()(message())
     assert seen.told == [{}, {"urgent": True}]
 
 
 @pytest.mark.parametrize("name", ["agent_payment", "agent_payment_urgent"])
 async def test_an_agent_is_told_how_often_its_request_was_delivered(seen: Seen, name: str) -> None:
     await FUNCTIONS[name].get_user_function()(message(delivery_count=3))
-    assert seen.told == [{"delivery_count": 3}]
+    assert seen.told == [{"delivery_count": 3, "urgent": name.endswith("_urgent")}]
 
 
 async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -> None:
