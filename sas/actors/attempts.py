@@ -84,6 +84,8 @@ class Attempts:
                 raise MustWaitError(self._slots.again_at(request), called=number > 0)
             number += 1
             try:
+                if term.left() <= 0:  # breaker and slot may have taken their time
+                    raise SilentError
                 return await self._told(attempt, term, slot, number)
             except TransientError as failed:
                 delay = self._policy.delay(number - 1, failed.retry_after)

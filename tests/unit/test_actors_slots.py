@@ -162,6 +162,23 @@ def test_no_function_lasts_longer_than_a_call_is_thought_to() -> None:
     assert timedelta(hours=hours, minutes=minutes, seconds=seconds) <= CALL_MAX
 
 
+async def test_no_call_goes_out_where_finding_a_slot_took_longer_than_its_complete_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store may take its time; by then the step may be being undone."""
+    rig = Rig(limit=1, instances=1)
+    acquire = rig.store.acquire_lease
+
+    async def slow(name: str, holder: str, until: Any, now: Any) -> bool:
+        await rig.clock.sleep(8)
+        return await acquire(name, holder, until, now)
+
+    monkeypatch.setattr(rig.store, "acquire_lease", slow)
+    assert await rig.all(rig.handling(0, seconds=7)) == [None]
+    assert rig.remote.calls == 0
+    assert rig.bus.messages(REPLIES) == []
+
+
 async def test_the_same_request_delivered_again_finds_its_own_slot() -> None:
     rig = Rig(limit=1, instances=1)
     now = rig.clock.now()
