@@ -80,11 +80,17 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
 
     Raises:
         WorkflowError, SettingError: an agent, a key or a setting is missing; secret_fields or a
-            limit names what is not there.
+            limit names what is not there; two purposes share a queue.
     """
     missing = business.workflows.agents() - set(business.agents)
     if missing:
         raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
+    shared = context.queues.twice(business.agents)
+    if shared is not None:
+        raise SettingError(
+            f"the queue {shared!r} would have two purposes: name the agent, or the queue by its "
+            "setting, otherwise"
+        )
     limits = _limits(business, settings)
     context = replace(context, privacy=_privacy(business, settings))
     policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)

@@ -54,6 +54,14 @@ class Queues:
         ordinary = (self.orders, self.scheduler, self.replies, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
+    def twice(self, agents: Iterable[str]) -> str | None:
+        """Return a queue that would have two purposes, an agent named ``replies``, for one; None
+        where each has one.
+        """
+        names = [*self.on_the_way(agents), self.callbacks, self.alerts]
+        names += [self.rejected, self.dead_letters]
+        return next((name for name in names if names.count(name) > 1), None)
+
     def check_reply_queue(self, name: str) -> str:
         """Return ``name`` if an application may be answered on it.
 

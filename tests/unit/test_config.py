@@ -198,3 +198,18 @@ def test_the_time_allowed_is_a_setting() -> None:
         assert {step.undo.time_allowed for step in workflow.steps if step.undo} == {
             timedelta(seconds=7.5)
         }
+
+
+def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
+    made = kit()
+    business = replace(made.business, agents={**made.business.agents, "replies": ScriptedAgent()})
+    with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
+        assemble(made.context, business, read_config(LEAST))
+
+
+def test_a_queue_named_as_the_urgent_lane_of_another_is_refused() -> None:
+    made = kit()
+    queues = replace(Queues(), callbacks="scheduler-urgent")
+    context = replace(made.context, to=replace(made.context.to, queues=queues))
+    with pytest.raises(SettingError, match="'scheduler-urgent' would have two purposes"):
+        assemble(context, made.business, read_config(LEAST))
