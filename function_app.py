@@ -138,6 +138,7 @@ async def deadletters(message: func.ServiceBusMessage) -> None:
 
 
 @on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%")
+@on_queue("callbacks_urgent", "%SAS_QUEUE_CALLBACKS%-urgent")
 async def callbacks(message: func.ServiceBusMessage) -> None:
     """Let an event outside end the step that it is about."""
     await application().callbacks.handle(

@@ -38,7 +38,7 @@ from sas.domain.queues import Queues
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
-WORKED = (*Queues().on_the_way(orders.AGENTS), "callbacks", "dead-letters")
+WORKED = (*Queues().on_the_way(orders.AGENTS), "dead-letters")
 NEVER = "0 0 0 1 1 *"
 EVERY_SECOND = "* * * * * *"
 PATIENCE_S = 20.0

@@ -26,6 +26,7 @@ from sas.domain.callbacks import Standing
 from sas.domain.ids import cause_of, key_time
 from sas.domain.messages import AlertKind, Returned
 from sas.domain.model import Order
+from sas.domain.queues import lane
 from sas.domain.transitions import Decision
 from sas.domain.undo import SKEW
 from sas.ports import (
@@ -120,7 +121,7 @@ class Callbacks:
         if standing in {Standing.OUT, Standing.WAITS}:
             message = CallbackMessage(token or "", said.outcome, said.result, said.error)
             encoded, own_id = callbacks.encode_message(message), callbacks.own_id(message)
-            queue = self._context.queues.callbacks
+            queue = self._lane(order)
             await self._context.bus.send([Message(queue, own_id, encoded)])
         return _answer(status, code, f"order {claims.order_id}: {sentence}")
 
@@ -163,7 +164,8 @@ class Callbacks:
             if standing is Standing.CLOSED:
                 raise MalformedError("too-late", _ANSWERS[standing][2])
             if standing is Standing.WAITS:
-                await self._put_back(claims, body, message_id, since)
+                again_on = self._lane(order)
+                await self._put_back(again_on, claims, body, message_id, since)
         return acted
 
     async def _act(
@@ -190,6 +192,10 @@ class Callbacks:
         acted = await self._shell.act(said.order_id, cause, decide)
         return acted, standing, since
 
+    def _lane(self, order: Order) -> str:
+        """Return the queue of an order's callbacks: whoever sends to one knows no lanes."""
+        return lane(self._context.queues.callbacks, urgent=order.details.urgent)
+
     def _agents(self, order: Order, claims: Claims) -> Sequence[str]:
         """Return the agents of a step by route, where the token names one that is not its first."""
         if claims.alternative is None or order.rejected:
@@ -197,7 +203,7 @@ class Callbacks:
         return self._business.workflow_of(order).steps[claims.step].agents
 
     async def _put_back(
-        self, claims: Claims, body: bytes, message_id: str, since: datetime
+        self, queue: str, claims: Claims, body: bytes, message_id: str, since: datetime
     ) -> None:
         """Let a callback come again once its step may be out: the longer it has not been, the
         later; within the token's time.
@@ -210,7 +216,6 @@ class Callbacks:
         at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + SKEW)
         digest = hashlib.sha256(f"{message_id}|{key_time(at)}".encode()).hexdigest()
         own_id = f"callback/again/{digest[:32]}"
-        queue = self._context.queues.callbacks
         await self._context.bus.send([Message(queue, own_id, body, scheduled_at=at)])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
 

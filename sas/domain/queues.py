@@ -25,9 +25,9 @@ def lane(queue: str, *, urgent: bool) -> str:
 class Queues:
     """Every queue of the system. Agents' and applications' queues share a prefix each.
 
-    Those on an order's way (orders, scheduler, replies, agents') have a second lane each, for
-    urgent orders: a queue of its own with a function of its own, so that urgent work never stands
-    behind ordinary work, nor takes its place.
+    Those on an order's way (orders, scheduler, replies, callbacks, agents') have a second lane
+    each, for urgent orders: a queue of its own with a function of its own, so that urgent work
+    never stands behind ordinary work, nor takes its place.
     """
 
     orders: str = "orders"
@@ -51,15 +51,15 @@ class Queues:
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues an order passes with these agents, in both lanes."""
-        ordinary = (self.orders, self.scheduler, self.replies, *map(self.agent, agents))
+        fixed = (self.orders, self.scheduler, self.replies, self.callbacks)
+        ordinary = (*fixed, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def twice(self, agents: Iterable[str]) -> str | None:
         """Return a queue that would have two purposes, an agent named ``replies``, for one; None
         where each has one.
         """
-        names = [*self.on_the_way(agents), self.callbacks, self.alerts]
-        names += [self.rejected, self.dead_letters]
+        names = [*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters]
         return next((name for name in names if names.count(name) > 1), None)
 
     def check_reply_queue(self, name: str) -> str:

@@ -34,11 +34,11 @@ LANES = (
     "agent-invoice",
     "agent-delivery",
     "agent-replies",
+    "callbacks",
 )
 INTERNAL = {
     *LANES,
     *(f"{name}-urgent" for name in LANES),
-    "callbacks",
     "operator-alerts",
     "orders-rejected",
     "dead-letters",
@@ -66,8 +66,7 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    own = {queues.callbacks, queues.dead_letters}
-    assert bound() == {*queues.on_the_way(orders.AGENTS), *own}
+    assert bound() == {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
 
 
 def test_the_emulator_has_every_queue_and_no_other() -> None:

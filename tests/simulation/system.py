@@ -186,7 +186,7 @@ def build(
     bus.declare(*plain)
     internal_queues = set(QUEUES.on_the_way(AGENTS)) - plain
     bus.declare(
-        *(QUEUES.callbacks, QUEUES.alerts, QUEUES.rejected, REPLIES_TO),
+        *(QUEUES.alerts, QUEUES.rejected, REPLIES_TO),
         *sorted(internal_queues),
         duplicate_window=window,
     )
@@ -316,12 +316,12 @@ def _wire(
         own: dict[str, Handler] = {
             QUEUES.orders: _handler(submitter.handle),
             QUEUES.urgent.orders: _handler(partial(submitter.handle, urgent=True)),
-            QUEUES.callbacks: _handler(called_back.handle),
             QUEUES.dead_letters: _dead(dead),
         }
         for urgent in (False, True):
             own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(scheduler.handle)
             own[lane(QUEUES.replies, urgent=urgent)] = _handler(scheduler.handle_reply)
+            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(called_back.handle)
         for name, agent in business.agents.items():
             limit = business.limits.get(name, 0)
             actor = AgentActor(context, name, agent, policy, breaker, limit)

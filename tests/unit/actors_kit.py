@@ -120,11 +120,11 @@ class Kit:
         handlers: dict[str, Callable[[bytes, str, Mapping[str, str]], Awaitable[object]]] = {
             QUEUES.orders: self.submitter.handle,
             lane(QUEUES.orders, urgent=True): partial(self.submitter.handle, urgent=True),
-            QUEUES.callbacks: self.callbacks.handle,
         }
         for urgent in (False, True):
             handlers[lane(QUEUES.scheduler, urgent=urgent)] = self.scheduler.handle
             handlers[lane(QUEUES.replies, urgent=urgent)] = self.scheduler.handle_reply
+            handlers[lane(QUEUES.callbacks, urgent=urgent)] = self.callbacks.handle
             for name, actor in self.actors.items():
                 first = partial(actor.handle, delivery_count=1)
                 handlers[QUEUES.agent(name, urgent=urgent)] = first
@@ -143,7 +143,6 @@ class Kit:
         """Handle messages until no actor's queue holds any."""
         orders = {QUEUES.orders, lane(QUEUES.orders, urgent=True)}
         queues = [name for name in QUEUES.on_the_way(self.agents) if name not in orders]
-        queues.append(QUEUES.callbacks)
         while any(self.bus.messages(queue) for queue in queues):
             for queue in queues:
                 if self.bus.messages(queue):
@@ -219,7 +218,6 @@ def kit(
         bus.declare(*plain)
         bus.declare(
             *(QUEUES.alerts, QUEUES.rejected, SHOP, *set(QUEUES.on_the_way(AGENTS)) - plain),
-            QUEUES.callbacks,
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)

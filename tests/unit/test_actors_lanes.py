@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from sas.codec.callbacks import CallbackMessage, encode_message
 from sas.domain.queues import lane
+from sas.ports import AwaitCallback, Call
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 
 URGENT = tuple(name for name in QUEUES.on_the_way(["stock", "payment"]) if name.endswith("-urgent"))
@@ -26,7 +30,31 @@ async def test_everything_that_follows_from_an_urgent_order_stays_in_its_lane() 
         passed.update(waiting)
         await made.step(waiting[0])
     assert made.state("U-1") == "Processed"
-    assert passed == set(URGENT) - {lane(QUEUES.orders, urgent=True)}
+    assert passed == set(URGENT) - {lane(q, urgent=True) for q in (QUEUES.orders, QUEUES.callbacks)}
+
+
+async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() -> None:
+    made = kit()
+    within = timedelta(minutes=5)
+    tokens: list[str] = []
+
+    async def awaited(call: Call) -> AwaitCallback:
+        tokens.append(call.callback(within).token)
+        return AwaitCallback(within)
+
+    made.agents["stock"].then(awaited)
+    await submit(made)
+    await made.step(lane(QUEUES.scheduler, urgent=True))
+    await made.step(QUEUES.agent("stock", urgent=True))
+    await made.later(31)
+    await made.sweep()  # it was not given the time yet: between two attempts
+    said = CallbackMessage(tokens[0], "done")
+    await made.run(made.callbacks.handle(encode_message(said), "direct"))
+    answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
+    assert (answer.status, answer.code) == (202, "accepted")
+    waiting = made.bus.queues[lane(QUEUES.callbacks, urgent=True)].waiting
+    assert len(waiting) == 2
+    assert not made.bus.queues[QUEUES.callbacks].waiting
 
 
 async def test_an_urgent_order_is_not_behind_any_number_of_others() -> None:

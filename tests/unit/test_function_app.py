@@ -20,6 +20,7 @@ LANES = {
     "submission": "%SAS_QUEUE_ORDERS%",
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
     "replies": "%SAS_QUEUE_AGENT_REPLIES%",
+    "callbacks": "%SAS_QUEUE_CALLBACKS%",
     "agent_inventory": "%SAS_QUEUE_AGENT_PREFIX%inventory",
     "agent_payment": "%SAS_QUEUE_AGENT_PREFIX%payment",
     "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
@@ -30,7 +31,6 @@ URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
     **URGENT,
-    "callbacks": "%SAS_QUEUE_CALLBACKS%",
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
 }
 MAY_IMPORT = {
