@@ -6,6 +6,8 @@ Downloads the source distribution with pip (into .devstack/), starts one broker,
 queue and session tests, sync and async, through tests/sdk/shim.py in several pytest processes,
 because most of them sleep for a minute to see a lock end. tests/sdk/deselected.txt lists what
 does not count, tests/sdk/expected.txt the failures that are known, each with its reason.
+Some tests race the SDK's own timers, so a failure that is not listed is tried once more, alone;
+the table says which passed only then.
 
 Exit code 0 where at least 97 % of what counts passed and nothing failed that is not listed,
 1 where not, 2 where it could not run.
@@ -25,7 +27,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from devstack.servicebus import BrokerProcess, start_broker  # noqa: E402 (needs the path above)
-from tools.sdk_report import VERSION, Lists, Result, problems, table  # noqa: E402
+from tools.sdk_report import (  # noqa: E402
+    VERSION,
+    Lists,
+    Result,
+    problems,
+    second_try,
+    table,
+    unexpected,
+)
 
 FILES = (
     "test_queues.py",
@@ -149,6 +159,9 @@ def run(shards: int, only: str, lists: Lists) -> tuple[list[Result], list[str]]:
             wanted = collect(tests, env, only) if only else found
             chosen = [test for test in wanted if short(test) not in lists.deselected]
             results = run_all(tests, env, chosen, Path(name), shards)
+            again = [t for t in chosen if short(t) in unexpected(results, lists)]
+            if again:
+                results = second_try(results, run_all(tests, env, again, Path(name), 1))
     told = problems(
         results,
         lists,

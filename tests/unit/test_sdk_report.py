@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.sdk_report import ROOT, Lists, Result, problems, table
+from tools.sdk_report import ROOT, Lists, Result, problems, second_try, table, unexpected
 
 LISTS = Lists({"a.py::topics": "topics"}, {"a.py::stale": "stale: old signature"})
 PASSED = [Result(f"a.py::t{number}", "passed") for number in range(99)]
@@ -52,6 +52,17 @@ def test_the_table_gives_counts_and_the_reason_of_each_failure_and_each_deselect
     assert "| b.py::skips | skipped | /x / not here |" in text
     assert "| a.py::topics | topics |" in text
     assert str(ROOT) not in text
+
+
+def test_a_test_that_passes_at_a_second_try_counts_and_is_told() -> None:
+    failed = [Result("a.py::late", "failed", "timeout"), Result("a.py::never", "failed", "wrong")]
+    assert unexpected([*PASSED, STALE, *failed], LISTS) == {"a.py::late", "a.py::never"}
+    again = [Result("a.py::late", "passed"), Result("a.py::never", "failed", "wrong again")]
+    results = second_try([*PASSED, *failed], again)
+    assert [result.outcome for result in results[-2:]] == ["passed", "failed"]
+    text = table(results, LISTS)
+    assert "| a.py::late | passed | at a second try, alone |" in text
+    assert "| a.py::never | failed | wrong again |" in text
 
 
 def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
