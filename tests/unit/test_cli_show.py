@@ -65,6 +65,17 @@ def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
     assert "the supervisor has not looked yet" in said
 
 
+def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line() -> None:
+    order = ORDERS["processing"]
+    step = replace(order.steps[0], note=HOSTILE)
+    order = replace(order, steps=(step, *order.steps[1:]))
+    lines = list(page.lines(order, [], NOW))
+    place = next(n for n, line in enumerate(lines) if line.startswith("step-0"))
+    assert lines[place + 1].strip().startswith("one")
+    assert not set("\x1b\n\u202e") & set(lines[place + 1])
+    assert record_of(order, [], content=False)["Steps"][0]["Note"] == HOSTILE
+
+
 def test_a_step_that_rests_says_until_when() -> None:
     order = ORDERS["pending"]
     held = replace(order, steps=(replace(order.steps[0], hold=True), *order.steps[1:]))
