@@ -137,8 +137,15 @@ async def deadletters(message: func.ServiceBusMessage) -> None:
     await application().dead_letters.handle(letter, message.application_properties)
 
 
-@on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%")
 @on_queue("callbacks_urgent", "%SAS_QUEUE_CALLBACKS%-urgent")
+async def callbacks_urgent(message: func.ServiceBusMessage) -> None:
+    """Let an event outside end the step of an urgent order."""
+    await application().callbacks.handle(
+        message.get_body(), message.message_id, message.application_properties, urgent=True
+    )
+
+
+@on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%")
 async def callbacks(message: func.ServiceBusMessage) -> None:
     """Let an event outside end the step that it is about."""
     await application().callbacks.handle(

@@ -126,9 +126,15 @@ class Callbacks:
         return _answer(status, code, f"order {claims.order_id}: {sentence}")
 
     async def handle(
-        self, body: bytes, message_id: str, properties: Mapping[str, object] | None = None
+        self,
+        body: bytes,
+        message_id: str,
+        properties: Mapping[str, object] | None = None,
+        *,
+        urgent: bool = False,
     ) -> Acted:
-        """Take one message of the ``callbacks`` queue; its ``properties`` carry its trace.
+        """Take one message of the ``callbacks`` queue, or of its ``urgent`` lane; its
+        ``properties`` carry its trace.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
@@ -140,7 +146,7 @@ class Callbacks:
                 order_id = claims.order_id
                 return await self._take(message, claims, body, message_id)
             except MalformedError as wrong:
-                queue = self._context.queues.callbacks
+                queue = lane(self._context.queues.callbacks, urgent=urgent)
                 rejection = Rejection(
                     body, wrong.reason, wrong.description, queue, message_id, order_id
                 )

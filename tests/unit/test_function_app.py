@@ -202,7 +202,7 @@ async def test_a_message_goes_to_its_actor_byte_for_byte_with_its_id(seen: Seen,
     assert seen.calls == [(actor, (b"\xff{}", "m-1", {"traceparent": "00-1"}))]
 
 
-@pytest.mark.parametrize("name", ["submission", "scheduler", "replies"])
+@pytest.mark.parametrize("name", ["submission", "scheduler", "replies", "callbacks"])
 async def test_an_actor_is_told_that_a_message_came_by_the_urgent_lane(
     seen: Seen, name: str
 ) -> None:
