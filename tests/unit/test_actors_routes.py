@@ -10,10 +10,11 @@ import pytest
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.scheduler import Scheduler
 from sas.codec.breakers import cell_name, to_value
+from sas.codec.callbacks import CallbackMessage, encode_message
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy
 from sas.domain.workflow import OnFailure, Step, Workflow
-from sas.ports import RefusedError, TransientError
+from sas.ports import AwaitCallback, Call, RefusedError, TransientError
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
@@ -174,6 +175,34 @@ async def test_what_timed_out_at_one_agent_is_done_by_the_other_and_undone_at_th
     assert made.state() == "Processed"
     assert ("undo", "O-1/pay") in keys(made, "stock")
     assert made.told()[-1] == "completed"
+
+
+async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(made: Kit) -> None:
+    tokens: list[str] = []
+
+    async def awaits(call: Call) -> AwaitCallback:
+        tokens.append(call.callback(timedelta(minutes=5)).token)
+        return AwaitCallback(timedelta(seconds=40))
+
+    made.agents["stock"].then(awaits)
+    await made.submit(ORDER)
+    await made.drain()
+    await made.later(41)
+    await made.sweep()
+    await cut_off(made, "stock")
+    await made.later(2)
+    await made.step(QUEUES.scheduler)
+    assert (made.states()[0], made.order().steps[0].route) == ("Processing", 1)
+    answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
+    assert (answer.status, answer.code) == (410, "too-late")
+    said = encode_message(CallbackMessage(tokens[0], "done"))
+    await made.run(made.callbacks.handle(said, "c-1"))
+    assert [one.reason for one in made.rejected()] == ["too-late"]
+    assert made.states()[0] == "Processing"
+    await made.step(QUEUES.agent("payment"))
+    await made.step(QUEUES.replies)
+    assert (made.states()[0], made.order().steps[0].tried) == ("Processed", (0,))
+    assert next((r.direction, r.step_name) for r in made.requests("stock")) == ("undo", "pay")
 
 
 async def cut_off_longer(made: Kit) -> None:
