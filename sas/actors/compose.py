@@ -80,7 +80,9 @@ def compose(
                 if workflow is None or order.steps[item.step].epoch != item.epoch:
                     continue
                 if late and item.may_return:
-                    within.append(_interrupted(order, item, to))
+                    # One that was given more time since is with its agent: leave it alone.
+                    if order.steps[item.step].complete_by == item.complete_by:
+                        within.append(_interrupted(order, item, to))
                 else:
                     within.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():

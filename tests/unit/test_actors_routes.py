@@ -14,7 +14,7 @@ from sas.codec.callbacks import CallbackMessage, encode_message
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy
 from sas.domain.workflow import OnFailure, Step, Workflow
-from sas.ports import AwaitCallback, Call, RefusedError, TransientError
+from sas.ports import AwaitCallback, Call, RefusedError, StillRunning, TransientError
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
@@ -115,6 +115,20 @@ async def test_no_second_copy_is_sent_once_the_queue_may_have_forgotten_the_firs
     assert await made.step(QUEUES.replies)
     step = made.order().steps[0]
     assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
+
+
+async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_late(
+    made: Kit,
+) -> None:
+    made.agents["stock"].then(StillRunning(timedelta(hours=2)))
+    await made.submit(ORDER)
+    wake = await made.step(QUEUES.scheduler)
+    await made.drain()
+    granted = made.order()
+    await made.later(3600)
+    await made.hand(wake)  # sent again by hand, say
+    assert made.bus.messages(QUEUES.replies) == []
+    assert made.order() == granted
 
 
 async def test_a_request_that_cannot_be_handed_back_is_called_at_every_delivery() -> None:
