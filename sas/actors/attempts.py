@@ -44,7 +44,8 @@ class MustWaitError(Exception):
     """No call may go out before ``until``: the breaker is open, no slot is free, or what the
     request refers to cannot be read.
 
-    ``called`` says whether one went out before, so that its outcome is unknown.
+    ``called`` says whether one went out before, so that its outcome is unknown; or that it must
+    be this request that calls, for it is the breaker's probe.
     """
 
     def __init__(self, until: datetime, *, called: bool) -> None:
@@ -81,7 +82,8 @@ class Attempts:
                 raise MustWaitError(until, called=number > 0)
             slot = await self._slots.take(request)
             if slot is None:
-                raise MustWaitError(self._slots.again_at(request), called=number > 0)
+                stays = number > 0 or self._guard.probes(request.id)
+                raise MustWaitError(self._slots.again_at(request), called=stays)
             number += 1
             try:
                 if term.left() <= 0:  # breaker and slot may have taken their time

@@ -59,6 +59,11 @@ class BreakerGuard:
                 return None
         return self._context.clock.now() + LOOK_AGAIN_AFTER
 
+    def probes(self, request: str) -> bool:
+        """Return whether everybody waits for what becomes of this request."""
+        found = self._breaker
+        return found.state is BreakerState.HALF_OPEN and found.prober == request
+
     async def succeeded(self) -> None:
         """Note that the service answered; a probe's answer closes the breaker."""
         self._failures = 0

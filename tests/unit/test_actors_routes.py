@@ -85,6 +85,28 @@ async def test_an_agent_whose_breaker_opened_meanwhile_hands_the_request_back_un
     assert keys(made, "payment") == [("do", "O-1/pay@payment")]
 
 
+async def test_the_probe_of_a_breaker_waits_for_a_slot_and_is_never_handed_back(made: Kit) -> None:
+    retry = RetryPolicy(0.2, 1.0)
+    stock = AgentActor(made.context, "stock", made.agents["stock"], retry, POLICY, limit=1)
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    await cut_off(made, "stock")
+    await made.later(15)
+    now = made.clock.now()
+    assert await made.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
+    message = made.bus.take(QUEUES.agent("stock"))
+    assert message is not None
+    await made.run(stock.handle(message.body, message.message_id, delivery_count=1))
+    assert made.bus.messages(QUEUES.replies) == []
+    (waiting,) = made.bus.queues[QUEUES.agent("stock")].waiting
+    assert await made.store.acquire_lease("slot|stock|0", "another", now, now)
+    await made.later(4)
+    again = waiting.message
+    await made.run(stock.handle(again.body, again.message_id, delivery_count=1))
+    assert keys(made, "stock") == [("do", "O-1/pay")]
+    assert len(made.bus.messages(QUEUES.replies)) == 1
+
+
 async def test_a_request_delivered_before_calls_nothing_and_is_asked_for_anew(made: Kit) -> None:
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
