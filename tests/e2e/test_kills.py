@@ -17,7 +17,7 @@ from tests.e2e.kills_ends import Ends, ends
 from tests.e2e.kills_rig import APART, TOGETHER, System, running, stack_of, system
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers  # noqa: F401 (fixture)
 
-KILLS = int(os.environ.get("SAS_KILLS", "3"))
+KILLS = int(os.environ.get("SAS_KILLS", "2"))
 SEED = int(os.environ.get("SAS_KILLS_SEED", "1"))
 ORDERS = 14 * KILLS
 FAULTS = Faults(seed=SEED, transient=0.1, permanent=0.03, latency=0.1, retry_after_seconds=0)
