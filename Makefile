@@ -28,8 +28,8 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
 
-test: setup ## every test
-	$(PY) -m pytest
+test: setup ## every test, in two halves side by side
+	$(PY) -m tools.run_tests
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
 	$(PY) -m pytest tests/infra
