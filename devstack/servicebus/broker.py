@@ -167,21 +167,36 @@ class Broker(AsyncRunnable):
 
     def create_queue(self, name: str, **properties: Any) -> QueueCore:
         """Create a queue; ``properties`` are those of `QueueProperties`. Raises ValueError."""
+        return self.create_with(name, QueueProperties(**properties))
+
+    def create_with(self, name: str, properties: QueueProperties) -> QueueCore:
+        """Create a queue. Raises ValueError, also where it would forward to no queue."""
+        self.namespace.check_targets(name, properties)
         self.server.touch()
-        return self.namespace.create(name, QueueProperties(**properties), self.clock())
+        return self.namespace.create(name, properties, self.clock())
 
     def update_queue(self, name: str, **properties: Any) -> QueueCore:
         """Change some properties of a queue. Raises EntityNotFoundError, ValueError."""
+        return self.update_to(name, replace(self.namespace.queue(name).properties, **properties))
+
+    def update_to(self, name: str, properties: QueueProperties) -> QueueCore:
+        """Change all properties of a queue; end the links that it no longer allows.
+
+        Raises EntityNotFoundError, ValueError.
+        """
+        self.namespace.queue(name)
+        self.namespace.check_targets(name, properties)
         self.server.touch()
-        old = self.namespace.queue(name).properties
-        return self.namespace.update(name, replace(old, **properties), self.clock())
+        queue = self.namespace.update(name, properties, self.clock())
+        self.server.check_links(queue)
+        return queue
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with all it holds and end the links to it. Raises EntityNotFoundError."""
+        transfer = self.namespace.transfer_queue_of(name)
         queue = self.namespace.delete(name)
-        for link in self.server.links():
-            if link.queue in {queue, queue.dead_letters}:
-                link.detach("amqp:not-found", f"queue '{queue.name}' was deleted")
+        gone = (queue, queue.dead_letters, transfer)
+        self.server.end_links(gone, f"queue '{queue.name}' was deleted")
 
     def counts(self, name: str) -> QueueCounts:
         """Count the messages of a queue. Raises EntityNotFoundError."""

@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any
 
 from devstack.servicebus.amqp import decode
+from devstack.servicebus.core.changes import forward_waiting
 from devstack.servicebus.core.errors import EntityNotFoundError
 from devstack.servicebus.core.message import Message, MessageState, read_identity
 from devstack.servicebus.core.namespace import Namespace
@@ -60,6 +61,8 @@ def recover_messages(journal: SqliteJournal, namespace: Namespace, now: float) -
             found.restore(message, now)
     for queue, message, token in sorted(held, key=lambda entry: entry[1].locked_until):
         queue.restore_lock(message, token)
+    for queue in queues.values():
+        forward_waiting(queue, now)
     _recover_history(database, queues)
     _recover_sessions(database, queues)
     return count

@@ -107,14 +107,13 @@ class AdminApi:
 
     def _put(self, request: HttpRequest) -> HttpResponse:
         properties = atom.read_description(request.body)
-        namespace, now = self._broker.namespace, self._broker.clock()
-        exists = request.path.lower() in {queue.name.lower() for queue in namespace}
+        exists = request.path.lower() in {queue.name.lower() for queue in self._broker.namespace}
         if "if-match" in request.headers:
-            queue = namespace.update(request.path, properties, now)
+            queue = self._broker.update_to(request.path, properties)
             return HttpResponse(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
         if exists:
             return _error(409, f"queue '{request.path[:200]}' exists already; update or delete it")
-        queue = namespace.create(request.path, properties, now)
+        queue = self._broker.create_with(request.path, properties)
         return HttpResponse(201, self._entry(queue).encode(), atom.ENTRY_TYPE)
 
     # -- faults -----------------------------------------------------------------------------

@@ -58,12 +58,15 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
 
 
 def unbatch(payload: bytes) -> list[bytes]:
-    """Give the messages of a Service Bus batch."""
-    return [
+    """Give the messages of a Service Bus batch. Raises DecodeError where it is none."""
+    messages = [
         decode.decode(payload, section.value_at)[0]
         for section in sections(payload)
         if section.code == DATA
     ]
+    if not all(isinstance(message, bytes) for message in messages):
+        raise DecodeError("every data section of a batch holds one message as binary")
+    return messages
 
 
 def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:

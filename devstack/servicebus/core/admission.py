@@ -1,4 +1,4 @@
-"""What a queue takes: its status, sessions, size limit and quota."""
+"""What a queue takes and gives: its status, forwarding, sessions, size limit and quota."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,10 +14,14 @@ from devstack.servicebus.core.properties import QueueProperties
 
 
 class Books(Protocol):
-    """What admission needs to know of a queue."""
+    """What admission needs to know of a queue. That of dead letters has none of its own."""
 
     name: str
     properties: QueueProperties
+
+    @property
+    def dead_letters(self) -> object | None:
+        """Where its dead letters are."""
 
     @property
     def used_bytes(self) -> int:
@@ -53,4 +57,37 @@ def check_admission(queue: Books, messages: Sequence[Message]) -> None:
         raise QuotaExceededError(
             f"queue '{queue.name}' would hold {total} bytes and may hold "
             f"{settings.max_size_megabytes} MB; receive from it or raise MaxSizeInMegabytes"
+        )
+
+
+def check_sendable(queue: Books) -> None:
+    """Raise NotAllowedError where nobody may send, whatever the message."""
+    if queue.dead_letters is None:
+        raise NotAllowedError(
+            f"'{queue.name}' holds dead letters and takes nothing else; send to the queue itself"
+        )
+
+
+def check_browsable(queue: Books) -> None:
+    """Raise NotAllowedError where the messages may not even be looked at or scheduled."""
+    target = queue.properties.forward_to
+    if target:
+        raise NotAllowedError(
+            "Cannot create a message browser on an entity with auto-forwarding enabled: ask "
+            f"'{target}', where '{queue.name}' forwards to"
+        )
+
+
+def check_receivable(queue: Books) -> None:
+    """Raise EntityDisabledError or NotAllowedError where nothing may be received."""
+    settings = queue.properties
+    if settings.forward_to:
+        raise NotAllowedError(
+            "Cannot create a message receiver on an entity with auto-forwarding enabled: receive "
+            f"from '{settings.forward_to}', where '{queue.name}' forwards to"
+        )
+    if not settings.status.receives:
+        raise EntityDisabledError(
+            f"queue '{queue.name}' is {settings.status.value} and gives no messages; "
+            "set its status to Active"
         )

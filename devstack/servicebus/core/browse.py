@@ -48,6 +48,8 @@ def renew(queue: QueueCore, tokens: Iterable[bytes], now: float) -> list[float]:
         if message.token is not None:
             queue.locked[message.token] = queue.locked.pop(message.token)
         queue.house.journal.changed(queue, message)
+    if messages:
+        queue.wake(queue.lock_ends_at(now))
     return [message.locked_until for message in messages]
 
 

@@ -55,6 +55,9 @@ class Dispatch(Protocol):
     def unlocked(self, message: Message) -> None:
         """A message's lock was taken off."""
 
+    def unordered_until(self, moment: float) -> None:
+        """Until ``moment`` a lock may end before one that was taken earlier."""
+
     def sweep(self, now: float) -> None:
         """End what has lasted long enough."""
 
@@ -75,6 +78,7 @@ class PlainDispatch:
         self._store = store
         self._ready: list[int] = []
         self._hungry: deque[Consumer] = deque()
+        self._unordered_until: float | None = None
 
     def kept(self, message: Message) -> None:
         """Nothing to note."""
@@ -115,21 +119,27 @@ class PlainDispatch:
             self._store.deliver(consumer, message, now)
             hungry.rotate(-1)
 
+    def unordered_until(self, moment: float) -> None:
+        """Look at every lock until ``moment``: later ones may end before earlier ones."""
+        self._unordered_until = max(self._unordered_until or 0.0, moment)
+
     def sweep(self, now: float) -> None:
-        """End the locks that have lasted long enough; they are in the order of their ends."""
+        """End the locks that have lasted long enough; as a rule in the order of their ends."""
         ended = []
         for message in self._store.locked.values():
-            if message.locked_until > now:
+            if message.locked_until <= now:
+                ended.append(message)
+            elif self._unordered_until is None:
                 break
-            ended.append(message)
+        if self._unordered_until is not None and self._unordered_until <= now:
+            self._unordered_until = None
         for message in ended:
             self._store.unlock(message, now, count=True)
 
     def next_due(self) -> float | None:
         """Say when the first lock ends."""
-        for message in self._store.locked.values():
-            return message.locked_until
-        return None
+        ends = (message.locked_until for message in self._store.locked.values())
+        return min(ends, default=None) if self._unordered_until is not None else next(ends, None)
 
     def compact(self) -> None:
         """Rebuild the line of messages where most of it is dead."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from devstack.servicebus.core.admission import check_admission
+from devstack.servicebus.core.changes import change
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
 from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.ports import Journal, NullJournal
@@ -18,6 +19,10 @@ DEAD_LETTERS = "/$DeadLetterQueue"
 TRANSFER_DEAD_LETTERS = "/$Transfer/$DeadLetterQueue"
 MANAGEMENT = "/$management"
 MAX_FORWARD_HOPS = 4
+_TOO_MANY_HOPS = (
+    "MaxTransferHopCountExceeded",
+    f"The message was forwarded {MAX_FORWARD_HOPS} times, which is the maximum; shorten the chain.",
+)
 
 _log = logging.getLogger("devstack.servicebus")
 
@@ -88,10 +93,10 @@ class Namespace:
         if properties.requires_duplicate_detection != old.requires_duplicate_detection:
             raise ValueError("RequiresDuplicateDetection cannot be changed after creation")
         self.check_forwarding(name, properties)
-        queue.properties = properties
-        queue.updated_at = now
-        if queue.dead_letters is not None:
-            queue.dead_letters.properties = properties.for_dead_letters()
+        for part in (queue.dead_letters, self._transfer.get(name.lower())):
+            if part is not None:
+                change(part, properties.for_dead_letters(), now)
+        change(queue, properties, now)
         self.journal.queue_changed(queue)
         return queue
 
@@ -111,6 +116,16 @@ class Namespace:
         """Raise ValueError where a queue would forward to itself."""
         if name.lower() in {settings.forward_to.lower(), settings.forward_dead_letters_to.lower()}:
             raise ValueError(f"queue '{name}' cannot forward to itself")
+
+    def check_targets(self, name: str, settings: QueueProperties) -> None:
+        """Raise ValueError where a queue would forward to itself or to one that is not there."""
+        self.check_forwarding(name, settings)
+        for target in (settings.forward_to, settings.forward_dead_letters_to):
+            if target and target.lower() not in self._queues:
+                raise ValueError(
+                    "SubCode=40400. The auto forwarding destination entity "
+                    f"'{target[:300]}' does not exist; create that queue first"
+                )
 
     def queue(self, name: str) -> QueueCore:
         """Find a queue by name. Raises EntityNotFoundError and logs the names that are near."""
@@ -162,12 +177,13 @@ class Namespace:
         What cannot go there (no such queue, disabled, full, too many hops) is kept among the
         source's transfer dead letters with the reason, as the service does.
         """
-        refusal = f"the message was forwarded more than {MAX_FORWARD_HOPS} times"
+        reason, refusal = _TOO_MANY_HOPS
         if hops < MAX_FORWARD_HOPS:
+            reason = "ForwardingFailed"
             refusal = self._hand_over(source.properties.forward_to, message, now, hops)
             if not refusal:
                 return
-        message.tell_reason("ForwardingFailed", refusal)
+        message.tell_reason(reason, refusal)
         message.scheduled_at = message.ttl_s = message.expires_at = None
         self._transfer_queue(source).arrive(message, now)
 

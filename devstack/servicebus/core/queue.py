@@ -18,11 +18,10 @@ dispatch.py and sessions.py; what ``$management`` may look up, in browse.py.
 from collections.abc import Sequence
 from heapq import heappop
 
-from devstack.servicebus.core.admission import check_admission
+from devstack.servicebus.core.admission import check_admission, check_sendable
 from devstack.servicebus.core.dispatch import Dispatch, PlainDispatch
 from devstack.servicebus.core.due import DueHeap, DuplicateHistory
 from devstack.servicebus.core.durations import FOREVER_S
-from devstack.servicebus.core.errors import EntityDisabledError
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.ports import Consumer, House
 from devstack.servicebus.core.properties import QueueProperties
@@ -71,6 +70,7 @@ class QueueCore:
         A duplicate within the window is dropped and answered with the first one's number.
         Raises EntityDisabledError, QuotaExceededError, MessageSizeExceededError, NotAllowedError.
         """
+        check_sendable(self)
         check_admission(self, messages)
         self.accessed_at = now
         return [self.arrive(message, now) for message in messages]
@@ -133,17 +133,10 @@ class QueueCore:
         """Put a lock back, after a restart; locks come in the order of their ends."""
         message.token = token
         self.locked[token] = message
+        self.dispatch.unordered_until(message.locked_until)
         self.wake(message.locked_until)
 
     # -- messages go out ----------------------------------------------------------------
-
-    def check_receivable(self) -> None:
-        """Raise EntityDisabledError where the queue's status forbids receiving."""
-        if not self.properties.status.receives:
-            raise EntityDisabledError(
-                f"queue '{self.name}' is {self.properties.status.value} and gives no messages; "
-                "set its status to Active"
-            )
 
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message of a line that can be given; the overdue are left to `sweep`."""
@@ -222,8 +215,11 @@ class QueueCore:
             return
         if message.expires_at is not None and message.expires_at <= now:
             self._expire(message, now)
-            return
-        self.dispatch.offer(message, now)
+        elif self.properties.forward_to:
+            self.remove(message)
+            self.house.forward(self, message, now, 0)
+        else:
+            self.dispatch.offer(message, now)
 
     def bury(
         self, message: Message, now: float, reason: str | None, description: str | None

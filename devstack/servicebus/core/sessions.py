@@ -100,6 +100,7 @@ class SessionDispatch:
     def renew(self, session: Session, now: float) -> float:
         """Lengthen a session's lock; return its new end."""
         session.locked_until = self._store.lock_ends_at(now)
+        self._store.wake(session.locked_until)
         for message in session.locked.values():
             message.locked_until = session.locked_until
         return session.locked_until
@@ -189,6 +190,9 @@ class SessionDispatch:
             self._free[session.id] = None
             self._offer_sessions(now)
         self.forget_if_empty(session)
+
+    def unordered_until(self, moment: float) -> None:
+        """Nothing to note: every session is looked at anyway."""
 
     def sweep(self, now: float) -> None:
         """End the locks and the waits that have lasted long enough."""

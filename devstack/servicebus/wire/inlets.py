@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
+from devstack.servicebus.core.admission import check_sendable
 from devstack.servicebus.core.errors import (
     BrokerError,
     MessageSizeExceededError,
@@ -116,6 +117,7 @@ class QueueInlet(Inlet):
 
     def opened(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer and grant credit, with the size up to which batches are taken."""
+        check_sendable(self._queue)
         batch = encode.symbol("com.microsoft:max-message-batch-size")
         self.answer_attach(properties=encode.map_([(batch, encode.ulong(self._one))]))
         self.grant()

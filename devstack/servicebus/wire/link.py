@@ -25,11 +25,14 @@ class Link:
         self.name = attach.name
         self.handle = handle
         self.queue = queue
-        self.ended = False
+        self.answered = self.ended = False
 
     def opened(self, now: float) -> None:
         """Answer the attach; raises BrokerError where it is to be refused."""
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise BrokerError where the link may not be open, as its queue is now."""
 
     def on_flow(self, fields: list[object], now: float) -> None:
         """Take note of credit."""
@@ -48,6 +51,7 @@ class Link:
         properties: bytes = encode.NULL,
     ) -> None:
         """Send the attach that answers the peer's."""
+        self.answered = True
         limit = self.queue.properties.max_message_kilobytes * 1024 if self.queue else 1 << 20
         self.session_of_link.send(
             write_attach(
@@ -61,9 +65,11 @@ class Link:
         )
 
     def detach(self, condition: str, description: str) -> None:
-        """End the link with an error."""
+        """End the link with an error, or refuse it where its attach was not answered yet."""
         if self.ended:
             return
+        if not self.answered:
+            self.answer_attach(refused=True)
         self.ended = True
         self.gone(self.hub.clock())
         error = frames.error(condition, description)

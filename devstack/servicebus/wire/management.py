@@ -11,6 +11,7 @@ from uuid import UUID
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core import browse, settlement
+from devstack.servicebus.core.admission import check_browsable, check_receivable
 from devstack.servicebus.core.errors import (
     ArgumentError,
     BrokerError,
@@ -58,12 +59,16 @@ class Call(NamedTuple):
             raise ArgumentError("'lock-tokens' must be an array of uuid")
         return [token.bytes_le for token in given]
 
+    def different_tokens(self) -> list[bytes]:
+        """Give each lock token once: it cannot be settled twice."""
+        return list(dict.fromkeys(self.tokens()))
+
     def sequences(self) -> list[int]:
-        """Give the sequence numbers."""
+        """Give each sequence number once: a message cannot be had twice."""
         given: list[Any] = self.take("sequence-numbers", list)
         if not all(isinstance(number, int) for number in given):
             raise ArgumentError("'sequence-numbers' must be an array of long")
-        return given
+        return list(dict.fromkeys(given))
 
 
 def answer(operation: str, call: Call) -> Reply:
@@ -74,6 +79,7 @@ def answer(operation: str, call: Call) -> Reply:
             raise NotImplementedByBrokerError(
                 f"the operation '{operation[:100]}' is not served: this broker has queues only"
             )
+        check_browsable(call.queue)
         return work(call)
     except BrokerError as error:
         return Reply(error.status, encode.NULL, error.description, error.condition)
@@ -124,7 +130,7 @@ def _cancel(call: Call) -> Reply:
 
 def _receive_by_number(call: Call) -> Reply:
     queue, now = call.queue, call.now
-    queue.check_receivable()
+    check_receivable(queue)
     session_id = call.take("session-id", str, None)
     session = _session(call) if queue.sessions is not None else None
     found = browse.deferred(queue, call.sequences(), session_id)
@@ -147,7 +153,7 @@ def _update_disposition(call: Call) -> Reply:
     changes = call.take("properties-to-modify", dict, None)
     reason = call.take("deadletter-reason", str, None)
     description = call.take("deadletter-description", str, None)
-    tokens = call.tokens()
+    tokens = call.different_tokens()
     if status not in {"completed", "abandoned", "defered", "suspended"}:
         raise ArgumentError(f"'{status[:50]}' is no disposition-status")
     for token in tokens:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.core import settlement
+from devstack.servicebus.core.admission import check_receivable
 from devstack.servicebus.core.errors import (
     BrokerError,
     NotAllowedError,
@@ -74,7 +75,7 @@ class QueueOutlet(Outlet):
 
     def opened(self, now: float) -> None:
         """Answer at once, or wait for a session."""
-        self.queue_core.check_receivable()
+        self.check()
         asked, session_id = session_filter(self.attach)
         sessions = self.queue_core.sessions
         if sessions is None:
@@ -96,6 +97,10 @@ class QueueOutlet(Outlet):
         else:
             raise NotAllowedError(f"a session id is text, not {session_id!r:.100}")
 
+    def check(self) -> None:
+        """Raise BrokerError where the queue gives nothing."""
+        check_receivable(self.queue_core)
+
     def session_granted(self, session: Session) -> None:
         """Answer the attach with the session that was chosen and the end of its lock."""
         ticks = int(session.locked_until * 10_000_000) + _TICKS_1970
@@ -107,7 +112,6 @@ class QueueOutlet(Outlet):
 
     def session_refused(self) -> None:
         """Refuse the attach that waited in vain."""
-        self.answer_attach(refused=True)
         self.detach(
             OperationTimeoutError.condition,
             "The operation did not complete within the allotted timeout: no session of queue "

@@ -7,8 +7,9 @@ and only then do the bytes leave: an acknowledgement never precedes what it ackn
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.faults import Faults
@@ -185,6 +186,21 @@ class AmqpServer:
             for link in session.links.values()
             if not link.ended
         ]
+
+    def check_links(self, queue: QueueCore) -> None:
+        """End the links to a queue that could not be opened as the queue is now."""
+        for link in self.links():
+            if link.queue is queue:
+                try:
+                    link.check()
+                except BrokerError as error:
+                    link.detach(error.condition, error.description)
+
+    def end_links(self, queues: Collection[QueueCore | None], reason: str) -> None:
+        """End the links to queues that are gone."""
+        for link in self.links():
+            if link.queue is not None and link.queue in queues:
+                link.detach(EntityNotFoundError.condition, reason)
 
     def drop_connections(self, queue: QueueCore | None = None) -> int:
         """Cut every connection (with a link to ``queue``); return how many."""

@@ -67,7 +67,6 @@ class AmqpSession:
             link.opened(now)
         except BrokerError as error:
             self.links[attach.handle] = link
-            link.answer_attach(refused=True)
             link.detach(error.condition, error.description)
 
     def on_detach(self, fields: list[object]) -> None:

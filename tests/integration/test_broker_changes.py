@@ -1,0 +1,141 @@
+"""What open links feel when their queue is changed or deleted, and links that may not open."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+)
+
+from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus.amqp import frames
+from devstack.servicebus.core.properties import EntityStatus
+from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
+    LEFTOVERS,
+    collect_leftovers,
+    short_pauses,
+)
+from tests.integration.test_broker_wire import peer_of, put
+
+pytestmark = LEFTOVERS
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    queues = {"q": QueueProperties(), "lanes": QueueProperties(requires_session=True)}
+    async with Broker(queues) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[ServiceBusClient]:
+    async with ServiceBusClient.from_connection_string(
+        broker.connection_string, retry_total=0
+    ) as client:
+        yield client
+
+
+async def test_a_disabled_queue_gives_nothing_to_receivers_that_were_there_before(
+    broker: Broker,
+) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        peer.credit(5)
+        put(broker, 1)
+        await peer.expect(frames.TRANSFER)
+        broker.update_queue("q", status=EntityStatus.RECEIVE_DISABLED)
+        detach = await peer.expect(frames.DETACH)
+        assert detach[2].value[0] == "com.microsoft:entity-disabled"
+        put(broker, 1)
+        assert broker.counts("q").locked == 1
+
+
+async def test_the_sdk_is_told_that_its_queue_was_disabled(
+    broker: Broker, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_receiver("q") as receiver:
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        await asyncio.sleep(0.2)
+        broker.update_queue("q", status=EntityStatus.DISABLED)
+        with pytest.raises(MessagingEntityDisabledError):
+            await waiting
+
+
+async def test_nothing_is_received_from_a_queue_that_forwards(
+    broker: Broker, client: ServiceBusClient
+) -> None:
+    broker.create_queue("source", forward_to="q")
+    with pytest.raises(ServiceBusError, match="auto-forwarding enabled: receive from 'q'"):
+        await client.get_queue_receiver("source").__aenter__()
+    with pytest.raises(ServiceBusError, match="message browser on an entity with auto-forwarding"):
+        async with client.get_queue_sender("source") as sender:
+            await sender.schedule_messages(ServiceBusMessage("1"), datetime.now(UTC))
+    dead = client.get_queue_receiver("source", sub_queue="transferdeadletter")
+    async with dead:
+        assert await dead.peek_messages() == []
+
+
+async def test_nothing_is_sent_to_dead_letters(broker: Broker, client: ServiceBusClient) -> None:
+    with pytest.raises(ServiceBusError, match="holds dead letters and takes nothing else"):
+        async with client.get_queue_sender("q/$DeadLetterQueue") as sender:
+            await sender.send_messages(ServiceBusMessage("1"))
+    assert broker.counts("q").total == 0
+
+
+@pytest.mark.parametrize("sub_queue", ["deadletter", "transferdeadletter"])
+async def test_a_deleted_queue_ends_the_links_to_its_dead_letters(
+    broker: Broker, client: ServiceBusClient, sub_queue: str
+) -> None:
+    async with client.get_queue_receiver("q", sub_queue=sub_queue) as receiver:
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        await asyncio.sleep(0.2)
+        broker.delete_queue("q")
+        with pytest.raises(MessagingEntityNotFoundError, match=r"'q' was deleted|not be found"):
+            await waiting
+
+
+async def test_who_waits_for_a_session_is_told_that_the_queue_was_deleted(
+    broker: Broker, client: ServiceBusClient
+) -> None:
+    receiver = client.get_queue_receiver(
+        "lanes", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
+    )
+    waiting = asyncio.ensure_future(receiver.__aenter__())
+    async with asyncio.timeout(5):
+        while not broker.server.links():  # noqa: ASYNC110 (no such event)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        broker.delete_queue("lanes")
+        with pytest.raises(MessagingEntityNotFoundError):
+            await waiting
+    await receiver.close()
+
+
+async def test_a_forward_target_that_is_missing_is_refused_as_the_service_does(
+    broker: Broker,
+) -> None:
+    for name in ("forward_to", "forward_dead_letters_to"):
+        with pytest.raises(ValueError, match=r"SubCode=40400.*'nowhere' does not exist"):
+            broker.create_queue("new", **{name: "nowhere"})
+        with pytest.raises(ValueError, match=r"SubCode=40400.*'nowhere' does not exist"):
+            broker.update_queue("q", **{name: "nowhere"})
+    assert len(broker.namespace) == 2
+
+
+async def test_what_waits_when_a_queue_begins_to_forward_is_received_at_its_target(
+    broker: Broker, client: ServiceBusClient
+) -> None:
+    put(broker, 3)
+    broker.create_queue("target")
+    broker.update_queue("q", forward_to="target")
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with client.get_queue_receiver("target", receive_mode=mode) as receiver:
+        assert len(await receiver.receive_messages(3, max_wait_time=5)) == 3
+    assert broker.counts("q").total == 0
