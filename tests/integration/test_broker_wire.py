@@ -161,6 +161,42 @@ async def test_the_peers_window_and_frame_size_are_kept(broker: Broker) -> None:
         assert [(await peer.expect(frames.TRANSFER))[1] for _ in range(3)] == [3, 4, 5]
 
 
+async def test_every_frame_of_a_message_counts_in_the_window(broker: Broker) -> None:
+    put(broker, 3, b"x" * 10_000)
+    async with peer_of(broker) as peer:
+        await peer.open(window=2, frame_size=4096)
+        await peer.attach("q", receives=True)
+        seen, last = 0, []
+        for window in (2, 1, 5, 1):
+            numbers = (seen + 1, window, 0, 2048, 0, 0, 3)
+            peer.send(frames.FLOW, *[encode.uint(number) for number in numbers])
+            for _ in range(window):
+                fields = await peer.expect(frames.TRANSFER)
+                last.append((fields[1], fields[5]))
+            seen += window
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(peer.read(), 0.05)
+        assert last == [(n, more) for n in (1, 2, 3) for more in (True, True, False)]
+
+
+async def test_a_message_sent_in_part_is_free_when_its_receiver_leaves(broker: Broker) -> None:
+    put(broker, 1, b"x" * 10_000)
+    async with peer_of(broker) as peer:
+        await peer.open(window=2, frame_size=4096)
+        await peer.attach("q", receives=True)
+        peer.credit(1, window=2)
+        await peer.expect(frames.TRANSFER)
+        assert broker.counts("q").locked == 1
+        peer.send(frames.DETACH, b"\x43", b"\x41")
+        await peer.expect(frames.DETACH)
+        assert broker.counts("q").locked == 0
+        await peer.attach("q", receives=True, handle=1)
+        numbers = (3, 100, 0, 2048, 1, 0, 1)
+        peer.send(frames.FLOW, *[encode.uint(number) for number in numbers])
+        got = [await peer.expect(frames.TRANSFER) for _ in range(3)]
+        assert [(fields[1], fields[5]) for fields in got] == [(2, True), (2, True), (2, False)]
+
+
 async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
     broker: Broker,
 ) -> None:

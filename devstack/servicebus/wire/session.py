@@ -28,12 +28,19 @@ class AmqpSession:
         self.hub = wire.hub
         self.channel = channel
         self.links: dict[int, Link] = {}
-        self.next_outgoing = 1
+        self._next_delivery = 1
+        self._more_frames = 0
         self.next_incoming = begin[1] if isinstance(begin[1], int) else 0
         self._window = begin[2] if isinstance(begin[2], int) else 2048
         self._next_handle = 0
         self._unsettled: dict[int, tuple[QueueOutlet, bytes]] = {}
         self._unsent: deque[tuple[QueueOutlet, Message, bytes]] = deque()
+        self._rest: deque[tuple[QueueOutlet, bytes, bytes, bytes]] = deque()
+
+    @property
+    def next_outgoing(self) -> int:
+        """The number of the next transfer frame; deliveries have numbers of their own."""
+        return (self._next_delivery + self._more_frames) & _U32
 
     def send(self, performative: bytes) -> None:
         """Send a frame on this session's channel."""
@@ -115,7 +122,7 @@ class AmqpSession:
 
     def _echo_window(self) -> None:
         wide = encode.uint(0x7FFFFFFF)
-        ids = encode.uint(self.next_incoming), encode.uint(self.next_outgoing)
+        ids = encode.uint(self.next_incoming), encode.uint(self._next_delivery)
         self.send(encode.composite(frames.FLOW, [ids[0], wide, ids[1], wide]))
 
     def on_disposition(self, fields: list[object], now: float) -> None:
@@ -194,7 +201,7 @@ class AmqpSession:
                 return
             if len(self._unsettled) >= self.hub.limits.unsettled_per_session:
                 del self._unsettled[next(iter(self._unsettled))]
-            self._unsettled[self.next_outgoing] = (outlet, token)
+            self._unsettled[self._next_delivery] = (outlet, token)
         self._send_transfer(outlet, encode_message(message), token, outlet.settles_first)
 
     def transmit_payload(self, outlet: ReplyOutlet, payload: bytes, tag: bytes) -> None:
@@ -208,13 +215,13 @@ class AmqpSession:
                 frames.transfer_frame(
                     self.channel,
                     link.handle,
-                    self.next_outgoing,
+                    self._next_delivery,
                     tag,
                     encode.boolean(settled),
                     payload,
                 )
             )
-            self.next_outgoing = (self.next_outgoing + 1) & _U32
+            self._next_delivery = (self._next_delivery + 1) & _U32
             self._window -= 1
             return
         self._send_pieces(link, payload, tag, settled, room)
@@ -224,25 +231,43 @@ class AmqpSession:
     ) -> None:
         head = [
             encode.uint(link.handle),
-            encode.uint(self.next_outgoing),
+            encode.uint(self._next_delivery),
             encode.binary(tag),
             b"\x43",
             encode.boolean(settled),
         ]
-        self.next_outgoing = (self.next_outgoing + 1) & _U32
+        self._next_delivery = (self._next_delivery + 1) & _U32
+        self._more_frames -= 1  # each piece counts when it goes out
         for piece, more in frames.split_payload(payload, room):
-            self._window -= 1
             performative = encode.composite(frames.TRANSFER, [*head, encode.boolean(more)])
-            self.wire.send(self.channel, performative, piece)
+            if isinstance(link, QueueOutlet):
+                self._rest.append((link, tag, performative, piece))
+            else:
+                self._send_piece(performative, piece)
+        self._send_rest()
+
+    def _send_piece(self, performative: bytes, piece: bytes) -> None:
+        self._window -= 1
+        self._more_frames += 1
+        self.wire.send(self.channel, performative, piece)
+
+    def _send_rest(self) -> None:
+        """Send the pieces of messages of many frames, as far as the window allows."""
+        while self._rest and self._window > 0:
+            _, _, performative, piece = self._rest.popleft()
+            self._send_piece(performative, piece)
 
     def send_unsent(self) -> None:
         """Send what waited for the window or for the socket."""
+        self._send_rest()
         while self._unsent and self._window > 0 and not self.wire.paused:
             self._transmit(*self._unsent.popleft())
 
     def unsent(self, outlet: QueueOutlet) -> list[bytes]:
-        """Take back the lock tokens of a receiver's messages that never went out."""
+        """Take back the lock tokens of a receiver's messages that never went out whole."""
         mine = [token for link, _, token in self._unsent if link is outlet]
+        mine += dict.fromkeys(token for link, token, _, _ in self._rest if link is outlet)
         if mine:
             self._unsent = deque(entry for entry in self._unsent if entry[0] is not outlet)
+            self._rest = deque(entry for entry in self._rest if entry[0] is not outlet)
         return mine
