@@ -209,8 +209,22 @@ async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made
     assert await made.ends("S-1", "Compensated") == "Compensated"
 
 
-async def test_a_running_order_is_cancelled_and_undone(made: Rig) -> None:
-    made.remote.set_faults(Faults(slow=1.0, slow_seconds=6), "stock")
+class Held:
+    """``asyncio`` as the remote services see it: what is slow takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def sleep(self, _seconds: float) -> None:
+        await self.go.wait()
+
+
+async def test_a_running_order_is_cancelled_and_undone(
+    made: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held()  # however long the commands take to start, the step is still with its agent
+    monkeypatch.setattr("samples.services.service.asyncio", held)
+    made.remote.set_faults(Faults(slow=1.0), "stock")
     await made.submit("C-1")
     await made.ends("C-1", "Processing")
     running = await sas(made, "list", "--state", "running")
@@ -224,6 +238,7 @@ async def test_a_running_order_is_cancelled_and_undone(made: Rig) -> None:
     assert (cancelled.code, cancelled.err) == (0, "")
     assert "reserve-stock is waited for" in cancelled.out
     made.remote.set_faults(Faults())
+    held.go.set()
     assert await made.ends("C-1", "Compensated") == "Compensated"
     await made.quiet()
     record: dict[str, Any] = json.loads((await sas(made, "show", "C-1", "--json")).out)
