@@ -23,7 +23,7 @@ from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session
 from devstack.servicebus.database import Kind, StorageError, fold, open_database
-from devstack.servicebus.log import Changes, CommitLog
+from devstack.servicebus.log import Changes, CommitLog, LogError
 
 LOG_NAME = "broker.log"
 SHIFT = 44
@@ -41,6 +41,9 @@ class SqliteJournal:
         try:
             self.log = CommitLog(directory / LOG_NAME)
             self.fold()
+        except LogError as error:
+            self.abandon()
+            raise StorageError(f"{directory} cannot be used: {error}") from None
         except (OSError, sqlite3.Error) as error:
             self.database.close()
             raise StorageError(
