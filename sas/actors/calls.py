@@ -16,10 +16,11 @@ from sas.codec.internal import RequestMessage
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.blobs import Content
+from sas.domain.conditions import Condition
 from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.model import Order
-from sas.ports import Call, RefusedError, StateStore, UnreadableError
+from sas.ports import Call, KeyMissingError, RefusedError, StateStore, UnreadableError
 from sas.telemetry.logs import logger
 
 log = logger(__name__)
@@ -62,8 +63,16 @@ async def _known(request: RequestMessage, store: StateStore) -> Order:
 
 
 async def _tell(request: RequestMessage, context: Context, wrong: UnreadableError) -> None:
-    """Alert the operator, once for each dispatch of a step."""
+    """Alert the operator, once for each dispatch of a step; of a missing key once for all."""
     log.warning("order %s step %s waits: %s", request.order_id, request.step_name, wrong)
+    if isinstance(wrong, KeyMissingError):
+        now = context.clock.now()
+        text = f"A secret field of orders cannot be opened: {wrong}. Their steps wait for it."
+        scope, until = f"key {wrong.key}", now + READ_AGAIN_AFTER
+        condition = Condition(AlertKind.KEY_MISSING, scope, text, now, until)
+        await context.conditions.met(request.order_id, condition)
+        await context.conditions.note_now_and_then()
+        return
     told = AlertMessage(
         kind=AlertKind.UNREADABLE.value,
         at=key_time(context.clock.now()),

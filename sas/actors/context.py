@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sas.actors.compose import Addresses
+from sas.actors.conditions import Conditions
 from sas.actors.outbox import Outbox
 from sas.actors.privacy import Privacy
 from sas.actors.rejections import Rejections
@@ -29,6 +30,7 @@ class Context:
     instance: str
     outbox: Outbox
     rejections: Rejections
+    conditions: Conditions
     callback_keys: CallbackKeys = NO_KEYS
     privacy: Privacy = field(default_factory=Privacy)
 
@@ -57,7 +59,8 @@ class Context:
         instance: str,
         callback_keys: CallbackKeys = NO_KEYS,
     ) -> Context:
-        """Return a context with its outbox and rejections over the given ports."""
+        """Return a context with its outbox, rejections and conditions over the given ports."""
         rejections = Rejections(bus, clock, to)
         outbox = Outbox(store, bus, clock, to, rejections)
-        return cls(store, bus, clock, to, instance, outbox, rejections, callback_keys)
+        conditions = Conditions(store, bus, clock, to)
+        return cls(store, bus, clock, to, instance, outbox, rejections, conditions, callback_keys)

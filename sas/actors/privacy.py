@@ -18,7 +18,7 @@ from sas.codec.orders import Submission
 from sas.codec.strict import MalformedError, parse
 from sas.domain.model import Details
 from sas.domain.workflow import WorkflowError
-from sas.ports import Business, KeyRing, SealedError
+from sas.ports import Business, KeyMissingError, KeyRing, SealedError
 
 SECRET_LENGTH_MIN = 3
 """A shorter text is not looked for in what is told: it would be found in every sentence."""
@@ -175,7 +175,8 @@ class Privacy:
     @property
     def _keys(self) -> KeyRing:
         if self._ring is None:
-            raise SealedError("it needs a key, and SAS_ENCRYPTION_KEYS is missing: give it back")
+            text = "it needs a key, and SAS_ENCRYPTION_KEYS is missing: give it back"
+            raise KeyMissingError(text, "any")
         return self._ring
 
     def _sealed(self, submission: Submission, workflow: str) -> str:

@@ -104,6 +104,7 @@ class Supervisor:
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+        await self._context.conditions.note()
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
@@ -167,6 +168,8 @@ class Supervisor:
             )
             step = None if isinstance(row, DeadlineDue) else order.steps[row.step].name
             with _of(order, "supervisor expire", step):
+                if decision.condition is not None:
+                    await self._context.conditions.met(row.order_id, decision.condition)
                 if await self._committed(change, out_at):
                     return decision.what
             await self._context.clock.sleep(backoff(attempt))
@@ -177,6 +180,8 @@ class Supervisor:
             after = await self._context.commit(change)
         except ConflictError:
             return False
+        if not change.entry.messages:
+            return True
         out = OutDue(out_at, after.order_id, change.entry.seq)
         await self._context.outbox.send(after, change.entry, None, out=out)
         return True

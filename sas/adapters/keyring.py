@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sas.ports import SealedError
+from sas.ports import KeyMissingError, SealedError
 
 NONCE_BYTES = 12
 _SIGNED = "hmac-sha256"
@@ -49,7 +49,7 @@ class AesKeyRing:
         name, _, text = sealed.partition(":")
         key = self._sealing.get(name)
         if key is None:
-            raise SealedError(_missing(name))
+            raise _missing(name)
         try:
             data = base64.b64decode(text, validate=True)
             opened = key.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _about(about, name))
@@ -72,7 +72,7 @@ class AesKeyRing:
         if kind != _SIGNED:
             return False
         if name not in self._signing:
-            raise SealedError(_missing(name))
+            raise _missing(name)
         try:
             self._mac(name, text).verify(bytes.fromhex(digest))
         except (InvalidSignature, ValueError):
@@ -93,8 +93,9 @@ def _about(place: str, name: str) -> bytes:
     return f"{name}\n{place}".encode()
 
 
-def _missing(name: str) -> str:
-    return (
+def _missing(name: str) -> KeyMissingError:
+    text = (
         f"it needs the key {name[:40]!r}, which is not in SAS_ENCRYPTION_KEYS: add it again, "
         "behind the others"
     )
+    return KeyMissingError(text, name[:40])

@@ -30,7 +30,7 @@ from sas.cli.errors import (
 
 VERBS = (
     *("submit", "list", "show", "resubmit", "skip", "undo", "cancel", "acknowledge"),
-    *("breakers", "export", "workflows"),
+    *("breakers", "conditions", "export", "workflows"),
 )
 EPILOG = f"""\
 exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \

@@ -69,7 +69,11 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an operator reads from ``operator-alerts``."""
+    """What an operator reads from ``operator-alerts``.
+
+    A condition of the system, not of one order, has a ``scope`` and a ``since``; once it is over,
+    ``cleared`` is the kind it had.
+    """
 
     kind: str
     at: str
@@ -79,6 +83,9 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     step: str | None = None
     workflow: str | None = None
     seq: int | None = None
+    scope: str | None = None
+    since: str | None = None
+    cleared: str | None = None
 
 
 class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -43,6 +43,8 @@ class AlertKind(Enum):
     BREAKER_OPEN = "breaker-open"
     BREAKER_CLOSED = "breaker-closed"
     UNREADABLE = "unreadable"
+    KEY_MISSING = "key-missing"
+    CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)

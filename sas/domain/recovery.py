@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from sas.domain.conditions import Condition
 from sas.domain.decisions import Decision
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord, StepState
@@ -78,9 +79,11 @@ def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision 
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
         return None
-    later = replace(step, complete_by=now + REWAKE_MAX)
-    alert = Alert(AlertKind.NOT_RUNNABLE, number, f"{why}. Deploy that version again.")
-    return Decision("postponed", with_step(order.steps, later), (alert,))
+    later = now + REWAKE_MAX
+    steps = with_step(order.steps, replace(step, complete_by=later))
+    text = f"{why}. Deploy that version again."
+    condition = Condition(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, later)
+    return Decision("postponed", steps, (), condition=condition)
 
 
 def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | None:
@@ -182,11 +185,14 @@ def _again(
     held = replace(free, waits=step.waits + 1, hold=True, complete_by=until)
     name = f"step {step.name}" if what == "step" else f"the undo of step {step.name}"
     text = (
-        f"{name} timed out {step.failure_count} times; it is tried again at "
-        f"{until.isoformat()}, in the expectation that the fault is resolved by then."
+        f"In {_workflow_of(order)} {name} timed out past its threshold. It rests, in the "
+        "expectation that the fault is resolved, and is tried again by itself. Look at the "
+        "service behind it; cancel orders that must not wait."
     )
+    scope = f"{_workflow_of(order)}, {name}"
+    condition = Condition(AlertKind.WAITING, scope, text, now, until)
     after = open_steps(with_step(order.steps, held), rules, now)
-    return Decision("extended wait", after, (Alert(AlertKind.WAITING, step.number, text),))
+    return Decision("extended wait", after, (), condition=condition)
 
 
 def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
@@ -194,12 +200,18 @@ def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> 
     if not is_ready(step, order.steps, rules):
         return None
     age = now - step.since
-    again = replace(step, complete_by=now + max(rules.pickup, min(age, REWAKE_MAX)))
-    messages: tuple[Outgoing, ...] = (Wake(),)
+    later = now + max(rules.pickup, min(age, REWAKE_MAX))
+    steps = with_step(order.steps, replace(step, complete_by=later))
+    condition = None
     if age >= rules.alert_after:
+        scope = "urgent orders" if order.details.urgent else "ordinary orders"
         text = (
-            f"step {step.name} has been ready for {int(age.total_seconds())} s and no scheduler "
-            "has picked it up. Look whether the scheduler function runs."
+            f"Steps of {scope} are ready and no scheduler picks them up. Look whether the "
+            "scheduler's function runs; they go on by themselves once it does."
         )
-        messages = (Wake(), Alert(AlertKind.NOT_PICKED_UP, step.number, text))
-    return Decision("woken again", with_step(order.steps, again), messages)
+        condition = Condition(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
+    return Decision("woken again", steps, (Wake(),), condition=condition)
+
+
+def _workflow_of(order: Order) -> str:
+    return f"{order.details.workflow} version {order.details.version}"

@@ -19,7 +19,7 @@ from sas.ports.agents import (
 )
 from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
 from sas.ports.clock import Clock
-from sas.ports.sealing import KeyRing, SealedError
+from sas.ports.sealing import KeyMissingError, KeyRing, SealedError
 from sas.ports.store import (
     Cell,
     ConflictError,
@@ -45,6 +45,7 @@ __all__ = [
     "Clock",
     "ConflictError",
     "Exporter",
+    "KeyMissingError",
     "KeyRing",
     "Later",
     "LostContentError",

@@ -13,6 +13,14 @@ class SealedError(UnreadableError):
     """
 
 
+class KeyMissingError(SealedError):
+    """The key that sealed it is not there: many orders may need it."""
+
+    def __init__(self, text: str, key: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
 class KeyRing(Protocol):
     """Keys, each with an id. The first seals and signs; all of them open and compare."""
 

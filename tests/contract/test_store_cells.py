@@ -40,6 +40,13 @@ async def test_cells_are_listed_by_the_beginning_of_their_names(store: StateStor
     assert (await store.cells("breaker|a"))["breaker|a"] == again
 
 
+async def test_a_name_may_have_spaces_commas_and_dots(store: StateStore) -> None:
+    name = "condition|waiting|order_with.care version 12, the undo of step take-payment"
+    written = await store.write_cell(name, "null", None)
+    assert await store.read_cell(name) == written
+    assert await store.cells("condition|") == {name: written}
+
+
 async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
     async def write(number: int) -> Cell | None:
         try:

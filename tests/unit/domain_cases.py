@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from sas.domain import commands, transitions
 from sas.domain.changes import Change, first_change, next_change
+from sas.domain.conditions import Condition
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
 from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
 from sas.domain.transitions import Decision
@@ -116,6 +117,7 @@ class Story:
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
     sent: tuple[Outgoing, ...] = field(init=False)
+    condition: Condition | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
@@ -142,6 +144,7 @@ class Story:
 
     def apply(self, decision: Decision | None) -> bool:
         """Commit a decision; return whether there was one."""
+        self.condition = decision.condition if decision else None
         if decision is None:
             self.sent = ()
             return False
@@ -272,6 +275,11 @@ class Story:
     @property
     def alerts(self) -> list[str]:
         return [m.alert.value for m in self.sent if isinstance(m, Alert)]
+
+    @property
+    def met(self) -> str | None:
+        """The kind of the condition that the last decision met."""
+        return self.condition.kind.value if self.condition else None
 
     @property
     def woken(self) -> bool:

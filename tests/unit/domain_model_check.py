@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from sas.domain import commands, transitions
 from sas.domain.changes import Change, next_change
+from sas.domain.conditions import Condition
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -139,6 +140,7 @@ class Edge:
     source: Key
     to: Key
     case: Case
+    condition: Condition | None = None
 
     @property
     def before(self) -> Order:
@@ -157,6 +159,9 @@ class Edge:
 
     def alerted(self, kind: AlertKind) -> list[int | None]:
         return [m.step for m in self.sent(Alert) if m.alert is kind]
+
+    def met(self, kind: AlertKind) -> bool:
+        return self.condition is not None and self.condition.kind is kind
 
     def pairs(self) -> Iterator[tuple[StepRecord, StepRecord]]:
         """Yield every step before and after."""
@@ -360,7 +365,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, source, key_of(change.after), graph.case)
+    return Edge(event, change, source, key_of(change.after), graph.case, decision.condition)
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:

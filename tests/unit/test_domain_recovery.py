@@ -84,11 +84,12 @@ def test_past_the_threshold_a_step_waits_for_long_and_the_operator_is_told() -> 
     step, until = order.step("a"), order.now + HOUR
     assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
     assert (step.failure_count, step.waits, step.locked_by) == (1, 1, None)
-    text = (
-        f"step a timed out 1 times; it is tried again at {until.isoformat()}, "
-        "in the expectation that the fault is resolved by then."
-    )
-    assert order.sent == (Alert(AlertKind.WAITING, 0, text),)
+    assert order.sent == ()
+    assert order.condition is not None
+    assert order.condition.kind is AlertKind.WAITING
+    assert order.condition.scope == "test version 1, step a"
+    assert (order.condition.since, order.condition.until) == (order.now, until)
+    assert "In test version 1 step a timed out past its threshold." in order.condition.text
     assert due_rows(order.order) == {StepDue(until, "order-1", 0, 1)}
 
 
@@ -115,8 +116,8 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
     order.expired("a")
     step = order.step("a")
     assert (step.process_state.value, step.hold, step.waits) == ("Compensating", True, 1)
-    (alert,) = [m for m in order.sent if isinstance(m, Alert)]
-    assert (alert.alert, alert.text[:31]) == (AlertKind.WAITING, "the undo of step a timed out 1 ")
+    assert order.condition is not None
+    assert order.condition.scope == "test version 1, the undo of step a"
     order.expired("a")
     assert order.claim()
     order.expired("a")
@@ -146,7 +147,7 @@ def test_a_resubmitted_step_has_all_its_waits_again() -> None:
     assert order.expired("a").state == "Error"
     order.resubmit()
     order.claim()
-    assert order.expired("a").alerts == ["waiting"]
+    assert order.expired("a").met == "waiting"
 
 
 def test_an_order_is_undone_out_of_an_extended_wait_at_once() -> None:

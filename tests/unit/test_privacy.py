@@ -238,7 +238,7 @@ async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back(
     await without.step(QUEUES.agent("stock"))
     assert calls(made) == []
     (alert,) = made.alerts()
-    assert (alert.kind, alert.step) == ("unreadable", "reserve")
+    assert (alert.kind, alert.scope) == ("key-missing", "key old")
     assert "'old', which is not in SAS_ENCRYPTION_KEYS: add it again" in alert.text
     await made.later(13)
     await rotated(made, NEW, OLD).drain()

@@ -1,0 +1,160 @@
+"""Tells the operator of conditions: one alert for all the orders that meet one, not one each.
+
+What stands is a cell of the store that all instances share, written with its token. An alert goes
+out before it is noted as sent, and before the order that met the condition is committed: after a
+crash in between it comes again under the same id, and is never only in memory. How many orders
+met it, and which, is gathered and written now and then: a crash may lose some of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from sas.actors.compose import Addresses, alert
+from sas.codec.conditions import CELLS, cell_name, from_cell, to_value
+from sas.codec.outward import AlertMessage
+from sas.domain import conditions
+from sas.domain.conditions import Condition, Sightings, Standing
+from sas.domain.ids import cause_hash, key_time
+from sas.domain.messages import AlertKind
+from sas.ports import (
+    BusUnavailableError,
+    Cell,
+    Clock,
+    ConflictError,
+    MessageBus,
+    StateStore,
+    StoreUnavailableError,
+    UndeliverableError,
+)
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
+_TRIES = 4
+NOTED_EVERY = timedelta(minutes=1)
+"""How often at most an actor without sweeps notes what it saw."""
+
+
+class Conditions:
+    """What this instance saw, and what it knows to be told."""
+
+    def __init__(self, store: StateStore, bus: MessageBus, clock: Clock, to: Addresses) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._to = to
+        self._found: dict[str, Sightings] = {}
+        self._standing: dict[str, Standing | None] = {}
+        self._noted_at: datetime | None = None
+        self._turn = asyncio.Lock()
+
+    async def met(self, order_id: str, condition: Condition) -> None:
+        """Count an order that met a condition; where that begins, the operator is told of it
+        before this returns. To be called before the commit that has the order looked at later.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: nobody was told; let it be met again.
+        """
+        name = cell_name(condition.kind, condition.scope)
+        self._remember(name, Sightings(condition, 1, (order_id,)))
+        async with self._turn:
+            for _ in range(_TRIES):
+                if self._is_told(name):
+                    return
+                with suppress(ConflictError):  # a rival met it: then it may be told
+                    await self._look_at(name, await self._store.read_cell(name))
+
+    async def note_now_and_then(self) -> None:
+        """See ``note``; does nothing within a minute of the last time."""
+        now = self._clock.now()
+        if self._noted_at is None or now - self._noted_at >= NOTED_EVERY:
+            await self.note()
+
+    async def note(self) -> None:
+        """Write down what was seen, tell again what lasts, and tell what is over.
+
+        Where the store or the bus is down it waits for the next time.
+        """
+        async with self._turn:
+            self._noted_at = self._clock.now()
+            try:
+                cells = await self._store.cells(CELLS)
+                for name in sorted({*cells, *self._found}):
+                    with suppress(ConflictError):  # a rival is at it; what was seen is kept
+                        await self._look_at(name, cells.get(name))
+            except (StoreUnavailableError, BusUnavailableError) as down:
+                log.warning("conditions are told later: %s", down)
+
+    async def _look_at(self, name: str, cell: Cell | None) -> None:
+        now = self._clock.now()
+        standing = from_cell(cell)
+        if standing is not None and conditions.is_over(standing, now):
+            await self._tell(_over(standing, now))
+            standing = None
+        found = self._found.pop(name, None)
+        try:
+            if found is not None:
+                standing = conditions.seen(standing, found, now)
+            if standing is not None and not standing.told:
+                # First its beginning is kept: what is said of it later is about the same one.
+                cell, found = await self._written(name, standing, cell), None
+            if standing is not None and conditions.tell_at(standing) <= now:
+                await self._tell(_stands(standing, now))
+                standing = conditions.told(standing, now)
+            await self._written(name, standing, cell)
+        except (ConflictError, StoreUnavailableError, BusUnavailableError):
+            if found is not None:
+                self._remember(name, found)
+            raise
+        self._standing[name] = standing
+
+    async def _written(self, name: str, standing: Standing | None, cell: Cell | None) -> Cell:
+        if cell is not None and from_cell(cell) == standing:
+            return cell
+        token = cell.token if cell else None
+        return await self._store.write_cell(name, to_value(standing), token)
+
+    def _remember(self, name: str, met: Sightings) -> None:
+        before = self._found.get(name)
+        self._found[name] = before.and_then(met) if before else met
+
+    def _is_told(self, name: str) -> bool:
+        standing = self._standing.get(name)
+        return standing is not None and not conditions.is_over(standing, self._clock.now())
+
+    async def _tell(self, body: AlertMessage) -> None:
+        log.warning("%s: %s", body.kind, body.text)
+        try:
+            await self._bus.send([alert(body, self._to)])
+        except UndeliverableError as refused:
+            log.error("no queue takes the alert %r: %s", body.text, refused)  # noqa: TRY400
+
+
+def _stands(standing: Standing, now: datetime) -> AlertMessage:
+    return AlertMessage(
+        kind=standing.kind.value,
+        at=key_time(now),
+        text=conditions.text_of(standing, now),
+        id=f"{_id_of(standing)}/{standing.told + 1}",
+        scope=standing.scope,
+        since=key_time(standing.since),
+    )
+
+
+def _over(standing: Standing, now: datetime) -> AlertMessage:
+    return AlertMessage(
+        kind=AlertKind.CLEARED.value,
+        at=key_time(now),
+        text=conditions.over_text_of(standing),
+        id=f"{_id_of(standing)}/over",
+        cleared=standing.kind.value,
+        scope=standing.scope,
+        since=key_time(standing.since),
+    )
+
+
+def _id_of(standing: Standing) -> str:
+    began = f"{standing.scope}/{key_time(standing.since)}"
+    return f"{standing.kind.value}/{cause_hash(began)}"

@@ -1,0 +1,96 @@
+"""``sas conditions``: what is wrong with the system right now, and since when."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from sas.cli import output, page, storage
+from sas.codec.conditions import CELLS, from_cell
+from sas.codec.record import to_line
+from sas.domain import conditions
+from sas.domain.conditions import Standing
+from sas.domain.ids import key_time
+
+SUMMARY = "show what is wrong with the system right now"
+DESCRIPTION = """\
+Show the conditions that stand: what is wrong with the system rather than with one order, and met
+by many. Each was told on operator-alerts when it began, is told again while it lasts, and once
+when it is over.
+
+  not-picked-up   steps are ready and no scheduler claims them
+  not-runnable    a workflow version that orders need is not deployed
+  waiting         a step of a workflow rests past its threshold, to be tried again
+  key-missing     a key that sealed secret fields is not among SAS_ENCRYPTION_KEYS
+
+Met is when an order last met it. One that no order meets any more is gone from here once the
+supervisor has told so; until then it is shown as over.
+
+  sas conditions
+  sas conditions --json
+"""
+
+COLUMNS: Mapping[str, Callable[[Standing, datetime], str]] = {
+    "Kind": lambda one, _: one.kind.value,
+    "About": lambda one, _: one.scope,
+    "State": lambda one, now: "over" if conditions.is_over(one, now) else "stands",
+    "Since": lambda one, _: page.time_of(one.since),
+    "Met": lambda one, _: page.time_of(one.seen_at),
+    "Told": lambda one, _: str(one.told),
+}
+"""Heading to what stands below it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    storage.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show; return the exit code."""
+    where = storage.read(arguments, os.environ)
+    return asyncio.run(_show(where, as_json=arguments.json))
+
+
+async def _show(where: storage.Storage, *, as_json: bool) -> int:
+    async with storage.opened(where) as store:
+        cells = await store.cells(CELLS)
+    standing = [one for cell in cells.values() if (one := from_cell(cell)) is not None]
+    now = datetime.now(UTC)
+    if as_json:
+        for one in standing:
+            output.say(to_line(_record(one, now)))
+    else:
+        _table(standing, now)
+    return 0
+
+
+def _table(standing: Sequence[Standing], now: datetime) -> None:
+    if not standing:
+        output.say("no condition stands")
+        return
+    rows = [[cell(one, now) for cell in COLUMNS.values()] for one in standing]
+    heading, *lines = page.table([[*COLUMNS], *rows])
+    output.say(heading)
+    for line, one in zip(lines, standing, strict=True):
+        output.say(line)
+        output.say(f"    {output.one_line(one.text)}")
+
+
+def _record(one: Standing, now: datetime) -> dict[str, object]:
+    return {
+        "Kind": one.kind.value,
+        "About": one.scope,
+        "Over": conditions.is_over(one, now),
+        "Since": key_time(one.since),
+        "Met": key_time(one.seen_at),
+        "Told": one.told,
+        "ToldAt": key_time(one.told_at) if one.told_at else None,
+        "NextToldAt": key_time(conditions.tell_at(one)),
+        "Orders": list(one.orders),
+        "Text": one.text,
+    }

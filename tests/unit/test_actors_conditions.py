@@ -1,0 +1,208 @@
+"""One alert for all the orders that meet a condition, whatever breaks while it is told."""
+
+from __future__ import annotations
+
+import random
+import re
+from datetime import datetime, timedelta
+
+import pytest
+
+from sas.domain.conditions import Condition
+from sas.domain.messages import AlertKind
+from sas.domain.queues import lane
+from sas.domain.workflow import ExtendedWait, Step, Workflow
+from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.simulation.bus import BusFault
+from sas.simulation.store import StoreFault
+from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
+
+WINDOW = timedelta(minutes=10)
+
+
+async def waiting(count: int, **options: object) -> Kit:
+    """Return orders that no scheduler picks up."""
+    made = kit(duplicate_window=WINDOW)
+    for number in range(count):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+    while made.bus.take(QUEUES.scheduler):
+        pass
+    return made
+
+
+async def sweeps(made: Kit, minutes: float, every: float = 30) -> None:
+    """Let time pass with a sweep each half minute."""
+    for _ in range(int(minutes * 60 / every)):
+        await made.later(every)
+        await made.sweep()
+
+
+def told(made: Kit) -> list[str]:
+    return [alert.kind for alert in made.alerts()]
+
+
+def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Condition:
+    now: datetime = made.clock.now()
+    until = now + timedelta(minutes=minutes)
+    return Condition(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
+
+
+async def test_a_scheduler_away_for_three_hours_is_told_three_times_for_all_orders() -> None:
+    made = await waiting(40)
+    await sweeps(made, 180)
+    assert made.words("O-7").count("woken again") > 10
+    assert told(made) == ["not-picked-up"] * 3
+    first, second, _ = made.alerts()
+    assert first.scope == "ordinary orders"
+    assert first.order_id is None
+    assert "met by order O-" in first.text
+    count = re.search(r"met (\d+) times since this was last told", second.text)
+    assert count is not None
+    assert int(count[1]) >= 39
+    assert len({alert.id for alert in made.alerts()}) == 3
+
+
+async def test_once_it_is_over_the_operator_is_told_so_once() -> None:
+    made = await waiting(5)
+    await sweeps(made, 20)
+    began = made.alerts()[0]
+    await made.drain()
+    assert made.state("O-3") == "Processed"
+    await sweeps(made, 60)
+    assert told(made)[-1] == "cleared"
+    assert told(made).count("cleared") == 1
+    over = made.alerts()[-1]
+    assert (over.cleared, over.scope, over.since) == ("not-picked-up", began.scope, began.since)
+
+
+async def test_urgent_and_ordinary_orders_are_told_apart() -> None:
+    made = await waiting(2)
+    urgent = lane(QUEUES.orders, urgent=True)
+    await made.hand(Message(urgent, "m-u", order("U-1")))
+    while made.bus.take(lane(QUEUES.scheduler, urgent=True)):
+        pass
+    await sweeps(made, 18)
+    assert {alert.scope for alert in made.alerts()} == {"ordinary orders", "urgent orders"}
+    assert len(made.alerts()) == 2
+
+
+async def test_a_workflow_version_that_is_missing_is_told_once_for_all_its_orders() -> None:
+    made = await waiting(30)
+    other = kit(Workflow("other", 1, (Step("reserve", "stock", ALLOWED),)), beside=made)
+    await sweeps(other, 12)
+    (alert,) = made.alerts()
+    assert (alert.kind, alert.scope) == ("not-runnable", "chain version 1")
+    assert "Deploy that version again" in alert.text
+
+
+async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
+    rest = ExtendedWait(timedelta(minutes=30))
+    step = Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=0, extended_wait=rest)
+    made = kit(Workflow("chain", 1, (step,)))
+    for number in range(25):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+    await sweeps(made, 10)
+    (alert,) = made.alerts()
+    assert (alert.kind, alert.scope) == ("waiting", "chain version 1, step reserve")
+    assert made.words("O-24")[-1] == "extended wait"
+
+
+async def test_the_operator_is_told_before_the_order_is_committed() -> None:
+    made = await waiting(1)
+    await sweeps(made, 9)
+    words = made.words("O-0")
+    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    await made.later(600)
+    await made.sweep()
+    assert made.words("O-0") == words  # its due row brings it back, with the alert
+    made.bus.plan = lambda _message: None
+    await made.sweep()
+    assert told(made) == ["not-picked-up"]
+    assert len(made.words("O-0")) == len(words) + 1
+
+
+async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None:
+    made = kit(duplicate_window=WINDOW)
+    board = made.context.conditions
+    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    with pytest.raises(BusUnavailableError):
+        await made.run(board.met("A", condition(made)))
+    made.bus.plan = lambda _message: None
+    made.store.fail_next("write_cell", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await made.run(board.met("B", condition(made)))
+    await made.run(board.met("C", condition(made)))
+    assert set(told(made)) == {"not-picked-up"}
+    assert "met by order A, B, C first" in made.alerts()[-1].text
+
+
+async def test_two_instances_at_once_tell_it_once() -> None:
+    made = kit(duplicate_window=WINDOW)
+    other = kit(beside=made, instance="host-2")
+    what = condition(made)
+    for here in (made, other, made, other):
+        await made.run(here.context.conditions.met("A", what))
+        await made.run(here.context.conditions.note())
+    assert told(made) == ["not-picked-up"]
+
+
+async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
+    made = kit()
+    await made.run(made.context.conditions.met("A", condition(made)))
+    made.store.fail_next("read_cell", StoreFault.UNAVAILABLE)
+    made.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    for number in range(100):
+        await made.run(made.context.conditions.met(f"O-{number}", condition(made)))
+    assert len(made.alerts()) == 1
+
+
+async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
+    made = await waiting(1)
+    made.store.fail_next("cells", *[StoreFault.UNAVAILABLE] * 100)
+    await sweeps(made, 16)
+    assert "woken again" in made.words("O-0")
+    assert told(made) == ["not-picked-up"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
+    made = kit(duplicate_window=WINDOW)
+    instances = [made, kit(beside=made, instance="host-2")]
+
+    def plan(_message: object) -> BusFault | None:
+        return dice.choice([None, None, BusFault.UNAVAILABLE])
+
+    def trouble() -> None:
+        for what in ("read_cell", "write_cell", "cells"):
+            if dice.random() < 0.3:
+                made.store.fail_next(what, StoreFault.UNAVAILABLE)
+
+    made.bus.plan = plan
+    met = False
+    for number in range(40):
+        trouble()
+        here = dice.choice(instances)
+        if dice.random() < 0.1:  # the process dies, with what it only remembers
+            instances[instances.index(here)] = kit(beside=made, instance=f"host-{number + 3}")
+        try:
+            await made.run(here.context.conditions.met(f"O-{number}", condition(made)))
+            met = True
+        except (BusUnavailableError, StoreUnavailableError):
+            pass
+        assert ("not-picked-up" in told(made)) >= met
+        await made.run(here.context.conditions.note())
+        await made.later(dice.choice([1, 30, 200]))
+    made.bus.plan = lambda _message: None
+    for _ in range(4):
+        await made.later(400)
+        for here in instances:
+            await made.run(here.context.conditions.note())
+            await made.run(here.context.conditions.note())
+    alerts = {alert.id: alert for alert in made.alerts()}
+    ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
+    begins = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}
+    assert met
+    assert ends == begins
+    assert len(alerts) < 20

@@ -1,0 +1,102 @@
+"""``sas conditions``: what stands is shown with its text, over a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sas.cli import main, storage
+from sas.codec.conditions import cell_name, to_value
+from sas.domain import conditions
+from sas.domain.conditions import Condition, Sightings
+from sas.domain.messages import AlertKind
+from sas.ports import StateStore
+from sas.simulation.store import MemoryStore
+
+LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
+
+    @asynccontextmanager
+    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
+        yield made
+
+    monkeypatch.setattr(storage, "opened", opened_store)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    return made
+
+
+def keep(
+    store: MemoryStore, kind: AlertKind, scope: str, until: datetime, text: str = "Look."
+) -> None:
+    condition = Condition(kind, scope, text, LONG_AGO, until)
+    seen_at = LONG_AGO + timedelta(minutes=1)
+    standing = conditions.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
+    value = to_value(conditions.told(standing, seen_at))
+    asyncio.run(store.write_cell(cell_name(kind, scope), value, None))
+
+
+def test_what_stands_is_shown_with_its_text_and_what_is_over_as_over(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY, "Nobody works.")
+    keep(store, AlertKind.KEY_MISSING, "key 2026a", LONG_AGO)
+    assert main(["conditions"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Kind           About          State   Since                 Met                   Told",
+        "key-missing    key 2026a      over    2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
+        "    Look.",
+        "not-picked-up  urgent orders  stands  2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
+        "    Nobody works.",
+    ]
+
+
+def test_each_condition_is_one_line_of_json_that_says_when_it_is_told_again(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, AlertKind.NOT_RUNNABLE, "order version 2", FAR_AWAY)
+    assert main(["conditions", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {
+        "Kind": "not-runnable",
+        "About": "order version 2",
+        "Over": False,
+        "Since": "2026-01-02T03:04:05.000000Z",
+        "Met": "2026-01-02T03:05:05.000000Z",
+        "Told": 1,
+        "ToldAt": "2026-01-02T03:05:05.000000Z",
+        "NextToldAt": "2026-01-02T03:20:05.000000Z",
+        "Orders": [],
+        "Text": "Look.",
+    }
+
+
+def test_without_any_condition_that_is_said(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
+    (name, cell), *_ = asyncio.run(store.cells("condition|")).items()
+    asyncio.run(store.write_cell(name, to_value(None), cell.token))
+    assert main(["conditions"]) == 0
+    assert capsys.readouterr().out == "no condition stands\n"
+    assert main(["conditions", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_text_can_neither_break_the_table_nor_drive_the_terminal(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, AlertKind.WAITING, "one\x1b[2J", FAR_AWAY, "two\n\u202ethree")
+    assert main(["conditions"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 3
+    assert not set(said) & set("\x1b\u202e")
