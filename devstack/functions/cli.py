@@ -21,6 +21,7 @@ from devstack.functions.workers import run_workers
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
+_DRAIN_MAX_S = 86400
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,9 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """End with code 2 and a sentence where flags make no sense, alone or together."""
-    if arguments.processes < 1 or arguments.drain < 0 or not 0 <= arguments.http_port <= 65535:
+    if (
+        arguments.processes < 1
+        or not 0 <= arguments.drain <= _DRAIN_MAX_S
+        or not 0 <= arguments.http_port <= 65535
+    ):
         parser().error(
-            "--processes is at least 1, --drain at least 0, --http-port between 0 and 65535."
+            f"--processes is at least 1, --drain between 0 and {_DRAIN_MAX_S} seconds, --http-port "
+            "between 0 and 65535."
         )
     if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
         parser().error(

@@ -17,6 +17,7 @@ from devstack.functions.options import HostConfig, HttpOptions, RetryOptions, Se
 from devstack.functions.settings import Settings
 from devstack.functions.timespan import parse_timespan
 from devstack.jsonc import load_object
+from devstack.numbers import whole_number
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
@@ -98,9 +99,13 @@ _Reader = Callable[[Any], Any]
 def _whole(low: int) -> _Reader:
     def read(value: Any) -> int:
         text = str(value)
-        if isinstance(value, bool) or not text.lstrip("-").isdigit() or int(text) < low:
+        number = whole_number(text.removeprefix("-"))
+        if isinstance(value, bool) or number is None:
             raise ValueError(f"must be a whole number of at least {low}")
-        return int(text)
+        number = -number if text.startswith("-") else number
+        if number < low:
+            raise ValueError(f"must be a whole number of at least {low}")
+        return number
 
     return read
 

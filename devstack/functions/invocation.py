@@ -24,6 +24,7 @@ from devstack.functions.errors import InvocationError, SettingsError
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.settings import Settings
 from devstack.functions.signatures import GENERIC, BoundParameter, converter_for
+from devstack.numbers import whole_number
 
 _log = logging.getLogger("devstack.functions")
 _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
@@ -244,6 +245,7 @@ def _thread_count(settings: Settings) -> int:
     text = settings.get(_THREADS)
     if text is None:
         return (os.cpu_count() or 1) + 4
-    if not text.isdigit() or not 1 <= int(text) <= 1000:
+    number = whole_number(text)
+    if number is None or not 1 <= number <= 1000:
         raise SettingsError(f"The setting {_THREADS} must be a number between 1 and 1000.")
-    return int(text)
+    return number

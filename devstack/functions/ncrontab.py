@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from devstack.numbers import whole_number
+
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
@@ -113,9 +115,9 @@ def _part(match: re.Match[str], name: str, low: int, high: int, names: list[str]
 def _number(word: str, name: str, low: int, high: int, names: list[str]) -> int:
     if word.lower()[:3] in names and word.isalpha():
         return names.index(word.lower()[:3]) + (1 if names is _MONTHS else 0)
-    if not word.isdigit():
+    number = whole_number(word)
+    if number is None:
         raise ValueError(f"{word!r} is no {name}.")
-    number = int(word)
     if names is _DAYS and number == 7:
         number = 0
     if not low <= number <= high:

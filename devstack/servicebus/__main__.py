@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.numbers import whole_number
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import ConfigError, read_config
 from devstack.servicebus.database import StorageError
@@ -68,9 +69,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
-    return int(text)
+    port = whole_number(text)
+    if port is None or port > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:50]!r} is no port: give a number from 0 to 65535")
+    return port
 
 
 def _key(text: str) -> str:

@@ -14,7 +14,7 @@ from devstack.servicebus.admin.http import HttpServer
 from devstack.servicebus.config import Config
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.ports import NullJournal
-from devstack.servicebus.core.properties import QueueProperties
+from devstack.servicebus.core.properties import QueueProperties, check_queue_name
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.faults import Fault
 from devstack.servicebus.limits import Limits
@@ -108,13 +108,14 @@ class Broker(AsyncRunnable):
         Raises OSError where a port cannot be had, StorageError where the data cannot be used.
         """
         self.open_data()
-        self.port = await self.server.start(self.host, self.port)
-        if self.management_port is not None:
-            try:
+        try:
+            self.port = await self.server.start(self.host, self.port)
+            if self.management_port is not None:
                 self.management_port = await self._http.start(self.host, self.management_port)
-            except OSError:
-                await self.server.stop()
-                raise
+        except OSError:
+            await self.server.stop()
+            self.close_data()
+            raise
         return self
 
     def open_data(self) -> None:
@@ -171,6 +172,7 @@ class Broker(AsyncRunnable):
 
     def create_with(self, name: str, properties: QueueProperties) -> QueueCore:
         """Create a queue. Raises ValueError, also where it would forward to no queue."""
+        check_queue_name(name)
         self.namespace.check_targets(name, properties)
         self.server.touch()
         return self.namespace.create(name, properties, self.clock())

@@ -11,6 +11,7 @@ import hmac
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_plus
 
+from devstack.numbers import whole_number
 from devstack.servicebus.core.errors import TokenRefusedError
 
 #: What the emulator's documentation gives as the key; accepted by every broker.
@@ -80,7 +81,7 @@ class Gate:
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
                 "connection string is not the one given to --require-key"
             )
-        if not expiry.isdigit() or int(expiry) <= now:
+        if (whole_number(expiry) or 0) <= now:
             raise TokenRefusedError(
                 f"ExpiredToken: the token for '{audience[:200]}' has expired; make a new one"
             )

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,13 @@ from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every
 )
 
 pytestmark = LEFTOVERS
+
+
+ENTRY = (
+    b'<entry xmlns="http://www.w3.org/2005/Atom"><content><QueueDescription xmlns='
+    b'"http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+)
+DESCRIPTION = b" HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(ENTRY), ENTRY)
 
 
 class PlainHttp(RequestsTransport):  # type: ignore[misc]  # azure.core's is untyped here
@@ -213,6 +221,10 @@ def test_faults_are_armed_shown_and_cleared_over_http(broker: BrokerThread) -> N
         ("PUT", "/new", {}, 400, "is no XML"),
         ("PUT", "/topic/subscriptions/s", {}, 501, "queues only"),
         ("GET", "/$Resources/queues?$skip=x", None, 400, "page position"),
+        ("GET", "/$Resources/queues?$skip=%C2%B2", None, 400, "page position"),
+        ("GET", "/$Resources/queues?$skip=" + "9" * 5000, None, 400, "page position"),
+        ("GET", "/$Resources/queues?$top=0", None, 400, "page position"),
+        ("PUT", "/", "", 400, "is no XML"),
     ],
 )
 def test_a_bad_request_gets_one_sentence(
@@ -220,6 +232,37 @@ def test_a_bad_request_gets_one_sentence(
 ) -> None:
     got, text = ask(broker, method, path, body)
     assert (got, says in str(text)) == (status, True), text
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "says"),
+    [
+        (b"GET /q HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", b"411"),
+        (b"GET /q HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"411"),
+        (b"PUT /q HTTP/1.1\r\nContent-Length: 5\r\n\r\nab", b"ends within its body of 5 bytes"),
+        (b"POST /$faults HTTP/1.1\r\nContent-Length: 90000\r\n\r\n" + b"[" * 90000, b"is no JSON"),
+        (b"PUT /" + DESCRIPTION, b"'' cannot name a queue"),
+    ],
+)
+def test_a_broken_request_is_answered_and_leaves_no_traceback(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, request_bytes: bytes, says: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=5) as peer:
+        peer.sendall(request_bytes)
+        peer.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: peer.recv(65536), b""))
+    assert says in answer
+    assert b"broker failed" not in answer
+    assert "Traceback" not in caplog.text
+
+
+def test_a_queue_may_be_named_health(
+    broker: BrokerThread, admin: ServiceBusAdministrationClient
+) -> None:
+    admin.create_queue("health", user_metadata="true")
+    assert admin.get_queue("health").user_metadata == "true"
+    assert ask(broker, "GET", "/health")[1]["status"] == "healthy"
+    admin.delete_queue("health")
 
 
 def test_with_a_required_key_only_its_bearers_come_in() -> None:

@@ -275,6 +275,18 @@ def test_two_brokers_cannot_share_a_directory(owner: Owner) -> None:
         second.open_data()
 
 
+@pytest.mark.parametrize("taken", ["port", "management_port"])
+async def test_a_broker_that_finds_its_port_taken_lets_go_of_its_data(
+    tmp_path: Path, taken: str
+) -> None:
+    async with Broker(["q"]) as other:
+        first = Broker(["q"], data=tmp_path, **{taken: other.port})  # type: ignore[arg-type]
+        with pytest.raises(OSError, match="address already in use"):
+            await first.start()
+        async with Broker(["q"], data=tmp_path):
+            pass
+
+
 def test_a_file_that_is_no_data_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"no database at all" * 100)
     with pytest.raises(StorageError, match="no data of this broker"):

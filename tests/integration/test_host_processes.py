@@ -206,6 +206,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
         (["--func", "--processes", "2"], 2, "knows no --processes, --data or --respawn"),
+        (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
         (["--setting", "X"], 2, "is no NAME=VALUE"),

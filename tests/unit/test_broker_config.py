@@ -100,6 +100,21 @@ def test_the_projects_own_file_is_read() -> None:
         (config_with({"Name": "a", "Properties": {"ForwardTo": 7}}), "ForwardTo is the name"),
         (config_with({"Name": "a", "Properties": {"ForwardTo": "b"}}), "'b', which is not in"),
         (config_with({"Name": "a", "Properties": {"ForwardTo": "A"}}), "forwards to itself"),
+        (
+            config_with({"Name": "a", "Properties": {"Status": "active"}}),
+            "Status: 'active' is none of Active, Disabled, SendDisabled, ReceiveDisabled",
+        ),
+        (
+            config_with(
+                {"Name": "a", "Properties": {"LockDuration": "PT1M", "lockduration": "PT2M"}}
+            ),
+            "lockduration is there twice",
+        ),
+        (config_with({"Name": "a", "Properties": {"UserMetadata": 5}}), "UserMetadata is text"),
+        (
+            config_with({"Name": "a", "Properties": {"UserMetadata": "x" * 1025}}),
+            "at most 1024 characters",
+        ),
         ("[" * 100_000, "nests too deep"),
     ],
 )

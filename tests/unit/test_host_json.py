@@ -45,6 +45,8 @@ def test_what_the_file_says_about_service_bus_is_obeyed() -> None:
         (with_service_bus(maxConcurrentCalls=0), "maxConcurrentCalls must be a whole number"),
         (with_service_bus(maxConcurrentCalls="many"), "must be a whole number"),
         (with_service_bus(maxConcurrentCalls=True), "must be a whole number"),
+        (with_service_bus(maxConcurrentCalls="--2"), "must be a whole number of at least 1"),
+        (with_service_bus(maxConcurrentCalls="²"), "must be a whole number of at least 1"),
         (with_service_bus(maxAutoLockRenewalDuration=300), "must be a time such as"),
         (with_service_bus(maxAutoLockRenewalDuration="5 min"), "write hh:mm:ss"),
         (

@@ -1,6 +1,6 @@
 """What the management port answers.
 
-- ``GET /health``: JSON, always open;
+- ``GET /health``: JSON, always open (with an ``api-version`` it is the queue of that name);
 - ``/{queue}`` and ``/$Resources/queues``: the Atom API of `ServiceBusAdministrationClient`;
 - ``GET``, ``POST``, ``DELETE /$faults``: what is armed, arm or do something, disarm all.
 
@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from devstack.numbers import whole_number
 from devstack.servicebus.admin import atom
 from devstack.servicebus.admin.http import HttpRequest, HttpResponse
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError, UnauthorizedError
@@ -32,7 +33,7 @@ class AdminApi:
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """Answer one request; every refusal is an answer too."""
-        if request.path.lower() == "health":
+        if request.path.lower() == "health" and "api-version" not in request.query:
             return _json(200, {"status": "healthy", "queues": len(self._broker.namespace)})
         try:
             self._check_token(request)
@@ -93,8 +94,8 @@ class AdminApi:
         return HttpResponse(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
 
     def _list(self, request: HttpRequest) -> HttpResponse:
-        skip = _number(request.query.get("$skip"), 0)
-        top = min(_number(request.query.get("$top"), _PAGE_MAX), _PAGE_MAX)
+        skip = _number(request.query.get("$skip"), 0, least=0)
+        top = min(_number(request.query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
         queues = sorted(self._broker.namespace, key=lambda queue: queue.name.lower())
         page = queues[skip : skip + top]
         base = f"{self._address}/$Resources/queues"
@@ -163,19 +164,20 @@ def _nothing_else(wish: dict[str, Any]) -> None:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("the body is no JSON; send an object with 'kind'") from None
     if not isinstance(value, dict):
         raise ValueError("the body must be a JSON object with 'kind'")  # noqa: TRY004 (one kind)
     return value
 
 
-def _number(text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if not text.isdigit():
-        raise ValueError(f"'{text[:50]}' is no page position; use $skip and $top with numbers")
-    return int(text)
+def _number(text: str | None, default: int, least: int) -> int:
+    number = default if text is None else whole_number(text)
+    if number is None or number < least:
+        raise ValueError(
+            f"'{(text or '')[:50]}' is no page position; use $skip and $top with numbers"
+        )
+    return number
 
 
 def _json(status: int, value: dict[str, Any]) -> HttpResponse:

@@ -55,9 +55,11 @@ def read_description(body: bytes) -> QueueProperties:
 def _value(name: str, text: str) -> Any:
     if name in {"ForwardTo", "ForwardDeadLetteredMessagesTo"}:
         return path_of(text)
+    if name == "UserMetadata":
+        return text
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
-    if re.fullmatch(r"-?\d{1,18}", text) and name != "UserMetadata":
+    if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     return text
 

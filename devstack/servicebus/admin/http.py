@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from devstack.numbers import whole_number
+
 _log = logging.getLogger("devstack.servicebus")
 _HEAD_MAX_BYTES = 16 * 1024
 _BODY_MAX_BYTES = 256 * 1024
@@ -124,12 +126,15 @@ async def _read(reader: asyncio.StreamReader) -> HttpRequest | None:
         for name, colon, value in (line.partition(":") for line in lines[1:])
         if colon
     }
-    length = headers.get("content-length", "0")
-    if not length.isdigit() or "transfer-encoding" in headers:
+    length = whole_number(headers.get("content-length", "0"))
+    if length is None or "transfer-encoding" in headers:
         raise BadRequestError(411, "send a Content-Length; chunked bodies are not read here")
-    if int(length) > _BODY_MAX_BYTES:
+    if length > _BODY_MAX_BYTES:
         raise BadRequestError(413, f"a request's body has at most {_BODY_MAX_BYTES} bytes")
-    body = await reader.readexactly(int(length))
+    try:
+        body = await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        raise BadRequestError(400, f"the request ends within its body of {length} bytes") from None
     try:
         url = urlsplit(parts[1])
     except ValueError:

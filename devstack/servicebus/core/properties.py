@@ -66,6 +66,8 @@ class QueueProperties:
                 raise ValueError(  # noqa: TRY004 (as above)
                     f"{_OFFICIAL[name]} is the name of a queue or empty"
                 )
+        if not isinstance(self.user_metadata, str) or len(self.user_metadata) > _METADATA_MAX:
+            raise ValueError(f"UserMetadata is text of at most {_METADATA_MAX} characters")
         if self.forward_to and self.requires_session:
             raise ValueError("a queue that requires sessions cannot forward; drop one of the two")
 
@@ -83,6 +85,8 @@ class QueueProperties:
                     continue
                 known = ", ".join(sorted(_OFFICIAL.values()))
                 raise ValueError(f"{official!r} is no property of a queue; known are {known}")
+            if name in values:
+                raise ValueError(f"{official} is there twice, in two spellings; remove one")
             values[name] = _read(official, name, value)
         return cls(**values)
 
@@ -131,10 +135,17 @@ def _read(official: str, name: str, value: Any) -> Any:
         if name.endswith("_s"):
             return parse_duration(value)
         if name == "status":
-            return EntityStatus(value)
+            return _status(value)
     except ValueError as error:
         raise ValueError(f"{official}: {error}") from None
     return value
+
+
+def _status(value: Any) -> EntityStatus:
+    for status in EntityStatus:
+        if status.value == value:
+            return status
+    raise ValueError(f"{value!r} is none of {', '.join(status.value for status in EntityStatus)}")
 
 
 _OFFICIAL = {
@@ -161,6 +172,7 @@ _ACCEPTED_AND_IGNORED = {
     "isanonymousaccessible",
     "supportordering",
 }
+_METADATA_MAX = 1024
 _FLAGS = ("requires_session", "requires_duplicate_detection", "dead_letter_on_expiration")
 _NUMBER_LIMITS = (
     ("lock_duration_s", 0.05, 300),
