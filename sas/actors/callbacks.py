@@ -2,7 +2,8 @@
 
 By HTTP or straight on the ``callbacks`` queue; both end on that queue, so that what was accepted
 has a message that comes again until it is done. The token is the authentication. A callback
-that comes between two attempts of its step waits there, until its token expires.
+that comes between two attempts of its step waits there, until its token expires; so does one
+that cannot be read for now.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from datetime import datetime, timedelta
 
 from opentelemetry.trace import SpanKind
 
+from sas.actors import returned
+from sas.actors.compose import alert
 from sas.actors.context import Context
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import callbacks
 from sas.codec.callbacks import CallbackMessage, Claims, ForgedError
-from sas.codec.outward import Rejection
+from sas.codec.outward import AlertMessage, Rejection
 from sas.codec.strict import MalformedError
 from sas.domain import callbacks as decisions
 from sas.domain.callbacks import Standing
-from sas.domain.ids import cause_of, key_time
+from sas.domain.ids import cause_hash, cause_of, key_time
 from sas.domain.messages import AlertKind, Returned
 from sas.domain.model import Order
 from sas.domain.queues import lane
@@ -35,6 +38,8 @@ from sas.ports import (
     CallbacksOffError,
     Message,
     StoreUnavailableError,
+    UndeliverableError,
+    UnreadableError,
 )
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
@@ -96,7 +101,12 @@ class Callbacks:
                 return await self._answer(callbacks.bearer(authorization) or token, body)
             except MalformedError as wrong:
                 return _answer(400, wrong.reason, wrong.description)
-            except (StoreUnavailableError, BusUnavailableError) as down:
+            except (
+                StoreUnavailableError,
+                BusUnavailableError,
+                UndeliverableError,
+                UnreadableError,
+            ) as down:
                 log.warning("a callback could not be taken: %s", down)
                 return _answer(503, "unavailable", "it could not be taken just now: send it again")
 
@@ -104,22 +114,24 @@ class Callbacks:
         keys = self._context.callback_keys
         if not keys:
             return _answer(503, "callbacks-off", str(CallbacksOffError()))
-        said = callbacks.parse_body(body)
         try:
             claims = keys.read(token or "")
         except ForgedError as forged:
             return _answer(401, "forged-token", str(forged))
+        said = callbacks.parse_body(body)
         if claims.expires_at <= self._context.clock.now():
             return _answer(410, "expired", _expired(claims))
         tracing.about(order_id=claims.order_id)
-        order = await self._context.store.load(claims.order_id)
-        if order is None:
-            return _answer(404, "unknown-order", f"there is no order {claims.order_id!r}")
-        returned = callbacks.to_returned(said, claims, self._agents(order, claims))
-        standing = decisions.standing(order, returned)
+        try:
+            order = claims.check_order(await self._context.store.load(claims.order_id))
+        except MalformedError as gone:
+            return _answer(404, gone.reason, gone.description)
+        message = CallbackMessage(token or "", said.outcome, said.result, said.error)
+        message = await returned.discreet(message, claims, order, self._context)
+        standing = decisions.standing(order, self._to_returned(message, claims, order))
         status, code, sentence = _ANSWERS[standing]
         if standing in {Standing.OUT, Standing.WAITS}:
-            message = CallbackMessage(token or "", said.outcome, said.result, said.error)
+            message = await returned.light(message, order, self._context)
             encoded, own_id = callbacks.encode_message(message), callbacks.own_id(message)
             queue = self._lane(order)
             await self._context.bus.send([Message(queue, own_id, encoded)])
@@ -156,14 +168,18 @@ class Callbacks:
     async def _take(
         self, message: CallbackMessage, claims: Claims, body: bytes, message_id: str
     ) -> Acted:
-        order = await self._context.store.load(claims.order_id)
-        if order is None:
-            raise MalformedError("unknown-order", f"there is no order {claims.order_id!r}")
-        said = callbacks.to_returned(message, claims, self._agents(order, claims))
+        order = claims.check_order(await self._context.store.load(claims.order_id))
         of_order = tracing.of_order(
             "callback act", order.details.traceparent, order_id=order.order_id
         )
         with of_order:
+            try:
+                said = await self._readable(message, claims, order)
+            except UnreadableError as wrong:
+                await self._tell(order, callbacks.own_id(message), wrong)
+                since = _since(order, claims, self._context.clock.now())
+                await self._put_back(self._lane(order), claims, body, message_id, since)
+                return Acted.NOTHING
             acted, standing, since = await self._act(said, claims, callbacks.own_id(message))
             if acted is not Acted.NOTHING:
                 return acted
@@ -173,6 +189,32 @@ class Callbacks:
                 again_on = self._lane(order)
                 await self._put_back(again_on, claims, body, message_id, since)
         return acted
+
+    async def _readable(self, message: CallbackMessage, claims: Claims, order: Order) -> Returned:
+        """Return what a callback says, fit to be recorded; raises as ``returned`` does."""
+        message = await returned.discreet(message, claims, order, self._context)
+        said = self._to_returned(message, claims, order)
+        if decisions.standing(order, said) not in {Standing.OUT, Standing.WAITS}:
+            return said
+        message = await returned.light(message, order, self._context)
+        return self._to_returned(message, claims, order)
+
+    def _to_returned(self, message: CallbackMessage, claims: Claims, order: Order) -> Returned:
+        return callbacks.to_returned(message, claims, self._agents(order, claims))
+
+    async def _tell(self, order: Order, own_id: str, wrong: UnreadableError) -> None:
+        """Alert the operator of a callback that cannot be read, once."""
+        log.warning("a callback of order %s waits: %s", order.order_id, wrong)
+        told = AlertMessage(
+            kind=AlertKind.UNREADABLE.value,
+            at=key_time(self._context.clock.now()),
+            text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until "
+            "its token expires.",
+            id=f"unreadable/{cause_hash(own_id)}",
+            order_id=order.order_id,
+            workflow=order.details.workflow,
+        )
+        await self._context.bus.send([alert(told, self._context.to)])
 
     async def _act(
         self, said: Returned, claims: Claims, own_id: str
@@ -224,6 +266,11 @@ class Callbacks:
         own_id = f"callback/again/{digest[:32]}"
         await self._context.bus.send([Message(queue, own_id, body, scheduled_at=at)])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
+
+
+def _since(order: Order, claims: Claims, now: datetime) -> datetime:
+    """Return since when a callback's step is as it is."""
+    return order.steps[claims.step].since if 0 <= claims.step < len(order.steps) else now
 
 
 def _check_time(claims: Claims, now: datetime) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from sas.actors import contents
 from sas.codec import internal, outward
 from sas.domain.blobs import BlobRef, Content
+from sas.domain.callbacks import submission_of
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import (
     Alert,
@@ -164,6 +165,7 @@ def _request(
         alternative=alternative,
         may_return=item.may_return,
         urgent=order.details.urgent,
+        submission=submission_of(order.details),
         time_allowed=(item.complete_by - at).total_seconds(),
     )
     encoded = internal.encode(body)

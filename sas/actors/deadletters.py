@@ -104,6 +104,11 @@ class DeadLetters:
             await self._not_callback(letter)
             return
         tracing.about(order_id=claims.order_id)
+        try:
+            claims.check_order(await self._context.store.load(claims.order_id))
+        except MalformedError:  # nothing of another order under its id is to be fenced
+            await self._put_aside(letter, claims.order_id)
+            return
         cause = cause_of(self._context.queues.callbacks, callbacks.own_id(called))
         await self._finish(claims.order_id, cause, letter)
 

@@ -112,6 +112,7 @@ class LongSteps:
                 generation=generation,
                 expires=expires,
                 alternative=request.alternative,
+                submission=request.submission,
             )
             token = keys.issue(claims)
             url = f"{keys.url.rstrip('/')}/{token}" if keys.url else None

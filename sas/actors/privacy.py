@@ -59,6 +59,10 @@ class Privacy:
             )
         return cls(business.secret_fields, ring)
 
+    def has_secrets(self, workflow: str) -> bool:
+        """Return whether orders of a workflow have, or once had, secret fields."""
+        return workflow in self._paths
+
     def details(
         self,
         submission: Submission,

@@ -1,7 +1,8 @@
 """Callbacks as they travel: the token that allows one, and the message that brings it.
 
-A token is ``<claims>.<HMAC-SHA256 of them>``, both in base64url. It names an order, a step, the
-generation of its key and when it expires, and is checked before anything in it is read.
+A token is ``<claims>.<HMAC-SHA256 of them>``, both in base64url. It names an order (one submission
+of it), a step, the generation of its key and when it expires, and is checked before anything in
+it is read.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from sas.bounds import RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, Part, text_of
+from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.codec.internal import FaultBody, Kept, Part, check_result, content_of, text_of
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth, convert, parse
+from sas.domain.callbacks import submission_of
 from sas.domain.messages import Outcome, Returned
-from sas.domain.model import Direction, Fault
+from sas.domain.model import Direction, Fault, Order
 from sas.ports import CallbacksOffError
 
 TOKEN_LENGTH_MAX = 2000
-CALLBACK_BYTES_MAX = 64 * 1024
+CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
 KEY_LENGTH_MIN = 32
 RESULT_DEPTH_MAX = DEPTH_MAX - 2
 _SIGNED_AS = b"sas-callback-1."
@@ -44,12 +46,16 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
 
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """How a step ended, as it lies on the ``callbacks`` queue: with the token that allows it."""
+    """How a step ended, as it lies on the ``callbacks`` queue: with the token that allows it.
+
+    ``result_ref`` stands for a large result that came by HTTP and is kept apart by now.
+    """
 
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
     error: FaultBody | None = None
+    result_ref: Kept | None = None
 
 
 class Claims(
@@ -57,8 +63,9 @@ class Claims(
 ):
     """What a token allows: to end this step, under this generation of its key.
 
-    ``alternative`` is the agent's name where it is not the step's first (it has keys of its own);
-    ``expires`` is in seconds since 1970.
+    ``submission`` tells the order from a later one under the same id (None: a token from before
+    there was any); ``alternative`` is the agent's name where it is not the step's first (it has
+    keys of its own); ``expires`` is in seconds since 1970.
     """
 
     order_id: str
@@ -67,11 +74,28 @@ class Claims(
     generation: int
     expires: int
     alternative: str | None = None
+    submission: str | None = None
 
     @property
     def expires_at(self) -> datetime:
         """The moment from which on it allows nothing."""
         return datetime.fromtimestamp(self.expires, UTC)
+
+    def check_order(self, order: Order | None) -> Order:
+        """Return the order that the token is about.
+
+        Raises:
+            MalformedError: it is there no more, though another one may be under its id.
+        """
+        if order is None:
+            raise MalformedError("unknown-order", f"there is no order {self.order_id!r}")
+        if self.submission not in {None, submission_of(order.details)}:
+            raise MalformedError(
+                "unknown-order",
+                f"the order {self.order_id!r} that the token is about is there no more, and "
+                "another one has its id now",
+            )
+        return order
 
 
 class ForgedError(Exception):
@@ -139,7 +163,7 @@ def parse_message(body: bytes) -> CallbackMessage:
     _check_size(body)
     parse(body)
     said = convert(body, CallbackMessage)
-    _check_result(said.result)
+    _check_result(said.result, said.result_ref)
     return said
 
 
@@ -165,15 +189,18 @@ def encode_message(message: CallbackMessage) -> bytes:
 
 def own_id(message: CallbackMessage) -> str:
     """Return what a callback is remembered by: the same token and answer twice are one."""
-    said = [message.outcome, text_of(message.result)]
+    result = text_of(message.result)
+    if message.result_ref is not None:
+        result = message.result_ref.sha256
+    elif result is not None and len(result.encode()) > RESULT_INLINE_BYTES_MAX:
+        result = hashlib.sha256(result.encode()).hexdigest()
+    said = [message.outcome, result]
     said += [message.error.code, message.error.message] if message.error else []
     text = canonical([message.token, *said])
     return f"callback/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def to_returned(
-    message: CallbackMessage | CallbackBody, claims: Claims, agents: Sequence[str]
-) -> Returned:
+def to_returned(message: CallbackMessage, claims: Claims, agents: Sequence[str]) -> Returned:
     """Return a callback as the domain knows it; ``agents`` are the step's, by route."""
     named = claims.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
@@ -185,7 +212,7 @@ def to_returned(
         Direction(claims.direction),
         claims.generation,
         Outcome(message.outcome),
-        None if refused else (text_of(message.result) or "null"),
+        None if refused else (content_of(message.result, message.result_ref) or "null"),
         Fault(error.code, error.message) if refused else None,
         route,
     )
@@ -230,13 +257,6 @@ def _check_size(body: bytes) -> None:
         )
 
 
-def _check_result(result: Part) -> None:
-    text = text_of(result)
-    if text is None:
-        return
-    if len(text.encode()) > RESULT_INLINE_BYTES_MAX:
-        raise MalformedError(
-            "result-too-large",
-            f"a step's result is at most {RESULT_INLINE_BYTES_MAX:,} bytes of JSON",
-        )
-    check_depth(text, RESULT_DEPTH_MAX)
+def _check_result(result: Part, kept: Kept | None = None) -> None:
+    check_result(content_of(result, kept), RESULT_BYTES_MAX)
+    check_depth(text_of(result) or "", RESULT_DEPTH_MAX)

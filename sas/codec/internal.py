@@ -87,6 +87,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
     fit: read the order from the state store, and the results of the steps that ``results`` names
     (its own among them, if it is to have that).
+    ``submission`` tells its order from a later one under the same id: callbacks are bound to it.
     ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it
     back to look at the remote work again.
     """
@@ -110,6 +111,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     alternative: str | None = None
     may_return: bool = False
     urgent: bool = False
+    submission: str | None = None
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -173,7 +175,7 @@ def encode(message: Internal) -> bytes:
 def to_reply(message: ReplyMessage) -> Reply:
     """Return an agent's reply as the domain knows it."""
     result = content_of(message.result, message.result_ref)
-    _check_result(result)
+    check_result(result)
     fault = Fault(message.error.code, message.error.message) if message.error else None
     return Reply(
         message.order_id,
@@ -274,11 +276,12 @@ def content_of(part: Part, kept: Kept | None) -> Content | None:
     return text_of(part) if kept is None else from_kept(kept)
 
 
-def _check_result(result: Content | None) -> None:
+def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
+    """Raise MalformedError for a result that no reply, or callback, may bring."""
     if isinstance(result, BlobRef):
         size, most = result.size, RESULT_BYTES_MAX
     else:
-        size, most = len((result or "").encode()), RESULT_INLINE_BYTES_MAX
+        size, most = len((result or "").encode()), inline_bytes_max
     if size > most:
         raise MalformedError(
             "result-too-large", f"a step's result is at most {most:,} bytes of JSON here"

@@ -7,11 +7,13 @@ it is out just then.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from enum import Enum
 
+from sas.domain.ids import key_time
 from sas.domain.messages import Outcome, Reply, Returned
-from sas.domain.model import Direction, Order, StepRecord, StepState, UndoRecord
+from sas.domain.model import Details, Direction, Order, StepRecord, StepState, UndoRecord
 from sas.domain.policies import Rules
 from sas.domain.transitions import Decision, answer
 
@@ -27,6 +29,14 @@ class Standing(Enum):
     """It has ended in this way: nothing is left to do."""
     CLOSED = "closed"
     """It comes too late: the step is being undone, or has another input or agent by now."""
+
+
+def submission_of(details: Details) -> str:
+    """Return 16 hex digits that tell an order from a later one under the same id, which is free
+    again once the first is purged.
+    """
+    text = f"{key_time(details.submitted_at)}|{details.content_hash}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def standing(order: Order, said: Returned) -> Standing:

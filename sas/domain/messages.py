@@ -155,7 +155,7 @@ class Returned:
     direction: Direction
     generation: int
     outcome: Outcome
-    result: str | None = None
+    result: Content | None = None
     fault: Fault | None = None
     route: int = 0
 

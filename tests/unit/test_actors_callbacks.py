@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from sas.actors.callbacks import Answer
-from sas.codec.callbacks import NO_KEYS, CallbackKeys
+from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.codec.callbacks import CALLBACK_BYTES_MAX, NO_KEYS, CallbackKeys
+from sas.domain.blobs import BlobRef
+from sas.domain.model import Fault
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.ports import (
     AwaitCallback,
@@ -25,6 +29,7 @@ from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import ALLOWED, KEYS, QUEUES, Kit, command, kit, letter, order
+from tests.unit.test_privacy import privacy
 
 HOUR = timedelta(hours=1)
 CARE = Workflow(
@@ -364,7 +369,8 @@ async def test_a_token_that_is_none_is_401_with_a_challenge(token: str | None) -
     [
         (b"", "not-json"),
         (b'{"outcome":"maybe"}', "invalid"),
-        (b'{"outcome":"done","result":"' + b"x" * 70_000 + b'"}', "too-large"),
+        (b'{"outcome":"done","result":"' + b"x" * RESULT_BYTES_MAX + b'"}', "result-too-large"),
+        (b'{"outcome":"done","result":"' + b"x" * CALLBACK_BYTES_MAX + b'"}', "too-large"),
         (b"[" * 5000, "too-deep"),
     ],
 )
@@ -457,3 +463,146 @@ async def test_a_dead_letter_with_a_forged_token_fences_nothing() -> None:
     await made.run(made.dead_letters.handle(letter(body, "callbacks")))
     assert made.order() == before
     assert [one.reason for one in made.rejected()] == ["dead-lettered"]
+
+
+async def test_who_has_no_token_is_told_so_before_anything_of_the_body_is_read() -> None:
+    made, _ = await awaiting()
+    answer = await post(made, "a.b", b"[" * CALLBACK_BYTES_MAX)
+    assert (answer.status, answer.code) == (401, "forged-token")
+
+
+# By the rules of an agent's own replies: a claim check for what is large, no secret in a refusal
+
+LARGE = {"scan": "é" * RESULT_INLINE_BYTES_MAX}
+
+
+@pytest.mark.parametrize("by_http", [True, False])
+async def test_a_large_result_is_kept_apart_and_reaches_the_next_agent_whole(by_http: bool) -> None:
+    made, callback = await awaiting()
+    if by_http:
+        answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})
+        assert (answer.status, answer.code) == (202, "accepted")
+        assert len(waiting(made)[0].body) < 2000
+    else:
+        await made.hand(said(callback, result=LARGE))
+    await made.drain()
+    kept = made.order().steps[0].result
+    assert isinstance(kept, BlobRef)
+    assert made.agents["payment"].calls[0][1].results == {"reserve": LARGE}
+    assert made.state() == "Processed"
+    again = await post(made, callback.token, {"outcome": "done", "result": LARGE})
+    assert (again.status, again.code) == (200, "already")
+
+
+async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() -> None:
+    made, callback = await awaiting()
+    made.store.fail_next("put_blob", StoreFault.UNAVAILABLE)
+    answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})
+    assert (answer.status, answer.code) == (503, "unavailable")
+    assert waiting(made) == []
+
+
+async def test_what_stands_for_a_result_that_is_not_there_waits_and_is_told() -> None:
+    made, callback = await awaiting()
+    ref = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
+    await made.hand(said(callback, result=None, result_ref=ref))
+    assert made.states()[0] == "Processing"
+    assert len(waiting(made)) == 1
+    assert [alert.kind for alert in made.alerts()] == ["unreadable"]
+    await made.later(3700)
+    await made.drain()
+    assert [one.reason for one in made.rejected()] == ["expired"]
+
+
+async def test_a_long_reason_by_http_is_cut_to_what_is_kept_so_that_any_queue_takes_it() -> None:
+    made, callback = await awaiting(CARE)
+    error = {"code": "c" * 300_000, "message": "m" * 300_000}
+    assert (await post(made, callback.token, {"outcome": "refused", "error": error})).status == 202
+    assert len(waiting(made)[0].body) < 3000
+    await made.drain()
+    assert made.order().steps[0].error == Fault("c" * 100, "m" * 1000)
+
+
+SECRET = {"chain": ("card",)}
+CARD = "4111-1111-1111-1111"
+
+
+async def secretly(*keys: tuple[str, bytes]) -> tuple[Kit, Callback]:
+    """Return a kit that awaits a callback of an order with a secret field."""
+    made = kit(CARE, privacy=privacy(*keys, secret=SECRET))
+    given = Given()
+    await made.submit(order(order={"card": CARD}))
+    made.agents["stock"].then(given.awaits())
+    await made.drain()
+    return made, given[0]
+
+
+@pytest.mark.parametrize("by_http", [True, False])
+async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_told_without(
+    by_http: bool,
+) -> None:
+    made, callback = await secretly()
+    error = {"code": CARD, "message": "x" * 995 + CARD}
+    if by_http:
+        assert (
+            await post(made, callback.token, {"outcome": "refused", "error": error})
+        ).status == 202
+    else:
+        await made.hand(said(callback, outcome="refused", result=None, error=error))
+    posted = waiting(made)
+    await made.drain()
+    assert made.state() == "Error"
+    sent = [m for q in made.bus.queues if q != QUEUES.orders for m in made.bus.messages(q)]
+    assert CARD[:5] not in repr([*posted, *made.store.orders.values(), *sent])
+    fault = made.order().steps[0].error
+    assert fault == Fault("(secret)", "x" * 995 + "(secret)"[:5])
+    again = await post(made, callback.token, {"outcome": "refused", "error": error})
+    assert (again.status, again.code) == (200, "already")
+
+
+async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is_told() -> None:
+    made, callback = await secretly(("old", b"o" * 32))
+    gone = kit(CARE, beside=made, privacy=privacy(("new", b"n" * 32), secret=SECRET))
+    error = {"code": "declined", "message": f"card {CARD} declined"}
+    answer = await post(gone, callback.token, {"outcome": "refused", "error": error})
+    assert (answer.status, answer.code) == (503, "unavailable")
+    await gone.hand(said(callback, outcome="refused", result=None, error=error))
+    assert made.states()[0] == "Processing"
+    assert "SAS_ENCRYPTION_KEYS" in gone.alerts()[-1].text
+    await made.later(6)
+    await made.drain()  # the key is back
+    assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
+
+
+# An order id that is used again once its order was purged
+
+
+async def used_again() -> tuple[Kit, Callback]:
+    """Return a kit whose order has the id, and the content, of one that was purged."""
+    made, callback = await awaiting()
+    made.store.orders.clear()
+    await made.later(60)
+    await made.submit(message_id="m-2")
+    made.agents["stock"].then(AwaitCallback(HOUR))
+    await made.drain()
+    assert made.states()[0] == "Processing"
+    return made, callback
+
+
+async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None:
+    made, callback = await used_again()
+    before = made.order()
+    answer = await post(made, callback.token)
+    assert (answer.status, answer.code) == (404, "unknown-order")
+    assert "another one has its id now" in answer.message
+    await made.hand(said(callback))
+    assert [one.reason for one in made.rejected()] == ["unknown-order"]
+    await made.run(made.dead_letters.handle(letter(said(callback))))
+    assert made.order() == before
+    assert waiting(made) == []
+
+
+async def test_a_token_from_before_orders_were_told_apart_is_believed_until_it_expires() -> None:
+    made, callback = await awaiting()
+    bare = msgspec.structs.replace(KEYS.read(callback.token), submission=None)
+    assert (await post(made, KEYS.issue(bare))).status == 202

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.bounds import RESULT_INLINE_BYTES_MAX
+from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.callbacks import (
     CALLBACK_BYTES_MAX,
     NO_KEYS,
@@ -32,8 +32,9 @@ from sas.codec.callbacks import (
     split_keys,
     to_returned,
 )
-from sas.codec.internal import FaultBody
+from sas.codec.internal import FaultBody, Kept
 from sas.codec.strict import MalformedError
+from sas.domain.blobs import BlobRef
 from sas.domain.messages import Outcome, Returned
 from sas.domain.model import Direction, Fault
 from tests.unit.contract_files import load, validator
@@ -42,6 +43,7 @@ OLD, NEW, OTHER = "old-key-" * 5, "new-key-" * 5, "other-key-" * 4
 KEYS = CallbackKeys((NEW, OLD))
 CLAIMS = Claims(order_id="O-1é", step=3, direction="do", generation=2, expires=1_800_000_000)
 TOKEN = KEYS.issue(CLAIMS)
+REF: dict[str, Any] = {"sha256": "0a" * 32, "size": 50_000, "chunks": 1}
 
 
 def test_a_token_says_what_it_was_made_of() -> None:
@@ -169,6 +171,16 @@ def test_a_callback_is_what_the_domain_is_told() -> None:
     assert to_returned(bare, claims, ()).result == "null"
 
 
+def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_kept_apart() -> None:
+    large = parse_message(message(result="x" * RESULT_INLINE_BYTES_MAX))
+    text = json.dumps("x" * RESULT_INLINE_BYTES_MAX).encode()
+    ref = Kept(hashlib.sha256(text).hexdigest(), len(text), 1)
+    apart = msgspec.structs.replace(large, result=msgspec.UNSET, result_ref=ref)
+    assert own_id(parse_message(encode_message(apart))) == own_id(large)
+    said = to_returned(apart, CLAIMS, ())
+    assert said.result == BlobRef(ref.sha256, ref.size, ref.chunks)
+
+
 @pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])
 def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> None:
     read, claims = read_message(message(outcome="refused", error=error), KEYS)
@@ -188,7 +200,9 @@ def test_a_refusal_has_a_reason_and_no_result(error: dict[str, str] | None) -> N
         ({"outcome": None}, "invalid"),
         ({"extra": 1}, "invalid"),
         ({"error": {"code": "x"}}, "invalid"),
-        ({"result": "x" * (RESULT_INLINE_BYTES_MAX + 1)}, "result-too-large"),
+        ({"result": "x" * (RESULT_BYTES_MAX + 1)}, "result-too-large"),
+        ({"result_ref": REF | {"size": RESULT_BYTES_MAX + 1}}, "result-too-large"),
+        ({"result_ref": REF | {"sha256": "../x"}}, "invalid"),
         ({"result": "x" * CALLBACK_BYTES_MAX}, "too-large"),
     ],
 )
@@ -254,7 +268,8 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
     assert SCHEMA["properties"]["token"]["maxLength"] == TOKEN_LENGTH_MAX
     assert f"{CALLBACK_BYTES_MAX:,} bytes" in SCHEMA["description"]
     said = SCHEMA["properties"]["result"]["description"]
-    assert f"{RESULT_INLINE_BYTES_MAX:,} bytes, {RESULT_DEPTH_MAX} levels" in said
+    assert f"{RESULT_BYTES_MAX:,} bytes, {RESULT_DEPTH_MAX} levels" in said
+    assert f"{RESULT_INLINE_BYTES_MAX:,} bytes" in SCHEMA["properties"]["result_ref"]["description"]
 
 
 @pytest.mark.parametrize(
@@ -267,6 +282,13 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
         {"token": None},
         {"token": ""},
         {"extra": 1},
+        {"result_ref": REF},
+        {"result_ref": {}},
+        {"result_ref": REF | {"sha256": "A" * 64}},
+        {"result_ref": REF | {"size": -1}},
+        {"result_ref": REF | {"size": RESULT_BYTES_MAX + 1}},
+        {"result_ref": REF | {"chunks": 100}},
+        {"result_ref": REF | {"more": 1}},
         {"error": {"code": "a"}},
         {"error": {"code": "a", "message": 1}},
         {"error": "lost"},

@@ -1,0 +1,67 @@
+"""What a callback says, made fit to be recorded: by the same rules as what an agent says.
+
+A large result is kept apart, a refusal quotes no secret field of its order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sas.actors.contents import kept, redeemed
+from sas.actors.context import Context
+from sas.actors.privacy import scrubbed
+from sas.bounds import RESULT_INLINE_BYTES_MAX
+from sas.codec.callbacks import CallbackMessage, Claims
+from sas.codec.internal import FaultBody, content_of, to_kept
+from sas.codec.strict import parse
+from sas.domain.blobs import BlobRef
+from sas.domain.model import Fault, Order
+
+
+async def discreet(
+    message: CallbackMessage, claims: Claims, order: Order, context: Context
+) -> CallbackMessage:
+    """Return a callback whose refusal quotes no secret field of what its step was given.
+
+    Raises:
+        UnreadableError: those cannot be read, so what it quotes cannot be known.
+        StoreUnavailableError: let it come again.
+    """
+    if message.error is None:
+        return message
+    code, text = message.error.code, message.error.message
+    if context.privacy.has_secrets(order.details.workflow):
+        for secrets in await _secrets(claims, order, context):
+            code, text = scrubbed(code, secrets), scrubbed(text, secrets)
+    fault = Fault(code, text)  # of what is said so long, no more is kept
+    return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
+
+
+async def light(message: CallbackMessage, order: Order, context: Context) -> CallbackMessage:
+    """Return a callback with its result kept apart where that is large: any queue carries it.
+
+    Raises:
+        StoreUnavailableError: it could not be written, or what is kept could not be read.
+        UnreadableError: what it refers to is not there.
+    """
+    result = content_of(message.result, message.result_ref)
+    if isinstance(result, BlobRef):
+        await redeemed(context.store, order.order_id, result)
+        return message
+    if result is None:
+        return message
+    content = await kept(context.store, order.order_id, result, RESULT_INLINE_BYTES_MAX)
+    if isinstance(content, str):
+        return message
+    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_kept(content))
+
+
+async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:
+    details = order.details
+    given = [await redeemed(context.store, order.order_id, details.payload)]
+    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].edited):
+        given.append(edited)
+    return [
+        context.privacy.opened(details.workflow, order.order_id, parse(text.encode()))[1]
+        for text in given
+    ]
