@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from opentelemetry.trace import SpanKind
 
 from sas.actors import returned
+from sas.actors.calls import key_missing
 from sas.actors.compose import alert
 from sas.actors.context import Context
 from sas.actors.shell import Acted, Cause, Shell
@@ -36,6 +37,7 @@ from sas.ports import (
     Business,
     BusUnavailableError,
     CallbacksOffError,
+    KeyMissingError,
     Message,
     StoreUnavailableError,
     UndeliverableError,
@@ -205,6 +207,9 @@ class Callbacks:
     async def _tell(self, order: Order, own_id: str, wrong: UnreadableError) -> None:
         """Alert the operator of a callback that cannot be read, once."""
         log.warning("a callback of order %s waits: %s", order.order_id, wrong)
+        if isinstance(wrong, KeyMissingError):
+            await key_missing(order.order_id, wrong, AGAIN_MAX, self._context)
+            return
         told = AlertMessage(
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),

@@ -66,12 +66,7 @@ async def _tell(request: RequestMessage, context: Context, wrong: UnreadableErro
     """Alert the operator, once for each dispatch of a step; of a missing key once for all."""
     log.warning("order %s step %s waits: %s", request.order_id, request.step_name, wrong)
     if isinstance(wrong, KeyMissingError):
-        now = context.clock.now()
-        text = f"A secret field of orders cannot be opened: {wrong}. Their steps wait for it."
-        scope, until = f"key {wrong.key}", now + READ_AGAIN_AFTER
-        condition = Condition(AlertKind.KEY_MISSING, scope, text, now, until)
-        await context.conditions.met(request.order_id, condition)
-        await context.conditions.note_now_and_then()
+        await key_missing(request.order_id, wrong, READ_AGAIN_AFTER, context)
         return
     told = AlertMessage(
         kind=AlertKind.UNREADABLE.value,
@@ -84,6 +79,18 @@ async def _tell(request: RequestMessage, context: Context, wrong: UnreadableErro
         workflow=request.workflow,
     )
     await context.bus.send([alert(told, context.to)])
+
+
+async def key_missing(
+    order_id: str, wrong: KeyMissingError, again_after: timedelta, context: Context
+) -> None:
+    """Tell the operator of a key that is missing: once, however many orders need it."""
+    now = context.clock.now()
+    text = f"A secret field of orders cannot be opened: {wrong}. Their steps wait for it."
+    scope = f"key {wrong.key}"
+    condition = Condition(AlertKind.KEY_MISSING, scope, text, now, now + again_after)
+    await context.conditions.met(order_id, condition)
+    await context.conditions.note_now_and_then()
 
 
 async def _claimed(request: RequestMessage, context: Context) -> Call:
