@@ -1,0 +1,87 @@
+"""What is wrong with the system is told once, by real functions, over the real table and queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+
+from orders.workflows import workflows
+from sas.codec.conditions import CELLS, from_cell
+from sas.domain import transitions
+from sas.domain.changes import first_change
+from sas.domain.conditions import Standing
+from tests.contract import cases
+from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
+from tests.integration.broker_sdk_kit import short_pauses
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["short_pauses"]  # a fixture of every test here
+
+ORDERS = 12
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig() as running:
+        yield running
+        running.nothing_lost()
+
+
+async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> None:
+    """Store an order that was submitted long ago, and whose first step nobody took up."""
+    rules = workflows().rules("order", 1)
+    details = cases.details_of(order_id, payload=json.dumps(northwind()))
+    details = replace(details, version=version, reply_queue=SHOP, submitted_at=since)
+    decision = transitions.submit(rules, now=since)
+    cause, commit_id = cases.fresh("orders:envelope"), cases.fresh("commit")
+    await made.store.commit(
+        first_change(details, decision, by="test", commit_id=commit_id, cause=cause, at=since)
+    )
+
+
+async def all_have(made: Rig, what: str, *order_ids: str) -> None:
+    async def have() -> bool:
+        return all([what in await made.words(order_id) for order_id in order_ids])
+
+    await until(have, f"{what!r} in every journal")
+
+
+async def standing(made: Rig) -> list[Standing | None]:
+    return [from_cell(cell) for cell in (await made.store.cells(CELLS)).values()]
+
+
+async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(made: Rig) -> None:
+    long_ago = datetime.now(UTC) - timedelta(minutes=25)
+    names = [f"C-{number}" for number in range(ORDERS)]
+    for name in names:
+        await waiting(made, name, 1, long_ago)
+    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await all_have(made, "woken again", *names)
+    (alert,) = await made.alerts()
+    assert (alert.kind, alert.scope) == ("not-picked-up", "ordinary orders")
+    (told,) = await standing(made)
+    assert told is not None
+    assert (told.told, told.since) == (1, long_ago)
+    async with made.host():
+        for name in names:
+            await made.ends(name, "Processed")
+        await made.quiet()
+    assert len(await made.alerts()) == 1
+
+
+async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig) -> None:
+    before = len(await made.alerts())
+    long_ago = datetime.now(UTC) - timedelta(minutes=25)
+    names = [f"V-{number}" for number in range(ORDERS)]
+    for name in names:
+        await waiting(made, name, 7, long_ago)
+    async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):
+        await all_have(made, "postponed", *names)
+    (alert,) = (await made.alerts())[before:]
+    assert (alert.kind, alert.scope) == ("not-runnable", "order version 7")
+    assert "workflow 'order' has no version 7: there is 1. Deploy that version" in alert.text
