@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sas.actors.compose import alert
 from sas.actors.context import Context
-from sas.codec.breakers import cell_name, from_cell, to_value
-from sas.codec.outward import AlertMessage
+from sas.codec.breakers import CELLS, cell_name, from_cell, to_value
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
-from sas.domain.ids import key_time
+from sas.domain.conditions import Condition
 from sas.domain.messages import AlertKind
-from sas.ports import BusUnavailableError, Cell, ConflictError
+from sas.ports import BusUnavailableError, Cell, ConflictError, StoreUnavailableError
 from sas.telemetry import metrics
 from sas.telemetry.logs import logger
 
 log = logger(__name__)
 LOOK_AGAIN_AFTER = timedelta(seconds=1)
 _TRIES = 4
+_STANDS_FOR = timedelta(days=1)
+"""Longer than any sweep is away: what ends this condition is that the breaker is closed."""
 
 
 class BreakerGuard:
@@ -70,13 +70,8 @@ class BreakerGuard:
         if self._breaker.state is BreakerState.CLOSED or not self._policy.failures_max:
             return
         now = self._context.clock.now()
-        opened_since = self._breaker.since
         if await self._change(breaker.closed(now)):
-            away = f" (since {key_time(opened_since)})" if opened_since else ""
-            await self._tell(
-                AlertKind.BREAKER_CLOSED,
-                f"The remote service of agent {self._agent} answers again{away}: calls go out.",
-            )
+            await self._tell()
 
     async def failed(self, why: str) -> None:
         """Note that the service failed; enough in a row, or a failed probe, open the breaker."""
@@ -92,12 +87,7 @@ class BreakerGuard:
         if await self._change(breaker.opened(self._breaker, self._policy, now, why)):
             self._failures = 0
             if not probing:
-                await self._tell(
-                    AlertKind.BREAKER_OPEN,
-                    f"The remote service of agent {self._agent} failed "
-                    f"{self._policy.failures_max} times in a row ({why}). No calls go out until "
-                    "a probe succeeds; requests wait within their CompleteBy.",
-                )
+                await self._tell()
 
     async def _look(self, now: datetime) -> None:
         fresh = self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER
@@ -123,12 +113,49 @@ class BreakerGuard:
         log.warning("breaker of %s: %s", self._agent, to.state.value)
         return True
 
-    async def _tell(self, kind: AlertKind, text: str) -> None:
-        """Alert the operator; a bus that is down must not fail the call that went through."""
-        now = self._context.clock.now()
-        own_id = f"{kind.value}/{self._agent}/{key_time(now)}"
-        body = AlertMessage(kind=kind.value, at=key_time(now), text=text, id=own_id)
+    async def _tell(self) -> None:
+        """Have the operator told how the breaker stands now. Where store or bus are down the
+        supervisor's next sweep does it: that must not fail the call that went through.
+        """
         try:
-            await self._context.bus.send([alert(body, self._context.to)])
-        except BusUnavailableError as down:
-            log.warning("alert %s could not be sent: %s", own_id, down)
+            if self._breaker.state is BreakerState.CLOSED:
+                await self._context.conditions.over(*_condition_name(self._agent))
+            else:
+                now = self._context.clock.now()
+                await self._context.conditions.met(_condition(self._agent, self._breaker, now))
+        except (StoreUnavailableError, BusUnavailableError) as down:
+            log.warning("breaker of %s: the operator is told later: %s", self._agent, down)
+
+
+async def note_conditions(context: Context) -> None:
+    """Note the conditions that stand, breakers that are not closed among them.
+
+    An open breaker is told from its state, so no crash and no outage loses that. Where the store
+    or the bus is down it waits for the next time.
+    """
+    try:
+        cells = await context.store.cells(CELLS)
+    except StoreUnavailableError as down:
+        log.warning("breakers are looked at later: %s", down)
+        return
+    closed = []
+    for name, cell in cells.items():
+        agent, found = name.removeprefix(CELLS), from_cell(cell)
+        if found.state is BreakerState.CLOSED:
+            closed.append(_condition_name(agent))
+        else:
+            context.conditions.saw(_condition(agent, found, context.clock.now()))
+    await context.conditions.note(closed)
+
+
+def _condition_name(agent: str) -> tuple[AlertKind, str]:
+    return AlertKind.BREAKER_OPEN, f"agent {agent}"
+
+
+def _condition(agent: str, found: Breaker, now: datetime) -> Condition:
+    text = (
+        f"The remote service of agent {agent} failed too often in a row ({found.why}). No calls go "
+        "out until a probe succeeds; requests wait within their CompleteBy."
+    )
+    kind, scope = _condition_name(agent)
+    return Condition(kind, scope, text, found.since or now, now + _STANDS_FOR)

@@ -89,7 +89,7 @@ async def key_missing(
     text = f"A secret field of orders cannot be opened: {wrong}. Their steps wait for it."
     scope = f"key {wrong.key}"
     condition = Condition(AlertKind.KEY_MISSING, scope, text, now, now + again_after)
-    await context.conditions.met(order_id, condition)
+    await context.conditions.met(condition, order_id)
     await context.conditions.note_now_and_then()
 
 

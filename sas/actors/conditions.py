@@ -9,6 +9,7 @@ met it, and which, is gathered and written now and then: a crash may lose some o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -50,15 +51,20 @@ class Conditions:
         self._noted_at: datetime | None = None
         self._turn = asyncio.Lock()
 
-    async def met(self, order_id: str, condition: Condition) -> None:
-        """Count an order that met a condition; where that begins, the operator is told of it
-        before this returns. To be called before the commit that has the order looked at later.
+    def saw(self, condition: Condition, *order_ids: str) -> None:
+        """Remember that a condition was met, by orders or by itself, for the next ``note``."""
+        name = cell_name(condition.kind, condition.scope)
+        self._remember(name, Sightings(condition, 1, order_ids))
+
+    async def met(self, condition: Condition, *order_ids: str) -> None:
+        """Remember it; where the condition begins the operator is told of it before this returns.
+        To be called before the commit that has the order looked at later.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: nobody was told; let it be met again.
         """
+        self.saw(condition, *order_ids)
         name = cell_name(condition.kind, condition.scope)
-        self._remember(name, Sightings(condition, 1, (order_id,)))
         async with self._turn:
             for _ in range(_TRIES):
                 if self._is_told(name):
@@ -66,31 +72,45 @@ class Conditions:
                 with suppress(ConflictError):  # a rival met it: then it may be told
                     await self._look_at(name, await self._store.read_cell(name))
 
+    async def over(self, kind: AlertKind, scope: str) -> None:
+        """Tell that a condition is over, where it stood.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: nobody was told.
+        """
+        name = cell_name(kind, scope)
+        async with self._turn:
+            self._found.pop(name, None)
+            with suppress(ConflictError):  # a rival is at it
+                await self._look_at(name, await self._store.read_cell(name), ended=True)
+
     async def note_now_and_then(self) -> None:
         """See ``note``; does nothing within a minute of the last time."""
         now = self._clock.now()
         if self._noted_at is None or now - self._noted_at >= NOTED_EVERY:
             await self.note()
 
-    async def note(self) -> None:
-        """Write down what was seen, tell again what lasts, and tell what is over.
+    async def note(self, ended: Iterable[tuple[AlertKind, str]] = ()) -> None:
+        """Write down what was seen, tell again what lasts, and tell what is over: by its time, or
+        because it is among ``ended`` (kinds and scopes).
 
         Where the store or the bus is down it waits for the next time.
         """
+        past = {cell_name(*one) for one in ended}
         async with self._turn:
             self._noted_at = self._clock.now()
             try:
                 cells = await self._store.cells(CELLS)
                 for name in sorted({*cells, *self._found}):
                     with suppress(ConflictError):  # a rival is at it; what was seen is kept
-                        await self._look_at(name, cells.get(name))
+                        await self._look_at(name, cells.get(name), ended=name in past)
             except (StoreUnavailableError, BusUnavailableError) as down:
                 log.warning("conditions are told later: %s", down)
 
-    async def _look_at(self, name: str, cell: Cell | None) -> None:
+    async def _look_at(self, name: str, cell: Cell | None, *, ended: bool = False) -> None:
         now = self._clock.now()
         standing = from_cell(cell)
-        if standing is not None and conditions.is_over(standing, now):
+        if standing is not None and (ended or conditions.is_over(standing, now)):
             await self._tell(_over(standing, now))
             standing = None
         found = self._found.pop(name, None)
@@ -103,7 +123,8 @@ class Conditions:
             if standing is not None and conditions.tell_at(standing) <= now:
                 await self._tell(_stands(standing, now))
                 standing = conditions.told(standing, now)
-            await self._written(name, standing, cell)
+            if standing is not None or cell is not None:
+                await self._written(name, standing, cell)
         except (ConflictError, StoreUnavailableError, BusUnavailableError):
             if found is not None:
                 self._remember(name, found)

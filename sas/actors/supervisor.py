@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from sas.actors.breakers import note_conditions
 from sas.actors.context import Context
 from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.actors.shell import CONFLICTS_MAX, backoff
@@ -104,7 +105,7 @@ class Supervisor:
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        await self._context.conditions.note()
+        await note_conditions(self._context)
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
@@ -169,7 +170,7 @@ class Supervisor:
             step = None if isinstance(row, DeadlineDue) else order.steps[row.step].name
             with _of(order, "supervisor expire", step):
                 if decision.condition is not None:
-                    await self._context.conditions.met(row.order_id, decision.condition)
+                    await self._context.conditions.met(decision.condition, row.order_id)
                 if await self._committed(change, out_at):
                     return decision.what
             await self._context.clock.sleep(backoff(attempt))

@@ -23,6 +23,7 @@ when it is over.
 
   not-picked-up   steps are ready and no scheduler claims them
   not-runnable    a workflow version that orders need is not deployed
+  breaker-open    a remote service failed; no calls go out (see sas breakers)
   waiting         a step of a workflow rests past its threshold, to be tried again
   key-missing     a key that sealed secret fields is not among SAS_ENCRYPTION_KEYS
 

@@ -44,7 +44,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What was seen of one condition since it was last noted: how often, by which orders."""
+    """What was seen of one condition since it was last noted: how often, by which orders (none
+    where it was seen by itself).
+    """
 
     condition: Condition
     times: int
@@ -117,15 +119,8 @@ def text_of(standing: Standing, now: datetime) -> str:
     is said again.
     """
     again = _minute(tell_at(told(standing, now)))
-    named = ", ".join(standing.orders)
-    met = f"met by order {named} first"
-    if standing.told and not standing.times:
-        met = "no order was to be looked at since this was last told"
-    elif standing.told:
-        count = f"{standing.times:,} times" if standing.times > 1 else "once"
-        met = f"met {count} since this was last told, by orders such as {named}"
     return (
-        f"{standing.text} It lasts since {_minute(standing.since)}, {met}. "
+        f"{standing.text} It lasts since {_minute(standing.since)}{_met_by(standing)}. "
         f"While it lasts this is told again, at {again} next."
     )
 
@@ -133,9 +128,19 @@ def text_of(standing: Standing, now: datetime) -> str:
 def over_text_of(standing: Standing) -> str:
     """Return what an alert says of a condition that is over."""
     return (
-        f"Over: {standing.kind.value}, {standing.scope}. No order met it any more; it lasted from "
-        f"{_minute(standing.since)} and was last met at {_minute(standing.seen_at)}."
+        f"Over: {standing.kind.value}, {standing.scope}. It lasted from {_minute(standing.since)}, "
+        f"and was last seen at {_minute(standing.seen_at)}."
     )
+
+
+def _met_by(standing: Standing) -> str:
+    if not standing.orders:
+        return ""
+    named = ", ".join(standing.orders)
+    if not standing.told:
+        return f", met by order {named} first"
+    count = f"{standing.times:,} times" if standing.times > 1 else "once"
+    return f", met {count} since this was last told, by orders such as {named}"
 
 
 def _some(*orders: tuple[str, ...]) -> tuple[str, ...]:

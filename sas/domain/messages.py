@@ -41,7 +41,6 @@ class AlertKind(Enum):
     WAITING = "waiting"
     OVERDUE = "overdue"
     BREAKER_OPEN = "breaker-open"
-    BREAKER_CLOSED = "breaker-closed"
     UNREADABLE = "unreadable"
     KEY_MISSING = "key-missing"
     CLEARED = "cleared"

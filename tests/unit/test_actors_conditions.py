@@ -127,12 +127,12 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
     board = made.context.conditions
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     with pytest.raises(BusUnavailableError):
-        await made.run(board.met("A", condition(made)))
+        await made.run(board.met(condition(made), "A"))
     made.bus.plan = lambda _message: None
     made.store.fail_next("write_cell", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(board.met("B", condition(made)))
-    await made.run(board.met("C", condition(made)))
+        await made.run(board.met(condition(made), "B"))
+    await made.run(board.met(condition(made), "C"))
     assert set(told(made)) == {"not-picked-up"}
     assert "met by order A, B, C first" in made.alerts()[-1].text
 
@@ -142,18 +142,18 @@ async def test_two_instances_at_once_tell_it_once() -> None:
     other = kit(beside=made, instance="host-2")
     what = condition(made)
     for here in (made, other, made, other):
-        await made.run(here.context.conditions.met("A", what))
+        await made.run(here.context.conditions.met(what, "A"))
         await made.run(here.context.conditions.note())
     assert told(made) == ["not-picked-up"]
 
 
 async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
     made = kit()
-    await made.run(made.context.conditions.met("A", condition(made)))
+    await made.run(made.context.conditions.met(condition(made), "A"))
     made.store.fail_next("read_cell", StoreFault.UNAVAILABLE)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
-        await made.run(made.context.conditions.met(f"O-{number}", condition(made)))
+        await made.run(made.context.conditions.met(condition(made), f"O-{number}"))
     assert len(made.alerts()) == 1
 
 
@@ -187,7 +187,7 @@ async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: 
         if dice.random() < 0.1:  # the process dies, with what it only remembers
             instances[instances.index(here)] = kit(beside=made, instance=f"host-{number + 3}")
         try:
-            await made.run(here.context.conditions.met(f"O-{number}", condition(made)))
+            await made.run(here.context.conditions.met(condition(made), f"O-{number}"))
             met = True
         except (BusUnavailableError, StoreUnavailableError):
             pass

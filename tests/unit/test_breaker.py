@@ -11,19 +11,21 @@ import msgspec
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.breakers import note_conditions
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
-from sas.codec.breakers import cell_name, from_cell
+from sas.codec.breakers import cell_name, from_cell, to_value
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
+from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.ports import Call, RefusedError, TransientError
-from sas.simulation.bus import MemoryBus
+from sas.ports import Call, Cell, RefusedError, StoreUnavailableError, TransientError
+from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock
-from sas.simulation.store import MemoryStore
+from sas.simulation.store import MemoryStore, StoreFault
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
@@ -119,9 +121,17 @@ class Rig:
     async def state(self) -> Breaker:
         return from_cell(await self.store.read_cell(cell_name("stock")))
 
-    def alerts(self) -> list[str]:
+    async def sweep(self) -> None:
+        """Do what a supervisor of yet another instance does about breakers."""
+        board = Context.of(self.store, self.bus, self.clock, Addresses(Queues(), "/t"), "sweep")
+        await self.clock.run(note_conditions(board))
+
+    def told(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
-        return [convert(message.body, AlertMessage).kind for message in messages]
+        return [convert(message.body, AlertMessage) for message in messages]
+
+    def alerts(self) -> list[str]:
+        return [alert.kind for alert in self.told()]
 
 
 @pytest.fixture
@@ -173,8 +183,74 @@ async def test_one_probe_goes_out_and_its_success_closes_it_for_all(rig: Rig) ->
     assert await rig.again(0) is not None
     assert len(rig.remote.calls) == calls + 1
     assert (await rig.state()).state is BreakerState.CLOSED
-    assert rig.alerts() == ["breaker-open", "breaker-closed"]
+    assert rig.alerts() == ["breaker-open", "cleared"]
     assert await rig.again(1) is not None
+
+
+async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next_sweep(
+    rig: Rig,
+) -> None:
+    rig.bus.plan = lambda message: (
+        BusFault.UNAVAILABLE if message.queue == "operator-alerts" else None
+    )
+    await rig.handle(0, "O-1")
+    assert (await rig.state()).state is BreakerState.OPEN
+    await rig.sweep()
+    assert rig.alerts() == []
+    rig.bus.plan = lambda _message: None
+    await rig.sweep()
+    await rig.sweep()
+    assert rig.alerts() == ["breaker-open"]
+
+
+async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to_the_sweep(
+    rig: Rig,
+) -> None:
+    opened = breaker.opened(Breaker(), POLICY, NOW, "down")
+    await rig.store.write_cell(cell_name("stock"), to_value(opened), None)
+    await rig.sweep()
+    (alert,) = rig.told()
+    assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
+    assert "of agent stock failed too often in a row (down)" in alert.text
+    assert alert.since == key_time(NOW)
+
+
+async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    await rig.clock.advance(16)
+    rig.remote.answer = dict
+    real = rig.store.read_cell
+
+    async def read_cell(name: str) -> Cell | None:
+        if name.startswith("condition|"):
+            raise StoreUnavailableError("away")
+        return await real(name)
+
+    rig.store.read_cell = read_cell  # type: ignore[method-assign]
+    assert await rig.again(0) is not None
+    assert (await rig.state()).state is BreakerState.CLOSED
+    assert rig.alerts() == ["breaker-open"]
+    await rig.sweep()
+    await rig.sweep()
+    assert rig.alerts() == ["breaker-open", "cleared"]
+
+
+async def test_a_breaker_that_stays_open_is_told_again_at_growing_intervals(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    for _ in range(6 * 60 // 5):
+        await rig.clock.advance(300)
+        await rig.sweep()
+    first, *later = rig.told()
+    assert [alert.kind for alert in later] == ["breaker-open"] * 3  # after 15 min, 1 h, 4 h
+    assert {alert.since for alert in later} == {first.since}
+
+
+async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig: Rig) -> None:
+    await rig.handle(0, "O-1")
+    rig.store.fail_next("cells", StoreFault.UNAVAILABLE)
+    await rig.sweep()
+    await rig.sweep()
+    assert rig.alerts() == ["breaker-open"]
 
 
 async def test_a_failed_probe_opens_it_for_longer_and_alerts_no_more(rig: Rig) -> None:

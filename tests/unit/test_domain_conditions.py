@@ -100,14 +100,14 @@ def test_later_alerts_say_how_often_it_was_met_since_the_last(times: int, said: 
 
 def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
     text = conditions.text_of(begun(), T0 + 15 * MINUTE)
-    assert "03:00Z, no order was to be looked at since this was last told. While it" in text
+    assert "It lasts since 2026-03-01 03:00Z. While it lasts this is told again" in text
 
 
 def test_what_is_over_says_how_long_it_lasted() -> None:
     standing = conditions.seen(begun(), met("B"), T0 + 7 * MINUTE)
     assert conditions.over_text_of(standing) == (
-        "Over: not-picked-up, urgent orders. No order met it any more; it lasted from "
-        "2026-03-01 03:00Z and was last met at 2026-03-01 03:07Z."
+        "Over: not-picked-up, urgent orders. It lasted from 2026-03-01 03:00Z, and was last "
+        "seen at 2026-03-01 03:07Z."
     )
 
 
