@@ -14,6 +14,7 @@ from sas.codec.record import to_line
 from sas.domain import conditions
 from sas.domain.conditions import Standing
 from sas.domain.ids import key_time
+from sas.ports import StateStore
 
 SUMMARY = "show what is wrong with the system right now"
 DESCRIPTION = """\
@@ -59,25 +60,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _show(where: storage.Storage, *, as_json: bool) -> int:
     async with storage.opened(where) as store:
-        cells = await store.cells(CELLS)
-    standing = [one for cell in cells.values() if (one := from_cell(cell)) is not None]
+        found = await standing(store)
     now = datetime.now(UTC)
     if as_json:
-        for one in standing:
+        for one in found:
             output.say(to_line(_record(one, now)))
     else:
-        _table(standing, now)
+        _table(found, now)
     return 0
 
 
-def _table(standing: Sequence[Standing], now: datetime) -> None:
-    if not standing:
+async def standing(store: StateStore) -> list[Standing]:
+    """Return every condition that stands, or is over and yet to be told so."""
+    cells = await store.cells(CELLS)
+    return [one for cell in cells.values() if (one := from_cell(cell)) is not None]
+
+
+def _table(found: Sequence[Standing], now: datetime) -> None:
+    if not found:
         output.say("no condition stands")
         return
-    rows = [[cell(one, now) for cell in COLUMNS.values()] for one in standing]
+    rows = [[cell(one, now) for cell in COLUMNS.values()] for one in found]
     heading, *lines = page.table([[*COLUMNS], *rows])
     output.say(heading)
-    for line, one in zip(lines, standing, strict=True):
+    for line, one in zip(lines, found, strict=True):
         output.say(line)
         output.say(f"    {output.one_line(one.text)}")
 

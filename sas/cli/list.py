@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections import Counter
 
-from sas.cli import finding, output, page, storage
+from sas.cli import conditions, finding, output, page, storage
 from sas.cli.finding import STATES, Wanted
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
@@ -88,6 +88,9 @@ async def _loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
     said = f"{page.orders(len(orders))} {what}"
     failures = finding.grouped(orders)
     _end(f"{said}: {failures}" if failures else said, len(orders), wanted.limit)
+    if stand := await conditions.standing(store):
+        kinds = ", ".join(sorted({one.kind.value for one in stand}))
+        output.say(f"wrong with the system itself: {kinds}; `sas conditions` says more")
 
 
 async def _finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
