@@ -106,12 +106,12 @@ def test_the_list_of_orders_says_when_the_system_itself_is_what_is_wrong(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list"]) == 0
-    assert capsys.readouterr().out == "0 orders in Error\n"
+    assert capsys.readouterr().out == "no order in Error\n"
     keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY)
     keep(store, AlertKind.NOT_PICKED_UP, "ordinary orders", FAR_AWAY)
     keep(store, AlertKind.KEY_MISSING, "key 2026a", FAR_AWAY)
     assert main(["list"]) == 0
     said = "wrong with the system itself: key-missing, not-picked-up; `sas conditions` says more"
-    assert capsys.readouterr().out.splitlines() == ["0 orders in Error", said]
+    assert capsys.readouterr().out.splitlines() == ["no order in Error", said]
     assert main(["list", "--json"]) == 0
     assert capsys.readouterr().out == ""
