@@ -45,6 +45,12 @@ def load_object(path: Path) -> dict[str, Any]:
         raise DevstackError(
             f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
         ) from error
+    except RecursionError:
+        raise DevstackError(
+            f"{path} nests too deep: write it as Microsoft's examples do."
+        ) from None
+    except ValueError:
+        raise DevstackError(f"{path} holds a number of too many digits: shorten it.") from None
     if not isinstance(found, dict):
         raise DevstackError(f"{path} must hold a JSON object ({{...}}), not {_kind(found)}.")
     return found

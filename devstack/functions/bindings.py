@@ -117,7 +117,7 @@ def _output(name: str, kind: str, binding: dict[str, Any], settings: Settings) -
         return ServiceBusOutput(
             binding["name"],
             settings.service_bus(binding["connection"], where=where),
-            settings.resolve(binding["queueName"], where=where),
+            _queue(binding, settings, where),
         )
     raise IndexingError(
         f"Function {name}: this host does not run the output binding {kind}"
@@ -138,12 +138,19 @@ def _service_bus_trigger(
     return ServiceBusTrigger(
         param=binding["name"],
         connection=settings.service_bus(binding["connection"], where=where),
-        queue=settings.resolve(binding["queueName"], where=where),
+        queue=_queue(binding, settings, where),
         batch=str(binding.get("cardinality", "ONE")).upper() == "MANY",
         binary=str(binding.get("dataType", "")).upper() == "BINARY",
         sessions=bool(binding.get("isSessionsEnabled", False)),
         auto_complete=_optional_bool(binding.get("autoCompleteMessages")),
     )
+
+
+def _queue(binding: dict[str, Any], settings: Settings, where: str) -> str:
+    queue = settings.resolve(binding["queueName"], where=where).strip()
+    if not queue:
+        raise IndexingError(f"{where} names no queue: its queue_name is empty; name one.")
+    return queue
 
 
 def _timer_trigger(name: str, binding: dict[str, Any], settings: Settings) -> TimerTrigger:

@@ -122,7 +122,7 @@ class HttpServer:
         known = [key for key in accepted if key]
         if not known:
             return True
-        return any(hmac.compare_digest(given.encode(), key.encode()) for key in known)
+        return any(hmac.compare_digest(_bytes(given), _bytes(key)) for key in known)
 
     async def _invoke(
         self, function: IndexedFunction, request: web.Request, values: Mapping[str, str]
@@ -173,6 +173,10 @@ async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datu
         },
         "http",
     )
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")  # what came may be no UTF-8
 
 
 def _strings(values: Iterable[tuple[str, str]]) -> dict[str, Datum]:

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,9 +67,10 @@ def _import(script: Path) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(script.stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise IndexingError(
-            f"{script.name} cannot be imported: {type(error).__name__}: {error}."
+            f"{script.name} cannot be imported: {type(error).__name__}: {error}"
+            f"{_place(error, script.parent)}."
         ) from error
     found = Path(module.__file__ or "").resolve()
     if found != script.resolve():
@@ -77,6 +79,21 @@ def _import(script: Path) -> ModuleType:
             "PYTHONPATH."
         )
     return module
+
+
+def _place(error: BaseException, app_dir: Path) -> str:
+    """Where in the app it was raised, unless the message says so itself."""
+    root = app_dir.resolve()
+    frames = [
+        (Path(frame.filename).resolve(), frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    own = [
+        f"{path.relative_to(root)}:{line}"
+        for path, line in frames
+        if path.is_relative_to(root) and "site-packages" not in path.parts
+    ]
+    return f" at {own[-1]}" if own else ""
 
 
 def _forget(app_dir: Path, before: dict[str, ModuleType]) -> None:

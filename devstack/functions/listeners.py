@@ -49,22 +49,26 @@ class Listener:
             return SessionPump(
                 name,
                 self._next_session,
+                self._receiver,
                 self._many if self.trigger.batch else self._only,
                 self._options,
                 batch=self.trigger.batch,
                 auto_complete=auto,
             )
-        receiver = self._clients.client(self.trigger.connection).get_queue_receiver(
-            self.trigger.queue, prefetch_count=self._options.prefetch_count
-        )
         if self.trigger.batch:
-            return BatchPump(name, receiver, self._many, self._options, auto_complete=auto)
+            return BatchPump(name, self._receiver(), self._many, self._options, auto_complete=auto)
         options = PumpOptions(
             slots=self._options.max_concurrent_calls,
             renewal_s=self._options.max_auto_lock_renewal_s,
             auto_complete=auto,
         )
-        return QueuePump(name, receiver, self._one, options)
+        return QueuePump(name, self._receiver(), self._one, options)
+
+    def _receiver(self) -> ServiceBusReceiver:
+        client = self._clients.client(self.trigger.connection)
+        return client.get_queue_receiver(
+            self.trigger.queue, prefetch_count=self._options.prefetch_count
+        )
 
     def _next_session(self) -> ServiceBusReceiver:
         client = self._clients.client(self.trigger.connection)

@@ -49,9 +49,10 @@ def compile_route(function: str, prefix: str, template: str) -> Route:
     segments = [part for part in f"{prefix}/{template}".split("/") if part]
     pattern = ""
     defaults: dict[str, str] = {}
+    taken: set[str] = set()
     rank: list[int] = []
     for number, segment in enumerate(segments):
-        text, optional, weight = _segment(function, template, segment, defaults)
+        text, optional, weight = _segment(function, template, segment, defaults, taken)
         slash = "/" if number else ""
         pattern += f"(?:{slash}{text})?" if optional else f"{slash}{text}"
         rank.append(weight)
@@ -59,13 +60,14 @@ def compile_route(function: str, prefix: str, template: str) -> Route:
 
 
 def _segment(
-    function: str, template: str, segment: str, defaults: dict[str, str]
+    function: str, template: str, segment: str, defaults: dict[str, str], taken: set[str]
 ) -> tuple[str, bool, int]:
     """The pattern of one segment, whether it may be missing, and its rank (less is first)."""
     text, position, optional, weight = "", 0, False, 0
     for match in _PARAMETER.finditer(segment):
         text += re.escape(segment[position : match.start()])
         position = match.end()
+        _check_name(function, template, match["name"], taken)
         star = bool(match["star"])
         inner = ".*" if star else _constraint(function, template, match["constraints"])
         text += f"(?P<{match['name']}>{inner})"
@@ -82,11 +84,24 @@ def _segment(
     return text + re.escape(rest), optional, weight
 
 
+def _check_name(function: str, template: str, name: str, taken: set[str]) -> None:
+    if not name.isidentifier():
+        raise IndexingError(
+            f"Function {function}: in the route {template!r} {name!r} is no name: begin with a "
+            "letter."
+        )
+    if name in taken:
+        raise IndexingError(
+            f"Function {function}: the route {template!r} names {name!r} twice: rename one."
+        )
+    taken.add(name)
+
+
 def _constraint(function: str, template: str, constraints: str) -> str:
     inner = "[^/]+"
     for one in filter(None, constraints.split(":")):
         length = _LENGTH.fullmatch(one)
-        if length is not None:
+        if length is not None and int(length["low"]) <= int(length["high"] or length["low"]):
             low, high = length["low"], length["high"] or length["low"]
             bounds = {"length": f"{low},{high}", "minlength": f"{low},", "maxlength": f"1,{low}"}
             inner = f"[^/]{{{bounds[length['kind']]}}}"

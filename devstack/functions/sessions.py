@@ -23,6 +23,7 @@ from devstack.functions.options import ServiceBusOptions
 _log = logging.getLogger("devstack.functions")
 _BACKOFF_S = 1.0
 _SHORTEST_S = 0.5
+_NEEDS_SESSIONS = "amqp:not-allowed"
 
 
 class SessionPump:
@@ -32,6 +33,7 @@ class SessionPump:
         self,
         name: str,
         accept: Callable[[], ServiceBusReceiver],
+        without: Callable[[], ServiceBusReceiver],
         handler: BatchHandler,
         options: ServiceBusOptions,
         *,
@@ -40,10 +42,12 @@ class SessionPump:
     ) -> None:
         """`accept` makes a receiver for the next free session, not yet opened.
 
-        Without `batch` the handler is given one message at a time.
+        `without` makes one without a session, to see that the queue refuses it. The handler is
+        given one message at a time, unless `batch`.
         """
         self._name = name
         self._accept = accept
+        self._without = without
         self._handler = handler
         self._options = options
         self._batch = batch
@@ -57,11 +61,34 @@ class SessionPump:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serve sessions until `stop`."""
+        """Serve sessions until `stop`; not at all where the queue has none to give."""
+        try:
+            await self._check()
+        except ServiceBusError as error:
+            self.opened.set_exception(error)
+            return
         self.opened.set_result(None)
         async with asyncio.TaskGroup() as group:
             for _ in range(self._options.max_concurrent_sessions):
                 group.create_task(self._serve_sessions())
+
+    async def _check(self) -> None:
+        """Raise ServiceBusError unless the queue is there and requires sessions.
+
+        A receiver that asks for the next session would not hear of it until one is free.
+        """
+        receiver = self._without()
+        try:
+            await receiver.__aenter__()
+        except ServiceBusError as error:
+            if _NEEDS_SESSIONS in str(error):
+                return
+            raise
+        finally:
+            await receiver.close()
+        raise ServiceBusError(
+            "it does not require sessions, and the trigger says is_sessions_enabled"
+        )
 
     async def _serve_sessions(self) -> None:
         while not self._stopping.is_set():

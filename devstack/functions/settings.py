@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from devstack.errors import DevstackError
 from devstack.functions.errors import SettingsError
@@ -166,9 +167,20 @@ def _from_file(path: Path) -> dict[str, str]:
     return dict(values)
 
 
+def _is_connection_string(value: str) -> bool:
+    pairs = (part.partition("=") for part in value.split(";") if "=" in part)
+    parts = {name.strip().lower(): rest.strip() for name, _, rest in pairs}
+    try:
+        endpoint = urlsplit(parts.get("endpoint", ""))
+        reachable = bool(endpoint.hostname) and (endpoint.port is None or endpoint.port > 0)
+    except ValueError:  # a port beyond 65535, half an IPv6 address
+        return False
+    signed = "sharedaccesskeyname" in parts and "sharedaccesskey" in parts
+    return reachable and (signed or "sharedaccesssignature" in parts)
+
+
 def _from_string(setting: str, value: str, where: str) -> ServiceBusConnection:
-    parts = {part.split("=", 1)[0].strip().lower() for part in value.split(";") if "=" in part}
-    if "endpoint" not in parts:
+    if not _is_connection_string(value):
         raise SettingsError(
             f"{where}: the setting {setting} is no Service Bus connection string; "
             "it must look like Endpoint=sb://...;SharedAccessKeyName=...;SharedAccessKey=...."

@@ -115,6 +115,8 @@ async def test_bodies_headers_and_cookies_arrive_as_they_were_given(
     [
         ("/api/closed", {}, 401),
         ("/api/closed", {"x-functions-key": "wrong"}, 401),
+        ("/api/closed", {"x-functions-key": "\udcff"}, 401),
+        ("/api/closed?code=%ff", {}, 401),
         ("/api/closed", {"x-functions-key": "f-key"}, 200),
         ("/api/closed", {"x-functions-key": "m-key"}, 200),
         ("/api/closed?code=f-key", {}, 200),

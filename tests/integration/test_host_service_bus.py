@@ -405,3 +405,15 @@ async def test_a_queue_that_does_not_exist_is_said_at_the_start(
     (tmp_path / "function_app.py").write_text(APP.replace('"quick"', '"nowhere"'))
     with pytest.raises(HostError, match="quick: the queue nowhere cannot be received from"):
         await host.start()
+
+
+@pytest.mark.usefixtures("last")
+@pytest.mark.parametrize("wrong", ["nowhere", "quick"])
+async def test_a_queue_that_has_no_sessions_to_give_is_said_at_the_start(
+    tmp_path: Path, bench: Bench, wrong: str
+) -> None:
+    host = host_of(tmp_path, bench, "sessions")
+    app = APP.replace('"sessions", is_sessions', f'"{wrong}", is_sessions')
+    (tmp_path / "function_app.py").write_text(app)
+    with pytest.raises(HostError, match=f"the queue {wrong} cannot be received from"):
+        await host.start()

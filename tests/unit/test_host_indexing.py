@@ -11,7 +11,9 @@ from devstack.functions.errors import HostError, IndexingError, SettingsError
 from devstack.functions.indexing import FoundFunction, bind, find, imported, select
 from devstack.functions.settings import Settings
 
-SETTINGS = Settings({"SB": "Endpoint=sb://x;SharedAccessKeyName=R;SharedAccessKey=K", "Q": "q"})
+SETTINGS = Settings(
+    {"SB": "Endpoint=sb://x;SharedAccessKeyName=R;SharedAccessKey=K", "Q": "q", "EMPTY": ""}
+)
 HEAD = "import typing\nimport azure.functions as func\napp = func.FunctionApp()\n"
 QUEUE = '@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="q")\n'
 TOPIC = '@app.service_bus_topic_trigger(arg_name="m", connection="SB", topic_name="t", '
@@ -78,6 +80,8 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
     [
         ("import nonsense_module\n", "cannot be imported: ModuleNotFoundError"),
         ("def f(:\n", "cannot be imported: SyntaxError"),
+        ("import sys\nsys.exit(3)\n", "cannot be imported: SystemExit: 3 at function_app.py:2"),
+        ("def g():\n    1 / 0\ng()\n", r"ZeroDivisionError: .* at function_app.py:2\.$"),
         ("x = 1\n", "has no azure.functions.FunctionApp"),
         (HEAD, "registers no function"),
         (HEAD + "other = func.FunctionApp()\n", r"more than one FunctionApp .*\(app, other\)"),
@@ -117,6 +121,9 @@ def test_an_app_that_azure_would_refuse_is_refused(
             "needs six fields",
         ),
         ('@app.timer_trigger(arg_name="t", schedule="%NO%")\n', "t", "setting 'NO'"),
+        ('@app.timer_trigger(arg_name="t", schedule="² * * * * *")\n', "t", "'²' is no second"),
+        (QUEUE.replace('"q"', '""'), "msg", "trigger of function f names no queue"),
+        (QUEUE + OUTPUT.replace('"o"', '"%EMPTY%"'), "msg, out", "output out of .* names no queue"),
         ('@app.timer_trigger(arg_name="t", schedule="00:00:00")\n', "t", "would never rest"),
         (
             '@app.blob_trigger(arg_name="b", path="c/{n}", connection="SB")\n',

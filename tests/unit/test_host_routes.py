@@ -47,7 +47,14 @@ def test_literal_routes_rank_before_constrained_before_free_before_catch_all() -
 
 @pytest.mark.parametrize(
     ("template", "sentence"),
-    [("{id:prime}", "constraint 'prime'"), ("{id", "is not understood"), ("{}", "not understood")],
+    [
+        ("{id:prime}", "constraint 'prime'"),
+        ("{id", "is not understood"),
+        ("{}", "not understood"),
+        ("a/{id}/{id}", "names 'id' twice"),
+        ("a/{1x}", "'1x' is no name"),
+        ("{a:length(9,1)}", "constraint 'length.9,1.'"),
+    ],
 )
 def test_a_wrong_template_is_refused_with_a_sentence(template: str, sentence: str) -> None:
     with pytest.raises(IndexingError, match=sentence):

@@ -57,6 +57,15 @@ def test_an_unusable_file_is_refused_with_a_sentence(
         Settings.load(app_with(tmp_path, content), environ={})
 
 
+@pytest.mark.parametrize("wrong", ["[" * 100_000, '{"n": ' + "9" * 5000 + "}"])
+def test_json_that_python_cannot_hold_is_refused_with_a_sentence(
+    tmp_path: Path, wrong: str
+) -> None:
+    (tmp_path / "local.settings.json").write_text(wrong)
+    with pytest.raises(SettingsError, match=r"nests too deep|too many digits"):
+        Settings.load(tmp_path, environ={})
+
+
 def test_broken_json_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "local.settings.json").write_text('{\n"Values": {\n"A" 1}}')
     with pytest.raises(SettingsError, match="in line 3"):
@@ -99,9 +108,21 @@ def test_a_missing_connection_says_both_ways_to_set_it() -> None:
         Settings({}).service_bus("SB", where="The trigger of function f")
 
 
-def test_a_string_without_endpoint_is_no_connection() -> None:
-    with pytest.raises(SettingsError, match="must look like Endpoint="):
-        Settings({"SB": "UseDevelopmentStorage=true"}).service_bus("SB", where="f")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "UseDevelopmentStorage=true",
+        "Endpoint=foo",
+        "Endpoint=sb://h",
+        "Endpoint=sb://h;SharedAccessKeyName=n",
+        "Endpoint=sb://h:99999;SharedAccessKeyName=n;SharedAccessKey=k",
+        "Endpoint=sb://[::1;SharedAccessKeyName=n;SharedAccessKey=k",
+    ],
+)
+def test_what_is_no_connection_string_is_refused_without_its_secret(value: str) -> None:
+    with pytest.raises(SettingsError, match="must look like Endpoint=") as caught:
+        Settings({"SB": value}).service_bus("SB", where="f")
+    assert "SharedAccessKey=k" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
