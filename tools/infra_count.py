@@ -98,6 +98,7 @@ async def run(connection: str, lines: list[str]) -> dict[str, Any]:
         await bus.send([sent])
         while await _round(by_queue, bus, store, requests):
             pass
+    await app.supervisor.sweep()  # it looks for what is wrong with the system, once a minute
     swept = store.requests
     await app.supervisor.sweep()
     swept = store.requests - swept

@@ -128,11 +128,15 @@ class BreakerGuard:
 
 
 async def note_conditions(context: Context) -> None:
-    """Note the conditions that stand, breakers that are not closed among them.
+    """Note the conditions that stand, breakers that are not closed among them; once a minute where
+    nothing was met.
 
     An open breaker is told from its state, so no crash and no outage loses that. Where the store
     or the bus is down it waits for the next time.
     """
+    board = context.conditions
+    if board.noted_lately and not board.seen_any:
+        return
     try:
         cells = await context.store.cells(CELLS)
     except StoreUnavailableError as down:
@@ -144,8 +148,8 @@ async def note_conditions(context: Context) -> None:
         if found.state is BreakerState.CLOSED:
             closed.append(_condition_name(agent))
         else:
-            context.conditions.saw(_condition(agent, found, context.clock.now()))
-    await context.conditions.note(closed)
+            board.saw(_condition(agent, found, context.clock.now()))
+    await board.note(closed)
 
 
 def _condition_name(agent: str) -> tuple[AlertKind, str]:

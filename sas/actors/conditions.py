@@ -35,7 +35,7 @@ from sas.telemetry.logs import logger
 log = logger(__name__)
 _TRIES = 4
 NOTED_EVERY = timedelta(minutes=1)
-"""How often at most an actor without sweeps notes what it saw."""
+"""How often at most an actor without sweeps notes what it saw, and a sweep that met nothing."""
 
 
 class Conditions:
@@ -84,10 +84,19 @@ class Conditions:
             with suppress(ConflictError):  # a rival is at it
                 await self._look_at(name, await self._store.read_cell(name), ended=True)
 
+    @property
+    def seen_any(self) -> bool:
+        """Whether anything was seen that is yet to be noted."""
+        return bool(self._found)
+
+    @property
+    def noted_lately(self) -> bool:
+        """Whether this instance noted what it saw within the last minute."""
+        return self._noted_at is not None and self._clock.now() - self._noted_at < NOTED_EVERY
+
     async def note_now_and_then(self) -> None:
         """See ``note``; does nothing within a minute of the last time."""
-        now = self._clock.now()
-        if self._noted_at is None or now - self._noted_at >= NOTED_EVERY:
+        if not self.noted_lately:
             await self.note()
 
     async def note(self, ended: Iterable[tuple[AlertKind, str]] = ()) -> None:
