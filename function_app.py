@@ -16,16 +16,20 @@ import azure.functions as func
 
 import orders
 from sas.actors.deadletters import DeadLetter
-from sas.bootstrap import Application, bootstrap
+from sas.bootstrap import Application, bootstrap, checked
 from sas.config import CONNECTION
 
 app = func.FunctionApp()
+
+BUSINESS = checked(orders.business(), orders.AGENTS)
+"""Now, and not upon the first message: where a setting or a definition is wrong, no function is
+there, the host says why, and no message is used up."""
 
 
 @functools.cache
 def application() -> Application:
     """Return this process's application; made on the first message, in the worker's loop."""
-    return bootstrap(orders.business())
+    return bootstrap(BUSINESS)
 
 
 def on_queue(name: str, queue_name: str) -> Callable[..., Callable[..., Awaitable[None]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -192,8 +193,12 @@ def _rss_kib(pid: int) -> int:
 
 
 def _seconds_of(code: str) -> float:
+    local = json.loads((PROJECT / "local.settings.json").read_text(encoding="utf-8"))["Values"]
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT, capture_output=True)  # noqa: S603
+    subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code],
+        check=True, cwd=PROJECT, env={**os.environ, **local}, capture_output=True,
+    )  # fmt: skip
     return time.perf_counter() - begun
 
 

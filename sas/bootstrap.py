@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from sas.adapters.table import Patience
 from sas.adapters.versions import VersionedStore, Versions
 from sas.config import Config, SettingError, read_config
 from sas.domain.breaker import BreakerPolicy
+from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
-from sas.ports import LIMIT_MAX, Business, KeyRing
+from sas.ports import Business, KeyRing
 
 STORE_PATIENCE = Patience(attempts=1000, total_s=30.0)
 """Time alone bounds it. A message given back comes again at once: were it given back as soon as
@@ -54,13 +55,39 @@ class Application:
             await agent.close()
 
 
+def checked(business: Business, agents: Iterable[str]) -> Business:
+    """Return the business once it is certain that ``bootstrap`` will take it, with the settings as
+    they are; ``agents`` are those that have a function each.
+
+    Raises:
+        SettingError, WorkflowError: what ``bootstrap`` would refuse, or an agent without function.
+    """
+    listened = set(agents)
+    lacking = sorted(business.workflows.agents() - listened)
+    if lacking:
+        raise WorkflowError(
+            f"AGENTS does not name {lacking[0]!r}, which a step asks for: nobody would take its "
+            "requests; add it"
+        )
+    unknown = sorted(listened - set(business.agents))
+    if unknown:
+        raise WorkflowError(
+            f"AGENTS names {unknown[0]!r}, and business() gives no such agent: it gives "
+            f"{', '.join(sorted(business.agents))}"
+        )
+    settings = read_config()
+    _check_queues(settings.queues, business)
+    _limits(business, settings)
+    _privacy(business, settings)
+    return business
+
+
 def bootstrap(business: Business, config: Config | None = None) -> Application:
     """Return the application over Table Storage and Service Bus; connections open on first use.
 
     Raises:
         SettingError: a setting is missing or wrong.
-        WorkflowError: a step names an agent that the business does not have, or secret_fields
-            what cannot be.
+        WorkflowError: secret_fields names what cannot be.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     settings = config or read_config()
@@ -79,18 +106,10 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
     """Return the actors over given ports: what a simulation calls.
 
     Raises:
-        WorkflowError, SettingError: an agent, a key or a setting is missing; secret_fields or a
-            limit names what is not there; two purposes share a queue.
+        WorkflowError, SettingError: a key is missing; secret_fields or a limit names what is not
+            there; two purposes share a queue.
     """
-    missing = business.workflows.agents() - set(business.agents)
-    if missing:
-        raise WorkflowError(f"no agent is given for {', '.join(sorted(missing))}")
-    shared = context.queues.twice(business.agents)
-    if shared is not None:
-        raise SettingError(
-            f"the queue {shared!r} would have two purposes: name the agent, or the queue by its "
-            "setting, otherwise"
-        )
+    _check_queues(context.queues, business)
     limits = _limits(business, settings)
     context = replace(context, privacy=_privacy(business, settings))
     policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
@@ -111,18 +130,23 @@ def assemble(context: Context, business: Business, settings: Config) -> Applicat
     )
 
 
+def _check_queues(queues: Queues, business: Business) -> None:
+    shared = queues.twice(business.agents)
+    if shared is not None:
+        raise SettingError(
+            f"the queue {shared!r} would have two purposes: name the agent, or the queue by its "
+            "setting, otherwise"
+        )
+
+
 def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     """Return each agent's limit: the business's own, or what the setting says instead."""
-    unknown = {*business.limits, *settings.agent_limits} - set(business.agents)
+    unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
-        there = ", ".join(sorted(business.agents))
         raise SettingError(
-            f"a limit (SAS_AGENT_LIMITS, Business.limits) is given for {unknown.pop()!r}, and "
-            f"there is no such agent: there is {there}"
+            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: there is "
+            f"{', '.join(sorted(business.agents))}"
         )
-    wrong = {name: limit for name, limit in business.limits.items() if not 0 <= limit <= LIMIT_MAX}
-    if wrong:
-        raise SettingError(f"Business.limits: {wrong} lies outside of 0 to {LIMIT_MAX}")
     return {**business.limits, **settings.agent_limits}
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def local_settings() -> Mapping[str, str]:
+    """Return the settings of this machine: without them the module refuses to be imported."""
+    told = json.loads((ROOT / "local.settings.json").read_text(encoding="utf-8"))
+    values: dict[str, str] = told["Values"]
+    return values
 
 
 @functools.cache
@@ -20,7 +29,8 @@ def module() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    with mock.patch.dict(os.environ, local_settings()):
+        spec.loader.exec_module(made)
     return made
 
 

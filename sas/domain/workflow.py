@@ -9,11 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sas.domain.definitions import (
+    WorkflowError,
+    check_kinds,
+    check_patience,
+    check_span,
+)
 from sas.domain.ids import check_agent, check_name
 from sas.domain.policies import (
     NO_BACKOFF,
-    TIME_ALLOWED_MAX,
-    TIME_ALLOWED_MIN,
     Backoff,
     ExtendedWait,
     OnFailure,
@@ -39,10 +43,6 @@ __all__ = [
 
 STEPS_MAX = 30
 """Two rows and more per parallel step must fit one transaction of 100 operations."""
-
-
-class WorkflowError(ValueError):
-    """A workflow is defined wrongly; the message says where and what to change."""
 
 
 class UnknownWorkflowError(LookupError):
@@ -98,6 +98,27 @@ class Workflow:
     rules: Rules = field(init=False)
 
     def __post_init__(self) -> None:
+        where = f"workflow {self.name!r}"
+        check_kinds(where, self)
+        object.__setattr__(self, "steps", tuple(self.steps))
+        self._check_names(where)
+        if not 1 <= len(self.steps) <= STEPS_MAX:
+            raise WorkflowError(
+                f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
+            )
+        if self.version < 1:
+            raise WorkflowError(f"{where}: versions are counted from 1")
+        check_span(where, "pickup", self.pickup)
+        check_span(where, "alert_after", self.alert_after, timedelta(0))
+        if self.deadline is not None:
+            check_span(where, "a deadline", self.deadline)
+        object.__setattr__(self, "rules", self._make_rules())
+
+    def _check_names(self, where: str) -> None:
+        for number, step in enumerate(self.steps):
+            if not isinstance(step, Step):
+                raise WorkflowError(f"{where}: steps[{number}] is no step: give a Step(...)")
+            check_kinds(f"{where} step {step.name!r}", step)
         try:
             check_name(self.name, "workflow")
             for step in self.steps:
@@ -105,24 +126,7 @@ class Workflow:
                 for agent in step.agents:
                     check_agent(agent)
         except ValueError as wrong:
-            raise WorkflowError(f"workflow {self.name!r}: {wrong}") from None
-        if not 1 <= len(self.steps) <= STEPS_MAX:
-            raise WorkflowError(
-                f"workflow {self.name!r} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
-            )
-        if self.version < 1:
-            raise WorkflowError(f"workflow {self.name!r}: versions are counted from 1")
-        if not TIME_ALLOWED_MIN <= self.pickup <= TIME_ALLOWED_MAX:
-            raise WorkflowError(
-                f"workflow {self.name!r}: pickup lies between {TIME_ALLOWED_MIN} and "
-                f"{TIME_ALLOWED_MAX}"
-            )
-        if self.deadline is not None and not TIME_ALLOWED_MIN <= self.deadline <= TIME_ALLOWED_MAX:
-            raise WorkflowError(
-                f"workflow {self.name!r}: a deadline lies between {TIME_ALLOWED_MIN} and "
-                f"{TIME_ALLOWED_MAX}"
-            )
-        object.__setattr__(self, "rules", self._make_rules())
+            raise WorkflowError(f"{where}: {wrong}") from None
 
     def _make_rules(self) -> Rules:
         numbers: dict[str, int] = {}
@@ -145,7 +149,7 @@ class Workflow:
             raise WorkflowError(f"{where} is defined twice")
         if len(set(step.agents)) < len(step.agents):
             raise WorkflowError(f"{where} names an agent twice: {', '.join(step.agents)}")
-        _check_patience(where, step)
+        check_patience(where, step)
         if step.after is None:
             after: tuple[int, ...] = (number - 1,) if number else ()
         else:
@@ -168,39 +172,13 @@ class Workflow:
         )
 
 
-def _check_patience(where: str, step: Step) -> None:
-    wait, undo = step.extended_wait, step.undo
-    times = [
-        step.time_allowed,
-        *([undo.time_allowed] if undo else []),
-        *([wait.time] if wait else []),
-    ]
-    if any(not TIME_ALLOWED_MIN <= time <= TIME_ALLOWED_MAX for time in times):
-        raise WorkflowError(
-            f"{where}: a time allowed (or waited) lies between {TIME_ALLOWED_MIN} and "
-            f"{TIME_ALLOWED_MAX}"
-        )
-    limit = (undo.call_limit if undo else None) or timedelta(0)
-    if any(
-        not timedelta(0) <= rest <= TIME_ALLOWED_MAX
-        for rest in (limit, step.backoff.first, step.backoff.most)
-    ):
-        raise WorkflowError(
-            f"{where}: a rest or a call limit lies between 0 and {TIME_ALLOWED_MAX}"
-        )
-    if not 1 <= step.backoff.factor <= 100:
-        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
-    if not 0 <= step.failures_max <= 1000:
-        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
-    if wait is not None and not 1 <= wait.times <= 1000:
-        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
-
-
 class Workflows:
     """Every workflow this deployment can run, by name and version."""
 
     def __init__(self, workflows: Iterable[Workflow]) -> None:
         self._by_key: dict[tuple[str, int], Workflow] = {}
+        if isinstance(workflows, Workflow):
+            raise WorkflowError("workflows come in a list: Workflows([Workflow(...)])")
         for workflow in workflows:
             key = (workflow.name, workflow.version)
             if key in self._by_key:

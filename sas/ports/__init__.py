@@ -5,10 +5,8 @@ and the one in memory in ``sas.simulation``.
 """
 
 from sas.ports.agents import (
-    LIMIT_MAX,
     Agent,
     AwaitCallback,
-    Business,
     Call,
     Callback,
     CallbacksOffError,
@@ -17,7 +15,9 @@ from sas.ports.agents import (
     StillRunning,
     TransientError,
 )
+from sas.ports.blocking import Blocking, BlockingAgent
 from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
+from sas.ports.business import LIMIT_MAX, Business
 from sas.ports.clock import Clock
 from sas.ports.sealing import KeyMissingError, KeyRing, SealedError
 from sas.ports.store import (
@@ -36,6 +36,8 @@ __all__ = [
     "LIMIT_MAX",
     "Agent",
     "AwaitCallback",
+    "Blocking",
+    "BlockingAgent",
     "BusUnavailableError",
     "Business",
     "Call",

@@ -1,15 +1,13 @@
-"""What an adopter writes: agents over remote services, and the business they belong to."""
+"""What an adopter writes: agents over remote services. Their business is in ``business.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sas.domain.model import Order
 from sas.domain.policies import TIME_ALLOWED_MAX
-from sas.domain.workflow import Workflow, Workflows
 
 
 class RefusedError(Exception):
@@ -190,34 +188,3 @@ class Agent(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
-
-
-LIMIT_MAX = 1000
-"""Most calls in flight that a limit can be: beyond, finding a free slot takes too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Business:
-    """What an adopter supplies: workflows, an agent for each name the steps use, and checks
-    of the order's content per workflow, which raise ValueError with a sentence. ``limits`` says
-    of an agent how many calls of its remote service may be in flight, over all instances.
-
-    ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest, as
-    paths: member names with dots between them, ``[]`` after a list's name for each element
-    (``customer.card``, ``lines[].note``). Stop naming one only once no order holds it sealed any
-    more: ``()`` seals nothing and still opens what was.
-    """
-
-    workflows: Workflows
-    agents: Mapping[str, Agent]
-    checks: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
-    secret_fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def workflow_of(self, order: Order) -> Workflow:
-        """Return the workflow an order was submitted with.
-
-        Raises:
-            UnknownWorkflowError: this deployment no longer has it.
-        """
-        return self.workflows.find(order.details.workflow, order.details.version)

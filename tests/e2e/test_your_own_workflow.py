@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.indexed_functions import local_settings
+
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "your-own-workflow.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -184,7 +186,10 @@ def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     plain = '    return Business(workflows(), agents, {"trip": check})\n'
     assert plain in wiring.read_text()
     wiring.write_text(wiring.read_text().replace(plain, fragment))
-    without = run([sys.executable, "-c", "import function_app"], project, TRIPS_URL=service)
+    settings = {**local_settings(), "TRIPS_URL": service}
+    without = run([sys.executable, "-c", "import function_app"], project, **settings)
+    assert without.returncode == 1
+    assert "'trip' has secret fields, and the setting SAS_ENCRYPTION_KEYS" in without.stderr
     made = run(command("urandom"), project)
     assert made.returncode == 0, made.stderr
     assert run(command("tools.queues"), project).returncode == 0
@@ -200,4 +205,3 @@ def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     assert list(record["Payload"]["traveller"]) == ["$encrypted"]
     assert record["Payload"]["city"] == "Lisbon"
     assert "Ada" not in shown.stdout
-    assert without.returncode == 0, without.stderr

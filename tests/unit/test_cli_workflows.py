@@ -19,6 +19,7 @@ from sas.ports import Business, StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
+from tests.unit.actors_kit import ScriptedAgent
 
 NAMES = ("step-0", "step-1", "step-2")
 Check = Callable[..., int]
@@ -26,6 +27,10 @@ Check = Callable[..., int]
 
 def workflow(version: int = 2, names: tuple[str, ...] = NAMES, agent: str = "a") -> Workflow:
     return Workflow("order", version, tuple(Step(name, agent) for name in names))
+
+
+def business_of(workflows: Workflows) -> Business:
+    return Business(workflows, {name: ScriptedAgent() for name in workflows.agents()})
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     def run(*defined: Workflow, options: tuple[str, ...] = ()) -> int:
         module = ModuleType("an_app_of_this_test")
-        module.__dict__["business"] = lambda: Business(Workflows(defined), {})
+        module.__dict__["business"] = lambda: business_of(Workflows(defined))
         monkeypatch.setitem(sys.modules, module.__name__, module)
         return main(["workflows", "check", "--app", "an_app_of_this_test:business", *options])
 

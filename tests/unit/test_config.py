@@ -10,11 +10,10 @@ from datetime import timedelta
 import pytest
 
 import orders
-from sas.bootstrap import assemble
+from sas.bootstrap import assemble, checked
 from sas.config import SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
-from sas.ports import Business
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
@@ -130,11 +129,56 @@ def test_an_instance_is_named_after_its_machine_and_process() -> None:
     assert read_config(LEAST).instance.endswith(f":{os.getpid()}")
 
 
-def test_an_application_without_an_agent_that_a_step_names_does_not_start() -> None:
-    made = kit(CHAIN)
-    lacking = Business(made.business.workflows, {"stock": ScriptedAgent()})
-    with pytest.raises(WorkflowError, match="payment"):
-        assemble(made.context, lacking, read_config(LEAST))
+@pytest.fixture
+def least(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, value in LEAST.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("least")
+def test_a_business_that_will_start_is_returned_as_it_is() -> None:
+    business = kit(CHAIN).business
+    assert checked(business, ("stock", "payment")) is business
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* there is payment, st"),
+        (("SAS_QUEUE_SCHEDULER", "agent-stock"), "the queue 'agent-stock' would have two purposes"),
+        (("SAS_SHARDS", "none"), "SAS_SHARDS='none': give a whole number"),
+        (("ServiceBus", ""), "the setting ServiceBus is missing"),
+    ],
+)
+def test_a_wrong_setting_is_told_before_any_message_is_taken(
+    least: pytest.MonkeyPatch, setting: tuple[str, str], why: str
+) -> None:
+    least.setenv(*setting)
+    with pytest.raises(SettingError, match=why):
+        checked(kit(CHAIN).business, ("stock", "payment"))
+
+
+@pytest.mark.usefixtures("least")
+def test_secret_fields_without_a_key_are_told_before_any_message_is_taken() -> None:
+    business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
+    with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
+        checked(business, ("stock", "payment"))
+
+
+@pytest.mark.usefixtures("least")
+@pytest.mark.parametrize(
+    ("agents", "why"),
+    [
+        (("stock",), "AGENTS does not name 'payment', which a step asks for"),
+        (("stock", "payment", "cash"), r"AGENTS names 'cash', and business\(\) gives no such"),
+    ],
+)
+def test_an_agent_without_a_function_or_a_function_without_an_agent_is_told(
+    agents: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(WorkflowError, match=why):
+        checked(kit(CHAIN).business, agents)
 
 
 def test_an_application_has_an_actor_for_every_agent() -> None:

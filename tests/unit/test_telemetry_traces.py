@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from sas.client import NewOrder, OrdersClient
 from sas.ports import Message, RefusedError, TransientError
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
-from tests.indexed_functions import ROOT
+from tests.indexed_functions import ROOT, local_settings
 from tests.telemetry_kit import Told, id_of, parent_of, telling, trace_of
 from tests.unit.actors_kit import CARE, QUEUES, SHOP, Kit, command, kit, letter, order
 
@@ -247,7 +248,10 @@ def test_the_sdk_is_not_imported_unless_it_is_asked_for() -> None:
         "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'azure.monitor',"
         " 'opentelemetry.exporter'))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    env = {**os.environ, **local_settings()}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True
+    )
     assert done.stdout.strip() == b"[]"
 
 

@@ -1,0 +1,163 @@
+"""What an adopter gives is refused where it does not fit together, with one sentence."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.domain.workflow import (
+    Backoff,
+    ExtendedWait,
+    Step,
+    Undo,
+    Workflow,
+    WorkflowError,
+    Workflows,
+)
+from sas.ports import LIMIT_MAX, Blocking, Business, Call, RefusedError
+from tests.unit.actors_kit import ScriptedAgent, kit
+
+HOUR = timedelta(hours=1)
+TRIP = Workflow("trip", 1, (Step("book", "hotel", alternatives=("hostel",)),))
+
+
+class WithoutAsync:
+    """What somebody writes who knows blocking client libraries only."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.closed = False
+
+    def do(self, call: Call) -> Any:
+        self.threads.append(threading.current_thread().name)
+        if call.step == "refused":
+            raise RefusedError("full", "no room is left")
+        return {"key": call.key}
+
+    def undo(self, call: Call) -> Any:
+        self.threads.append(threading.current_thread().name)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Half:
+    async def do(self, call: Call) -> Any: ...
+
+
+def business(agents: Mapping[str, Any] | None = None, **members: Any) -> Business:
+    both: dict[str, Any] = {"hotel": ScriptedAgent(), "hostel": ScriptedAgent()}
+    return Business(Workflows([TRIP]), {**both, **(agents or {})}, **members)
+
+
+@pytest.mark.parametrize(
+    ("agents", "why"),
+    [
+        (Half(), "agent 'hotel' has no undo: an agent has the methods do, undo and close"),
+        (None, "agent 'hotel' has no do: an agent has the methods do, undo and close"),
+        (ScriptedAgent, r"is the class ScriptedAgent: give an instance, ScriptedAgent\(...\)"),
+        (WithoutAsync(), "agent 'hotel': its do is not `async def`: make it so, or give Blocking"),
+    ],
+)
+def test_what_is_no_agent_is_refused_before_any_order_needs_it(agents: Any, why: str) -> None:
+    with pytest.raises(WorkflowError, match=why):
+        business({"hotel": agents})
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"checks": {"trp": len}}, "checks names the workflow 'trp': there is trip"),
+        ({"secret_fields": {"trp": ()}}, "secret_fields names the workflow 'trp': there is trip"),
+        ({"secret_fields": {"trip": "card"}}, r"give paths in a tuple, \('card',\)"),
+        ({"limits": {"motel": 1}}, "limits names the agent 'motel': there is hostel, hotel"),
+        ({"limits": {"hotel": "4"}}, f"limits of 'hotel' is '4': .* from 0 to {LIMIT_MAX}"),
+        ({"limits": {"hotel": LIMIT_MAX + 1}}, f"is {LIMIT_MAX + 1}: give a whole number"),
+        ({"limits": {"hotel": -1}}, "is -1: give a whole number"),
+    ],
+)
+def test_what_names_nothing_that_is_there_or_is_out_of_bounds_is_refused(
+    members: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(WorkflowError, match=why):
+        business(**members)
+
+
+def test_an_agent_that_no_workflow_finds_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(WorkflowError, match=r"no agent is given for hostel: .* given are hotel"):
+        Business(Workflows([TRIP]), {"hotel": ScriptedAgent()})
+
+
+def test_a_business_that_fits_together_is_taken() -> None:
+    made = business(
+        checks={"trip": len}, limits={"hostel": LIMIT_MAX}, secret_fields={"trip": ("card",)}
+    )
+    assert set(made.agents) == {"hotel", "hostel"}
+
+
+async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:
+    inside = WithoutAsync()
+    agent = Blocking(inside, threads=1)
+    business({"hotel": agent})
+    at = kit().clock.now()
+    call = Call("O-1", "book", "O-1/book", at, {}, {})
+    assert await agent.do(call) == {"key": "O-1/book"}
+    await agent.undo(call)
+    with pytest.raises(RefusedError, match="no room is left"):
+        await agent.do(Call("O-1", "refused", "O-1/refused", at, {}, {}))
+    assert inside.threads == ["WithoutAsync_0"] * 3
+    await agent.close()
+    assert inside.closed
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ({"time_allowed": 30}, r"step 'book': time_allowed=30: give a timedelta, as in timedelta"),
+        ({"undo": True}, r"step 'book': undo=True: give Undo\(\) or None"),
+        ({"undo": Undo(30)}, "step 'book' undo: time_allowed=30: give a timedelta"),  # type: ignore[arg-type]
+        ({"after": "pack"}, "after='pack': give names in a tuple"),
+        ({"alternatives": "hostel"}, "alternatives='hostel': give names in a tuple"),
+        ({"failures_max": "3"}, "failures_max='3': give a whole number"),
+        ({"backoff": HOUR}, r"give a Backoff\(...\)"),
+        ({"backoff": Backoff(HOUR)}, "begins with 1:00:00, over its most, 0:15:00"),
+        ({"backoff": Backoff(factor="2")}, "backoff: factor='2': give a number"),  # type: ignore[arg-type]
+        ({"extended_wait": ExtendedWait(HOUR, 1.5)}, "extended_wait: times=1.5: give a whole"),  # type: ignore[arg-type]
+        ({"name": None}, "name=None: give a text"),
+    ],
+)
+def test_a_step_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
+    step: dict[str, Any], why: str
+) -> None:
+    members: dict[str, Any] = {"name": "book", "agent": "hotel"} | step
+    with pytest.raises(WorkflowError, match=why):
+        Workflow("trip", 1, (Step("pack", "hotel"), Step(**members)))
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"steps": Step("book", "hotel")}, r"with its comma: steps=\(Step\(...\),\)"),
+        ({"steps": (TRIP,)}, r"steps\[0\] is no step: give a Step\(...\)"),
+        ({"on_failure": "undo"}, "on_failure='undo': give OnFailure.HOLD or OnFailure.UNDO"),
+        ({"version": "1"}, "version='1': give a whole number"),
+        ({"alert_after": -HOUR}, "alert_after lies between 0 and 30 days"),
+        ({"pickup": 30}, "pickup=30: give a timedelta"),
+        ({"notify_steps": "yes"}, "notify_steps='yes': give True or False"),
+    ],
+)
+def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
+    members: dict[str, Any], why: str
+) -> None:
+    given: dict[str, Any] = {"name": "trip", "version": 1, "steps": TRIP.steps} | members
+    with pytest.raises(WorkflowError, match=f"workflow 'trip': .*{why}"):
+        Workflow(**given)
+
+
+def test_workflows_are_given_in_a_list() -> None:
+    with pytest.raises(WorkflowError, match=r"come in a list: Workflows\(\[Workflow"):
+        Workflows(TRIP)  # type: ignore[arg-type]
