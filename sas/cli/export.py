@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
@@ -16,7 +16,7 @@ from sas.actors import contents
 from sas.cli import finding, output, page, storage
 from sas.cli.errors import UsageError
 from sas.codec.record import record_of, to_line
-from sas.domain.model import Order
+from sas.domain.model import Order, OrderState
 from sas.ports import StateStore
 
 SUMMARY = "write finished orders to a file, as JSON Lines"
@@ -54,19 +54,37 @@ async def _export(where: storage.Storage, name: str, until: datetime) -> int:
     async with storage.opened(where) as store:
         with _written(name) as file:
             async for order in _finished(store, until):
-                journal = await store.journal(order.order_id)
-                read = await contents.whole(store, order)
-                file.write(to_line(record_of(read, journal, content=True)) + "\n")
-                count += 1
+                line = await _line(store, order, until)
+                if line is not None:
+                    file.write(f"{line}\n")
+                    count += 1
     output.complain(f"exported {page.orders(count)}")
     return 0
+
+
+async def _line(store: StateStore, order: Order, until: datetime) -> str | None:
+    """Return an order as a line; None where it was purged, or taken up again, while it was read."""
+    while True:
+        journal = await store.journal(order.order_id)
+        line = to_line(record_of(await contents.whole(store, order), journal, content=True))
+        now = await store.load(order.order_id)
+        if now is None or not _ended(now, until):
+            return None
+        if now.token == order.token:
+            return line
+        order = now
 
 
 async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Order]:
     async for batch in finding.summaries(store, in_error=False, until=until):
         for order in await finding.load_all(store, [one.order_id for one in batch]):
-            if order.settled_at is not None and order.settled_at <= until:
+            if _ended(order, until):
                 yield order
+
+
+def _ended(order: Order, until: datetime) -> bool:
+    in_error = order.process_state is OrderState.ERROR
+    return order.settled_at is not None and order.settled_at <= until and not in_error
 
 
 @contextmanager
@@ -84,6 +102,9 @@ def _written(name: str) -> Iterator[TextIO]:
         part.replace(name)
     except OSError as wrong:
         raise UsageError(f"cannot write {name}: {wrong.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _days(text: str) -> float:

@@ -1,7 +1,8 @@
 """An order and its journal as one JSON object: what ``sas show --json`` and an export write.
 
 The five fields keep the pattern's names. What an application sent and what agents returned
-(``Payload``, ``Result``, ``Edited``) is there only when asked for: it may be personal.
+(``Payload``, ``Result``, ``Edited``) is there only when asked for: it may be personal. It is there
+as it was written, to the digit: docs/contract/exported-order.schema.json.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
 
 def to_line(record: dict[str, Any]) -> str:
     """Return a record as one line of JSON."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return msgspec.json.encode(record).decode()
 
 
 def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
@@ -90,15 +91,20 @@ def _sent(message: Outgoing) -> dict[str, Any]:
 
 
 def _json(content: Content | None) -> Any:
-    """Return what JSON text says; the text itself where it is none (a rejected order's), and what
-    stood for it where it was kept apart and is lost.
+    """Return JSON as it was written, on one line (a number that passed through a float would be
+    another one); its text where it is none (a rejected order's), and what stood for it where it
+    was kept apart and is lost.
     """
     if isinstance(content, BlobRef):
         return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}
+    if content is None:
+        return None
     try:
-        return None if content is None else json.loads(content)
+        json.loads(content, parse_int=len, parse_float=len)  # any cheap value does
     except ValueError:
         return content
+    # Within its texts JSON has no line breaks.
+    return msgspec.Raw(content.replace("\r", " ").replace("\n", " ").encode())
 
 
 def _time(moment: datetime | None) -> str | None:

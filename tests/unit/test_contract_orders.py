@@ -134,9 +134,21 @@ ANYTHING = st.recursive(
 
 
 @given(IDS)
-def test_code_and_schema_agree_on_any_order_id(order_id: str) -> None:
+def test_code_and_schema_agree_on_any_order_id_but_on_how_long_an_emoji_is(order_id: str) -> None:
     message = body(order_id=order_id)
-    assert code_takes(message) is schema_takes(message)
+    fits = len(order_id.encode("utf-16-le")) // 2 <= 100
+    assert code_takes(message) is (schema_takes(message) and fits)
+
+
+@pytest.mark.parametrize(("count", "taken"), [(50, True), (51, False), (100, False)])
+def test_of_characters_that_count_two_the_schema_takes_more_and_says_so(
+    count: int, taken: bool
+) -> None:
+    message = body(order_id="\U0001f6d2" * count)
+    assert code_takes(message) is taken
+    assert schema_takes(message)
+    said = load("order-message.schema.json")["$defs"]["orderId"]["description"]
+    assert "at most 100 UTF-16 code units" in said
 
 
 @given(IDS)
