@@ -1,5 +1,7 @@
 """Whole numbers as peers and people write them."""
 
+#: Host processes on one machine: each takes about 60 MB and a second of CPU to start.
+PROCESSES_MAX = 64
 _DIGITS_MAX = 15
 
 

@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
 from devstack.doctor import busy_ports
 from devstack.errors import DevstackError
+from devstack.numbers import PROCESSES_MAX
 from devstack.stack import HostProcess, Stack
 
 __all__ = ["HostProcess", "Stack", "run_up"]
@@ -26,8 +28,9 @@ def run_up(arguments: argparse.Namespace) -> int:
 
 async def _up(arguments: argparse.Namespace) -> int:
     stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup wants it ignored
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     stack = _stack(arguments)
     tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(_run(stack, arguments))]
     try:
@@ -58,8 +61,8 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         raise DevstackError(
             f"{app_dir} has no function_app.py: name the directory of a function app."
         )
-    if arguments.processes < 1:
-        raise DevstackError("--processes must be at least 1.")
+    if not 1 <= arguments.processes <= PROCESSES_MAX:
+        raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
     if arguments.ports == "fixed" and (busy := busy_ports()):
         raise DevstackError(" ".join(busy))
     only = [name for name in arguments.only.split(",") if name]
@@ -141,5 +144,9 @@ def _new_lines(path: Path, read: dict[Path, int]) -> list[str]:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Print; where nobody reads any more (a closed pipe or terminal) go on in silence."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for good

@@ -18,6 +18,7 @@ from devstack.functions.core_tools import run_core_tools
 from devstack.functions.host import Host
 from devstack.functions.logs import configure_logs
 from devstack.functions.workers import run_workers
+from devstack.numbers import PROCESSES_MAX
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
@@ -68,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """End with code 2 and a sentence where flags make no sense, alone or together."""
     if (
-        arguments.processes < 1
+        not 1 <= arguments.processes <= PROCESSES_MAX
         or not 0 <= arguments.drain <= _DRAIN_MAX_S
         or not 0 <= arguments.http_port <= 65535
     ):
         parser().error(
-            f"--processes is at least 1, --drain between 0 and {_DRAIN_MAX_S} seconds, --http-port "
-            "between 0 and 65535."
+            f"--processes is at least 1 and at most {PROCESSES_MAX}, --drain between 0 and "
+            f"{_DRAIN_MAX_S} seconds, --http-port between 0 and 65535."
         )
     if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
         parser().error(

@@ -92,6 +92,36 @@ async def test_up_runs_the_core_tools_where_they_are_asked_for(
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
+async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        up.send_signal(signal.SIGHUP)
+        await until(lambda: not up.alive)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert "Everything is stopped." in said(up)
+    assert not any(is_running(pid) for pid in pids_in(screen))
+    assert list(app_dir.glob("devstack-*")) == []
+
+
+def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) -> None:
+    child = up_of(app_dir, "--ports", "free")
+    with (app_dir / "err").open("wb") as err:
+        up = subprocess.Popen(child.argv, stdout=subprocess.PIPE, stderr=err)
+    assert up.stdout is not None
+    assert up.stdout.readline().startswith(b"Azure on this machine")
+    up.stdout.close()
+    started = children_of(up.pid)
+    up.send_signal(signal.SIGINT)
+    assert up.wait(10) == 0
+    assert (app_dir / "err").read_text() == ""
+    assert len(started) == 3
+    assert not any(is_running(pid) for pid in started)
+
+
 async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
@@ -138,6 +168,7 @@ async def test_up_says_who_died_and_ends_with_a_code(
     [
         (["up", "/nowhere-at-all"], "has no function_app.py"),
         (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
+        (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
         (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
         (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
         (["up", "{app}"], "name the emulator's Config.json with --config"),
