@@ -104,7 +104,7 @@ async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> No
     assert up.exit_code == 0
     assert "Everything is stopped." in said(up)
     assert not any(is_running(pid) for pid in pids_in(screen))
-    assert list(app_dir.glob("devstack-*")) == []
+    assert list(app_dir.glob("devstack-*")) == []  # noqa: ASYNC240  # everything has ended
 
 
 def test_a_reader_that_has_gone_does_not_keep_up_from_stopping(app_dir: Path) -> None:
