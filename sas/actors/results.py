@@ -22,7 +22,16 @@ async def result_of(value: Any, agent: str, order_id: str, store: StateStore) ->
     Raises:
         StoreUnavailableError: it is large and could not be written.
     """
-    text = _whole_json(value)
+    try:
+        text = _whole_json(value)
+    except RecursionError:
+        return _too_deep(agent)
+    except (TypeError, ValueError) as wrong:  # they name types, and quote nothing of it
+        return Fault(
+            "result-no-json",
+            f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
+            "true, false, null, lists, and mappings whose keys are text",
+        )
     if len(text.encode()) > RESULT_BYTES_MAX:
         return Fault(
             "result-too-large",
@@ -30,12 +39,16 @@ async def result_of(value: Any, agent: str, order_id: str, store: StateStore) ->
             "are kept: return a reference instead",
         )
     if not _fits_deep(text):
-        return Fault(
-            "result-too-deep",
-            f"agent {agent} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
-            "levels, and no queue would carry it: flatten it",
-        )
+        return _too_deep(agent)
     return await kept(store, order_id, text, RESULT_INLINE_BYTES_MAX)
+
+
+def _too_deep(agent: str) -> Fault:
+    return Fault(
+        "result-too-deep",
+        f"agent {agent} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
+        "levels, and no queue would carry it: flatten it",
+    )
 
 
 def whole(text: str) -> str:

@@ -32,7 +32,7 @@ WHEN = {
 }
 """Why a command changed nothing, by verb."""
 
-EFFECT_POSSIBLE = frozenset({"timed-out", "result-too-large", "result-too-deep"})
+EFFECT_POSSIBLE = frozenset({"timed-out", "result-too-large", "result-too-deep", "result-no-json"})
 """Codes of a fault after which the remote action may have been done, or was: no refusal."""
 
 

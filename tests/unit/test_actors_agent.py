@@ -216,13 +216,24 @@ async def test_a_bug_in_an_agent_raises_so_that_the_message_comes_again() -> Non
     assert len(replies(made)) == 1
 
 
-async def test_a_result_that_is_no_json_is_a_bug_in_the_agent_and_raises() -> None:
+@pytest.mark.parametrize(
+    ("junk", "why"),
+    [
+        ({"price": float("nan")}, "not JSON compliant"),
+        ({"when": START}, "Object of type datetime is not JSON serializable"),
+        ({"seats": {1, 2}}, "Object of type set is not JSON serializable"),
+        ({(1, 2): "pair"}, "not tuple"),
+    ],
+)
+async def test_a_result_that_is_no_json_is_refused_with_what_to_return(junk: Any, why: str) -> None:
     made, message = await requested()
-    made.agents["stock"].then({"price": float("nan")}, {"when": START})
-    for wrong in (ValueError, TypeError):
-        with pytest.raises(wrong):
-            await made.hand(message)
-    assert replies(made) == []
+    made.agents["stock"].then(junk)
+    await made.hand(message)
+    (reply,) = replies(made)
+    assert (reply.outcome, reply.error and reply.error.code) == ("refused", "result-no-json")
+    assert reply.error is not None
+    assert why in reply.error.message
+    assert "agent stock returned what JSON cannot hold" in reply.error.message
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
@@ -254,7 +265,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("depth", [29, 30, 31, 32, 40])
+@pytest.mark.parametrize("depth", [29, 30, 31, 32, 40, 100_000])
 async def test_a_result_however_deep_reaches_the_next_agent_or_is_refused(depth: int) -> None:
     made, message = await requested()
     made.agents["stock"].then(nested(depth))

@@ -56,7 +56,7 @@ def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() 
     assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
 
 
-@pytest.mark.parametrize("code", ["result-too-large", "result-too-deep"])
+@pytest.mark.parametrize("code", ["result-too-large", "result-too-deep", "result-no-json"])
 def test_an_edited_input_of_a_step_whose_result_was_refused_keeps_the_key_of_its_effect(
     code: str,
 ) -> None:
