@@ -22,7 +22,7 @@ from sas.domain.decisions import Decision
 from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.model import Direction, Order, StepState
-from sas.domain.workflow import Rules
+from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.ports import Business
 
 
@@ -46,7 +46,11 @@ class Operator:
             refusal = _stale(order, command) or _unfit(order, command)
             if refusal:
                 return None
-            rules = self._business.workflow_of(order).rules
+            try:
+                rules = self._business.workflow_of(order).rules
+            except UnknownWorkflowError as unknown:
+                refusal = f"{unknown}; deploy it again as it was, beside the newer versions"
+                return None
             refusal = _unfit_step(order, command, rules)
             if refusal:
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections import defaultdict
@@ -12,11 +13,15 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from sas.actors import contents
+from sas.actors.privacy import Privacy
 from sas.cli import finding, output, page, storage
 from sas.cli.errors import UsageError
+from sas.codec import fields
+from sas.codec.record import to_line
 from sas.domain.fingerprint import cell_of, fingerprint
 from sas.domain.model import FINISHED, Order
-from sas.domain.workflow import Workflow, WorkflowError, Workflows
+from sas.domain.workflow import Workflow, Workflows
 from sas.ports import Business, ConflictError, StateStore
 
 SUMMARY = "check workflow definitions against the orders in flight, before a deploy"
@@ -24,16 +29,21 @@ DESCRIPTION = """\
 Compare the workflows of an application with the orders in flight (under way or in Error) and with
 what the table remembers of each version. An order is pinned to its version: that must still be
 there, and its steps, their order, agents, undos and what follows a failure must be as they were.
-Times and thresholds may change. Exit code 1 if a deploy would break something.
+Times and thresholds may change. Where --app names a Business, its secret fields are looked at,
+too. Exit code 0 if all is well, 1 if a deploy would break something (or there is no such
+table), 2 if the app cannot be loaded, 3 if Storage does not answer.
 
 --record has the table remember the definitions as they are now, if no order in flight would break:
 after a change to a version that only finished orders used.
 
   sas workflows check --app orders.workflows:workflows
+  sas workflows check --app orders:business --json
 """
 
 SOME = 3
-"""Order ids named of those that use a version."""
+"""Order ids named of those that use a version (--json has all)."""
+KNOWN = (ImportError, AttributeError, TypeError, ValueError)
+"""Errors whose own words say enough."""
 
 
 @dataclass(slots=True)
@@ -42,15 +52,21 @@ class Finding:
 
     definition: Workflow | None = None
     remembered: str | None = None
-    orders: int = 0
-    some: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     other_steps: int = 0
+    sealed: int = 0
 
-    def count(self, order: Order) -> None:
-        """Count an order in flight that uses this version."""
-        self.orders += 1
-        if self.orders <= SOME:
-            self.some.append(order.order_id)
+    @property
+    def orders(self) -> int:
+        """How many orders in flight use this version."""
+        return len(self.ids)
+
+    def count(self, order: Order, *, sealed: bool) -> None:
+        """Count an order in flight that uses this version; ``sealed`` where nothing would open its
+        secret fields.
+        """
+        self.ids.append(order.order_id)
+        self.sealed += sealed
         names = [step.name for step in self.definition.steps] if self.definition else []
         self.other_steps += [step.name for step in order.steps] != names
 
@@ -68,6 +84,11 @@ class Finding:
             return "changed: give the new definition a version of its own and keep the old one"
         if self.other_steps:
             return "changed: orders in flight have other steps"
+        if self.sealed:
+            return (
+                f"secret fields: {page.orders(self.sealed)} would be given to agents encrypted; "
+                "secret_fields must go on to name the workflow, () where nothing new is secret"
+            )
         return ""
 
 
@@ -81,18 +102,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what has the workflows: a Workflows, a Business, or a function that returns one",
     )
     parser.add_argument("--record", action="store_true", help="remember the definitions")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, with every order id")
     storage.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; return the exit code."""
     where = storage.read(arguments, os.environ)
-    defined = load(arguments.app)
-    return asyncio.run(_check(where, defined, record=arguments.record))
+    made = _made(arguments.app)
+    check = _Check(made, record=arguments.record, as_json=arguments.json)
+    return asyncio.run(check.run(where))
 
 
 def load(app: str) -> Workflows:
-    """Return the workflows that an application defines.
+    """Return the workflows that an application defines; raises as ``_made``."""
+    made = _made(app)
+    return made.workflows if isinstance(made, Business) else made
+
+
+def _made(app: str) -> Workflows | Business:
+    """Return what an application defines.
 
     Raises:
         UsageError: it cannot be imported, or has none.
@@ -106,34 +135,84 @@ def load(app: str) -> Workflows:
         made: Any = getattr(import_module(module), name)
         if callable(made):
             made = made()
-    except (ImportError, AttributeError, TypeError, ValueError, WorkflowError) as wrong:
-        raise UsageError(f"--app {app}: {wrong}") from None
-    if isinstance(made, Business):
-        return made.workflows
-    if isinstance(made, Workflows):
+        if isinstance(made, Business):
+            Privacy.of(made, None)  # its paths are what they should be
+    except Exception as wrong:  # noqa: BLE001  it is the application's own code
+        kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
+        raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
+    if isinstance(made, Business | Workflows):
         return made
     raise UsageError(f"--app {app} is {type(made).__name__}: give a Workflows or a Business")
 
 
-async def _check(where: storage.Storage, defined: Workflows, *, record: bool) -> int:
-    async with storage.opened(where) as store:
-        found = await _findings(store, defined)
+class _Check:
+    """One check of what an application defines."""
+
+    def __init__(self, made: Workflows | Business, *, record: bool, as_json: bool) -> None:
+        self._business = made if isinstance(made, Business) else None
+        self._defined = made.workflows if isinstance(made, Business) else made
+        self._record = record
+        self._as_json = as_json
+
+    async def run(self, where: storage.Storage) -> int:
+        """Check, say what was found, record if all is well; return the exit code."""
+        if self._business is None:
+            output.complain("sas: --app names workflows alone: secret fields are not looked at")
         broken = False
-        for (name, version), one in sorted(found.items()):
-            trouble = one.trouble()
-            broken = broken or bool(trouble) or (one.changed and not record)
-            output.say(output.one_line(f"{name} version {version}: {_said(one, trouble)}"))
-        if record and not broken:
-            for workflow in defined:
-                await _remember(store, workflow)
-            output.say("recorded")
-        elif record:
-            output.complain("sas: nothing was recorded")
-    return 1 if broken else 0
+        async with storage.opened(where) as store:
+            for (name, version), one in sorted((await self._findings(store)).items()):
+                broken = broken or bool(one.trouble()) or (one.changed and not self._record)
+                record = _record(name, version, one)
+                line = f"{name} version {version}: {_said(one, one.trouble())}"
+                output.say(to_line(record) if self._as_json else output.one_line(line))
+            if self._record and not broken:
+                for workflow in self._defined:
+                    await _remember(store, workflow)
+                output.complain("recorded") if self._as_json else output.say("recorded")
+            elif self._record:
+                output.complain("sas: nothing was recorded")
+        return 1 if broken else 0
+
+    async def _findings(self, store: StateStore) -> Mapping[tuple[str, int], Finding]:
+        """Return every version that is defined or that an order in flight uses."""
+        found: dict[tuple[str, int], Finding] = defaultdict(Finding)
+        for workflow in self._defined:
+            found[workflow.name, workflow.version].definition = workflow
+        async for order in _in_flight(store):
+            sealed = await self._stays_sealed(store, order)
+            found[order.details.workflow, order.details.version].count(order, sealed=sealed)
+        for (name, version), one in found.items():
+            cell = await store.read_cell(cell_of(name, version))
+            one.remembered = cell.value if cell else None
+        return found
+
+    async def _stays_sealed(self, store: StateStore, order: Order) -> bool:
+        """Return whether an order holds secret fields that nobody would open any more."""
+        if self._business is None or order.details.workflow in self._business.secret_fields:
+            return False
+        texts = [step.edited for step in order.steps if step.edited]
+        texts.append(await contents.redeemed(store, order.order_id, order.details.payload))
+        return any(
+            next(fields.sealed_places(json.loads(text)), None) is not None
+            for text in texts
+            if fields.SEALED in text
+        )
+
+
+def _record(name: str, version: int, one: Finding) -> dict[str, object]:
+    return {
+        "Workflow": name,
+        "Version": version,
+        "Defined": one.definition is not None,
+        "Recorded": one.remembered is not None,
+        "Changed": one.changed,
+        "Trouble": one.trouble() or None,
+        "InFlight": one.ids,
+    }
 
 
 def _said(one: Finding, trouble: str) -> str:
-    some = ", ".join(one.some) + (", ..." if one.orders > SOME else "")
+    some = ", ".join(one.ids[:SOME]) + (", ..." if one.orders > SOME else "")
     users = f"{page.orders(one.orders)} in flight" + (f" ({some})" if some else "")
     if trouble:
         return f"{users}; {trouble}"
@@ -142,19 +221,6 @@ def _said(one: Finding, trouble: str) -> str:
     if one.remembered is None:
         return f"{users}; not used yet" if not one.orders else f"{users}; not recorded yet"
     return f"{users}; as it was"
-
-
-async def _findings(store: StateStore, defined: Workflows) -> Mapping[tuple[str, int], Finding]:
-    """Return every version that is defined or that an order in flight uses."""
-    found: dict[tuple[str, int], Finding] = defaultdict(Finding)
-    for workflow in defined:
-        found[workflow.name, workflow.version].definition = workflow
-    async for order in _in_flight(store):
-        found[order.details.workflow, order.details.version].count(order)
-    for (name, version), one in found.items():
-        cell = await store.read_cell(cell_of(name, version))
-        one.remembered = cell.value if cell else None
-    return found
 
 
 async def _in_flight(store: StateStore) -> AsyncIterator[Order]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sas.domain.model import Order
-from sas.domain.workflow import Workflow, WorkflowError, Workflows
+from sas.domain.workflow import UnknownWorkflowError, Workflow, WorkflowError, Workflows
 from sas.ports.agents import Agent
 
 LIMIT_MAX = 1000
@@ -65,9 +65,18 @@ class Business:
         """Return the workflow an order was submitted with.
 
         Raises:
-            UnknownWorkflowError: this deployment no longer has it.
+            UnknownWorkflowError: this deployment no longer has it, or with other steps: no record
+                of the order must be taken for another step's.
         """
-        return self.workflows.find(order.details.workflow, order.details.version)
+        details = order.details
+        found = self.workflows.find(details.workflow, details.version)
+        begun, defined = [one.name for one in order.steps], [one.name for one in found.steps]
+        if not order.rejected and begun != defined:
+            raise UnknownWorkflowError(
+                f"workflow {details.workflow!r} version {details.version} has the steps "
+                f"{', '.join(defined)}, and was begun with {', '.join(begun)}"
+            )
+        return found
 
 
 def _check_names(what: str, named: Iterable[str], kind: str, known: Sequence[str]) -> None:

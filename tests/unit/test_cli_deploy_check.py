@@ -1,0 +1,219 @@
+"""What a deploy may change under a version that orders in flight use, change by change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sas.adapters.versions import Versions
+from sas.cli import main
+from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
+from sas.ports import Business
+from sas.simulation.store import MemoryStore
+from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
+from tests.unit.test_cli_workflows import run_in_thread
+from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fixture
+from tests.unit.test_privacy import privacy
+
+Said = pytest.CaptureFixture[str]
+MINUTE = timedelta(minutes=1)
+STEPS = (
+    Step("reserve", "stock", MINUTE, undo=Undo(MINUTE)),
+    Step("pay", "payment", MINUTE, undo=Undo(MINUTE), alternatives=("stock",)),
+)
+CHAIN = Workflow("chain", 1, STEPS, on_failure=OnFailure.HOLD)
+SECRET = {"chain": ("card",)}
+Check = Callable[..., int]
+
+
+def with_step(number: int, **changes: Any) -> Workflow:
+    steps = list(STEPS)
+    steps[number] = replace(steps[number], **changes)
+    return replace(CHAIN, steps=tuple(steps))
+
+
+FINE = {
+    "nothing": CHAIN,
+    "a time allowed": with_step(0, time_allowed=2 * MINUTE),
+    "the time of an undo": with_step(0, undo=Undo(2 * MINUTE, call_limit=MINUTE)),
+    "a threshold": with_step(0, failures_max=9),
+    "a backoff": with_step(0, backoff=Backoff(MINUTE)),
+    "a deadline": replace(CHAIN, deadline=timedelta(days=1)),
+    "notifications": replace(CHAIN, notify_steps=False),
+    "when it is told": replace(CHAIN, alert_after=MINUTE, pickup=MINUTE),
+}
+BREAKING = {
+    "a step's name": with_step(0, name="take"),
+    "a step more": replace(CHAIN, steps=(*STEPS, Step("ship", "stock"))),
+    "a step less": replace(CHAIN, steps=STEPS[:1]),
+    "their order": replace(CHAIN, steps=STEPS[::-1]),
+    "what comes before": with_step(1, after=()),
+    "an agent's name": with_step(0, agent="store"),
+    "an alternative less": with_step(1, alternatives=()),
+    "an alternative more": with_step(0, alternatives=("store",)),
+    "which agent comes first": with_step(1, agent="stock", alternatives=("payment",)),
+    "an undo less": with_step(0, undo=None),
+    "what follows a failure": replace(CHAIN, on_failure=OnFailure.UNDO),
+}
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    def run(
+        *defined: Workflow,
+        secret: Mapping[str, Sequence[str]] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> int:
+        workflows = Workflows(defined)
+        agents = {name: ScriptedAgent() for name in workflows.agents()}
+        module = ModuleType("an_app_of_this_test")
+        made = Business(workflows, agents, secret_fields=secret or {})
+        module.__dict__["business"] = lambda: made
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        app = ("--app", f"{module.__name__}:business")
+        return run_in_thread(lambda: main(["workflows", "check", *app, *options]))
+
+    return run
+
+
+async def in_flight(store: MemoryStore, *ids: str, secret: bool = False) -> Kit:
+    """Submit orders of version 1, its definition remembered."""
+    made = kit(CHAIN, privacy=privacy(secret=SECRET) if secret else None)
+    made.store.orders, made.store._due = store.orders, store._due
+    for order_id in ids or ("o-1",):
+        await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
+    await Versions([CHAIN]).check(store, made.order((ids or ("o-1",))[0]))
+    return made
+
+
+@pytest.mark.parametrize("change", FINE)
+async def test_what_may_be_tuned_passes(store: MemoryStore, check: Check, change: str) -> None:
+    await in_flight(store)
+    assert check(FINE[change]) == 0
+
+
+@pytest.mark.parametrize("change", BREAKING)
+async def test_what_would_break_an_order_in_flight_is_refused_and_the_order_named(
+    store: MemoryStore, check: Check, change: str, capsys: Said
+) -> None:
+    await in_flight(store)
+    assert check(BREAKING[change]) == 1
+    said = capsys.readouterr().out
+    assert said == (
+        "chain version 1: 1 order in flight (o-1); changed: give the new definition a version of "
+        "its own and keep the old one\n"
+    )
+    newer = replace(BREAKING[change], version=2)
+    assert check(CHAIN, newer) == 0
+    assert check(newer) == 1
+    assert "chain version 1: 1 order in flight (o-1); missing: keep" in capsys.readouterr().out
+
+
+async def test_as_json_every_order_in_flight_is_named(
+    store: MemoryStore, check: Check, capsys: Said
+) -> None:
+    ids = [f"o-{number}" for number in range(7)]
+    await in_flight(store, *ids)
+    newer = replace(CHAIN, version=2)
+    assert check(newer, options=("--json",)) == 1
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["Version"], one["Defined"]) for one in records] == [(1, False), (2, True)]
+    assert sorted(records[0]["InFlight"]) == ids
+    assert records[0]["Trouble"].startswith("missing: ")
+    assert (records[1]["InFlight"], records[1]["Trouble"]) == ([], None)
+
+
+# Secret fields
+
+
+@pytest.mark.parametrize(
+    ("secret", "code"),
+    [(SECRET, 0), ({"chain": ()}, 0), ({"chain": ("other",)}, 0), ({}, 1)],
+    ids=["as it was", "nothing new", "another field", "gone"],
+)
+async def test_orders_that_hold_secret_fields_need_their_workflow_named_among_them(
+    store: MemoryStore,
+    check: Check,
+    capsys: Said,
+    secret: Mapping[str, Sequence[str]],
+    code: int,
+) -> None:
+    await in_flight(store, secret=True)
+    assert check(CHAIN, secret=secret) == code
+    told = "secret fields: 1 order would be given to agents encrypted" in capsys.readouterr().out
+    assert told is bool(code)
+
+
+async def test_a_field_that_becomes_secret_breaks_no_order_in_flight(
+    store: MemoryStore, check: Check
+) -> None:
+    await in_flight(store)
+    assert check(CHAIN, secret=SECRET) == 0
+
+
+def test_a_path_that_is_none_is_bad_usage(store: MemoryStore, check: Check, capsys: Said) -> None:
+    assert check(CHAIN, secret={"chain": ("a..b",)}) == 2
+    assert "secret_fields of workflow 'chain'" in capsys.readouterr().err
+
+
+def test_workflows_alone_say_what_was_not_looked_at(store: MemoryStore, capsys: Said) -> None:
+    assert main(["workflows", "check", "--app", "orders.workflows:workflows"]) == 0
+    assert "secret fields are not looked at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (KeyError("PATH_OF_US"), "cannot be loaded: KeyError: 'PATH_OF_US'"),
+        (RuntimeError("no"), "cannot be loaded: RuntimeError: no"),
+        (ValueError("give a version"), "cannot be loaded: give a version"),
+    ],
+)
+def test_an_app_that_fails_as_it_is_loaded_is_one_sentence(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said, wrong: Exception, said: str
+) -> None:
+    def business() -> Business:
+        raise wrong
+
+    module = ModuleType("an_app_of_this_test")
+    module.__dict__["business"] = business
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert main(["workflows", "check", "--app", "an_app_of_this_test:business"]) == 2
+    assert capsys.readouterr().err == f"sas: --app an_app_of_this_test:business {said}\n"
+
+
+# Where it was deployed all the same
+
+
+async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> None:
+    """It ended, so its version may have been given away (``--record``); an operator undoes it."""
+    made = kit(CHAIN)
+    await made.submit()
+    await made.drain()
+    before = made.order()
+    after = replace(CHAIN, steps=(STEPS[0], Step("mail", "payment", undo=Undo(MINUTE))))
+    later = kit(after, beside=made)
+    await later.hand(command("undo", before.seq))
+    await later.drain()
+    assert later.order() == before
+    assert later.alerts()[-1].text == (
+        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, mail, "
+        "and was begun with reserve, pay; deploy it again as it was, beside the newer versions."
+    )
+
+
+async def test_a_command_upon_an_order_whose_version_is_gone_is_refused_with_what_to_do() -> None:
+    made = kit(CHAIN)
+    await made.submit()
+    before = made.order()
+    later = kit(replace(CHAIN, version=2), beside=made)
+    await later.hand(command("cancel", before.seq))
+    assert later.order() == before
+    assert "has no version 1: there is 2; deploy it again as it was" in later.alerts()[-1].text
