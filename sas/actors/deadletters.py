@@ -200,7 +200,11 @@ class DeadLetters:
         change = rejection(details, by=by, commit_id=uuid4().hex, cause=cause, at=now)
         try:
             await self._context.commit(change)
-        except ConflictError:
+        except ConflictError as rival:
+            if await store.load(details.order_id) is None:  # nothing would keep its place
+                raise ContentionError(
+                    f"order {details.order_id}: {rival}; it comes again"
+                ) from rival
             return await self._fenced(details.order_id, cause)
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -56,6 +56,13 @@ class VirtualClock:
         at = self._now + timedelta(seconds=seconds)
         heapq.heappush(self._sleepers, (at, self._count, wake))
         await wake
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have something happen once the clock has been advanced by ``seconds``."""
+        self._count += 1
+        wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        wake.add_done_callback(lambda _: call())
+        heapq.heappush(self._sleepers, (self._now + timedelta(seconds=seconds), self._count, wake))
 
     async def settle(self) -> None:
         """Let every task that can run do so, until each waits for time or for something outside."""

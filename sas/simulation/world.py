@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from sas.ports import Message, MessageBus
@@ -31,9 +33,14 @@ class CrashError(BaseException):
 
 @dataclass(slots=True)
 class Faults:
-    """Shares from 0 to 1, of operations or of deliveries."""
+    """Shares from 0 to 1, of operations or of deliveries.
+
+    A handler that ``stalls`` does nothing for up to ``stall_seconds_max``, and then goes on.
+    """
 
     crash: float = 0.0
+    stalls: float = 0.0
+    stall_seconds_max: float = 180.0
     lease_lost: float = 0.0
     duplicate: float = 0.0
     store_down: float = 0.0
@@ -52,9 +59,18 @@ class Delivery:
     count: int = 1
 
 
+_life: ContextVar[int] = ContextVar("life", default=0)
+"""Which of a host's lives a handler belongs to; 0: to none, so no death of a host ends it."""
+OUTAGE_PATIENCE_S = 30.0
+"""How long an actor waits for a store that is away, as the real adapter does."""
+
+
 @dataclass(slots=True)
 class World:
-    """Queues with their handlers, a timer, and faults."""
+    """Queues with their handlers, a timer, and faults.
+
+    While the ``store_out`` every operation of the store waits, and then fails.
+    """
 
     seed: int
     clock: VirtualClock
@@ -68,15 +84,19 @@ class World:
     handlers: dict[str, Handler] = field(default_factory=dict)
     timer: Callable[[], Awaitable[object]] | None = None
     calm: bool = False
+    store_out: bool = False
     crashes: int = 0
+    lives: int = 1
+    reborn: Callable[[], None] | None = None
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _returned: list[Delivery] = field(default_factory=list)
     _timer_task: asyncio.Task[None] | None = None
+    _closing: bool = False
 
     def __post_init__(self) -> None:
         """Put the faults into the ports."""
         self.rng = random.Random(self.seed)  # noqa: S311  a simulation repeats itself
-        self.store.pause = self.pause
+        self.store.pause = self._pause_of_store
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
 
@@ -86,12 +106,31 @@ class World:
         return PausingBus(self.memory_bus, self.pause)
 
     async def pause(self) -> None:
-        """Let others run; now and then, die."""
+        """Let others run; now and then, stall or die. What belongs to a dead host does nothing."""
         for _ in range(self.rng.randint(0, 3)):
             await asyncio.sleep(0)
+        if self._happens(self.faults.stalls):
+            await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
+        if _life.get() not in {0, self.lives}:
+            raise CrashError
         if self._happens(self.faults.crash):
             self.crashes += 1
             raise CrashError
+
+    async def _pause_of_store(self) -> None:
+        await self.pause()
+        waits = self.rng.uniform(0, OUTAGE_PATIENCE_S) if self.store_out else 0.0
+        if waits:
+            await self.clock.sleep(waits)
+
+    def restart(self) -> None:
+        """Kill the host with all that it is at, and start it anew: ``reborn`` is called."""
+        self.crashes += 1
+        self.lives += 1
+        for task in (*self._running, *([self._timer_task] if self._timer_task else [])):
+            task.cancel()
+        if self.reborn is not None:
+            self.reborn()
 
     async def run(self, finished: Callable[[], bool], hours_max: float = 24.0) -> None:
         """Run until ``finished`` and nothing is under way, in virtual time.
@@ -119,6 +158,7 @@ class World:
 
     async def close(self) -> None:
         """Stop whatever still runs."""
+        self._closing = True
         tasks = [*self._running, *([self._timer_task] if self._timer_task else [])]
         for task in tasks:
             task.cancel()
@@ -128,6 +168,7 @@ class World:
         return self._timer_task is None or self._timer_task.done()
 
     async def _tick(self) -> None:
+        _life.set(self.lives)
         if self.timer is not None:
             try:
                 await self.timer()
@@ -146,7 +187,12 @@ class World:
                 return
             task = asyncio.ensure_future(self._deliver(delivery))
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(partial(self._ended, delivery))
+
+    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled() and not self._closing:  # its host died before it began
+            self._give_back(delivery)
 
     def _next(self) -> Delivery | None:
         queues = [queue for queue in self.handlers if self.memory_bus.messages(queue)]
@@ -166,9 +212,12 @@ class World:
         lost = self._happens(self.faults.lease_lost)
         if lost:  # another handler gets it while this one goes on; its settling counts no more
             self._give_back(delivery)
+        _life.set(self.lives)
         try:
             await self.handlers[delivery.queue](_counted(delivery))
-        except (CrashError, Exception):  # noqa: BLE001  whatever it was, it comes again
+        except (CrashError, asyncio.CancelledError, Exception):  # whatever it was, it comes again
+            if self._closing:
+                raise
             if not lost:
                 self._give_back(delivery)
 
@@ -182,6 +231,8 @@ class World:
         self._returned.append(Delivery(self.dead_letters, given_up))
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
+        if self.store_out:
+            return StoreFault.UNAVAILABLE
         faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
         if operation == "put_blob":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
@@ -209,6 +260,11 @@ def _counted(delivery: Delivery) -> Message:
     """Return a message with how often it was handed out, as a host tells."""
     counted = {**delivery.message.properties, DELIVERY_COUNT: str(delivery.count)}
     return replace(delivery.message, properties=counted)
+
+
+def of_no_host() -> None:
+    """Let what runs here go on whichever host dies: it is somebody outside."""
+    _life.set(0)
 
 
 class PausingBus:

@@ -47,7 +47,14 @@ from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from sas.simulation.world import DELIVERY_COUNT, CrashError, Faults, Handler, World
+from sas.simulation.world import (
+    DELIVERY_COUNT,
+    CrashError,
+    Faults,
+    Handler,
+    World,
+    of_no_host,
+)
 
 QUEUES = Queues()
 COURIER = "courier"
@@ -265,6 +272,7 @@ class Outside(SimulatedAgent):
         return AwaitCallback(within, "for somebody outside")
 
     async def _happens(self, key: str, callback: Callback) -> None:
+        of_no_host()
         await self._clock.sleep(self._rng.uniform(0, 200))
         effects = self._ledger.of(key)
         if effects.tombstone:
@@ -276,7 +284,7 @@ class Outside(SimulatedAgent):
             await self._clock.sleep(self._rng.uniform(1, 5))
 
 
-def _tells(world: World, actors: Sequence[Callbacks]) -> Callable[..., Awaitable[bool]]:
+def _tells(world: World, hosts: Sequence[Host]) -> Callable[..., Awaitable[bool]]:
     """Return how those outside tell: by HTTP to any instance, or on the queue."""
 
     async def tell(callback: Callback, body: bytes) -> bool:
@@ -285,7 +293,8 @@ def _tells(world: World, actors: Sequence[Callbacks]) -> Callable[..., Awaitable
             world.memory_bus._enqueue(Message(QUEUES.callbacks, f"{world.rng.random()}", said))
             return True
         try:
-            answer = await world.rng.choice(actors).answer(callback.token, None, body)
+            called_back = world.rng.choice(hosts).callbacks
+            answer = await called_back.answer(callback.token, None, body)
         except CrashError:  # the connection is cut
             return False
         return answer.status != 503
@@ -301,48 +310,65 @@ def _wire(
     breaker: BreakerPolicy,
 ) -> None:
     """Give every message to whichever instance; let all their supervisors sweep at every tick."""
-    handlers: dict[str, list[Handler]] = {}
-    supervisors = []
-    callbacks = [Callbacks(context, business) for context in contexts]
+    hosts = [Host(world, context, business, lease_time, breaker) for context in contexts]
     for agent in business.agents.values():
         if isinstance(agent, Outside):
-            agent.tell = _tells(world, callbacks)
-    policy = RetryPolicy(0.2, 2.0)
-    for context, called_back in zip(contexts, callbacks, strict=True):
+            agent.tell = _tells(world, hosts)
+    world.handlers = {queue: _any_of(hosts, queue, world) for queue in hosts[0].handlers}
+
+    async def sweep() -> None:
+        """Sweep with all at once; one that dies in the middle does not take the others along."""
+        await asyncio.gather(*(one.supervisor.sweep() for one in hosts), return_exceptions=True)
+
+    def reborn() -> None:
+        for host in hosts:
+            host.start()
+
+    world.timer, world.reborn = sweep, reborn
+
+
+class Host:
+    """One instance of every actor; what they know dies with the host."""
+
+    def __init__(
+        self,
+        world: World,
+        context: Context,
+        business: Business,
+        lease_time: timedelta,
+        breaker: BreakerPolicy,
+    ) -> None:
+        self._world, self._context, self._business = world, context, business
+        self._lease_time, self._breaker = lease_time, breaker
+        self.start()
+
+    def start(self) -> None:
+        context, business = self._context, self._business
         submitter = Submitter(context, business)
         scheduler = Scheduler(context, business)
-        dead = DeadLetters(context, business)
-        supervisors.append(Supervisor(context, business.workflows.rules, lease_time))
+        self.callbacks = Callbacks(context, business)
+        self.supervisor = Supervisor(context, business.workflows.rules, self._lease_time)
         own: dict[str, Handler] = {
             QUEUES.orders: _handler(submitter.handle),
             QUEUES.urgent.orders: _handler(partial(submitter.handle, urgent=True)),
-            QUEUES.dead_letters: _dead(dead),
+            QUEUES.dead_letters: _dead(DeadLetters(context, business)),
         }
         for urgent in (False, True):
             own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(scheduler.handle)
             own[lane(QUEUES.replies, urgent=urgent)] = _handler(scheduler.handle_reply)
-            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(called_back.handle)
+            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(self.callbacks.handle)
+        policy = RetryPolicy(0.2, 2.0)
         for name, agent in business.agents.items():
             limit = business.limits.get(name, 0)
-            actor = AgentActor(context, name, agent, policy, breaker, limit)
+            actor = AgentActor(context, name, agent, policy, self._breaker, limit)
             own[QUEUES.agent(name)] = own[QUEUES.agent(name, urgent=True)] = _agent(actor)
-        for queue, handler in own.items():
-            handlers.setdefault(queue, []).append(handler)
-    world.handlers = {queue: _any_of(made, world) for queue, made in handlers.items()}
-
-    async def sweep() -> None:
-        """Sweep with all at once; one that dies in the middle does not take the others along."""
-        await asyncio.gather(*(one.sweep() for one in supervisors), return_exceptions=True)
-
-    world.timer = sweep
+        self.handlers = own
 
 
-def _any_of(handlers: Sequence[Handler], world: World) -> Handler:
-    if len(handlers) == 1:
-        return handlers[0]
-
+def _any_of(hosts: Sequence[Host], queue: str, world: World) -> Handler:
     async def handle(message: Message) -> object:
-        return await world.rng.choice(handlers)(message)
+        host = hosts[0] if len(hosts) == 1 else world.rng.choice(hosts)
+        return await host.handlers[queue](message)
 
     return handle
 
@@ -355,6 +381,7 @@ def _agent(actor: AgentActor) -> Handler:
     return lambda message: actor.handle(
         message.body,
         message.message_id,
+        message.properties,
         delivery_count=int(message.properties[DELIVERY_COUNT]),
     )
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from sas.domain.model import OrderState, StepState
+from sas.domain.model import Order, OrderState, StepState
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
@@ -90,9 +90,13 @@ class Hand:
             if rng.random() < 0.5:
                 members["input"] = msgspec.Raw(b'{"lines":[],"edited":true}')
         sent = None if verb == "cancel" and rng.random() < 0.3 else seq
+        self.given(order, verb)
         self.system.command(order_id, verb, sent, **members)
         if rng.random() < 0.2:  # pressed twice, on a page as it was: another id, the same wish
             self.system.command(order_id, verb, sent, **members)
+
+    def given(self, order: Order, verb: str) -> None:
+        """What an operator does outside as the command is given."""
 
     def done(self) -> bool:
         return not self.left and self.system.finished()
