@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,7 +43,26 @@ __all__ = ["AgentActor", "RetryPolicy"]
 
 log = logger(__name__)
 PUT_BACK = "put-back/"
-"""How the MessageId begins of a request that was put back: calls may have gone out before."""
+"""How the MessageId begins of a request that was put back."""
+CALLED = "sas_called"
+"""The property of one for which a call may have gone out before it was put back."""
+NEAR = timedelta(seconds=5)
+"""So near its CompleteBy (or a sixth of its time) a request is not put back any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message of the queue. ``count`` says how often it was handed out, where that is known."""
+
+    body: bytes
+    message_id: str
+    properties: Mapping[str, object]
+    count: int | None
+
+    @property
+    def called_before(self) -> bool:
+        """Whether a call may have gone out for its request before this delivery."""
+        return (self.count or 1) > 1 or CALLED in self.properties
 
 
 class AgentActor:
@@ -92,7 +111,8 @@ class AgentActor:
                 queue = self._context.queues.agent(self._name, urgent=urgent)
                 await self._put_aside(body, message_id, queue, wrong)
                 return None
-            return await self._handle(request, body, message_id, delivery_count)
+            delivery = Delivery(body, message_id, properties or {}, delivery_count)
+            return await self._handle(request, delivery)
 
     async def _put_aside(
         self, body: bytes, message_id: str, queue: str, wrong: MalformedError
@@ -100,9 +120,7 @@ class AgentActor:
         rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
         await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
 
-    async def _handle(
-        self, request: RequestMessage, body: bytes, message_id: str, delivery_count: int | None
-    ) -> Reply | None:
+    async def _handle(self, request: RequestMessage, delivery: Delivery) -> Reply | None:
         tracing.about(
             f"agent {self._name} {request.direction}",
             order_id=request.order_id,
@@ -110,7 +128,7 @@ class AgentActor:
             epoch=request.epoch,
             workflow=request.workflow,
         )
-        found = await self._answer(request, body, message_id, delivery_count)
+        found = await self._answer(request, delivery)
         if found is None:
             return None
         term, answer = found
@@ -130,7 +148,7 @@ class AgentActor:
         return answer
 
     async def _answer(
-        self, request: RequestMessage, body: bytes, message_id: str, delivery_count: int | None
+        self, request: RequestMessage, delivery: Delivery
     ) -> tuple[Term, Reply | Later | None] | None:
         """Return the time that a request was granted, and what came of it; None where it was put
         back.
@@ -138,24 +156,29 @@ class AgentActor:
         Where it may be handed back uncalled, only its first delivery calls: a later one might do
         so while the first, slow one, says that nothing was called.
         """
-        again = request.checks > 0 or message_id.startswith(PUT_BACK)
-        returnable = request.may_return and not again and delivery_count is not None
-        if returnable and delivery_count != 1:
+        again = request.checks > 0 or delivery.message_id.startswith(PUT_BACK)
+        returnable = request.may_return and not again and delivery.count is not None
+        if returnable and delivery.count != 1:
             return Term(self._context, request), _reply(request, Outcome.INTERRUPTED)
         term = Term(self._context, request)
         try:
             granted = await self._long.granted(request)
             if granted is None:
                 return term, None
-            term = Term(self._context, granted)
+            term = Term(self._context, granted, fresh=not again)
             return term, await self._work(term)
         except MustWaitError as wait:
-            if returnable and not wait.called:
+            if returnable and not wait.stays:
                 return term, _reply(request, Outcome.UNAVAILABLE)
+            called = wait.called or request.checks > 0 or delivery.called_before
+            near = min(NEAR, timedelta(seconds=request.time_allowed) / 6)
+            if wait.until >= term.request.complete_by - near:
+                log.info("agent %s: order %s waits no longer", self._name, request.order_id)
+                return term, None if called else _reply(request, Outcome.WAITED)
             if term.moved:  # what it comes back with is to be read anew
                 request = msgspec.structs.replace(term.request, checks=request.checks + 1)
-                body = internal.encode(request)
-            await self._put_back(request, body, message_id, wait.until)
+                delivery = replace(delivery, body=internal.encode(request))
+            await self._put_back(request, delivery, wait.until, called=called)
             return None
 
     async def _work(self, term: Term) -> Reply | Later | None:
@@ -211,24 +234,23 @@ class AgentActor:
         return None
 
     async def _put_back(
-        self, request: RequestMessage, body: bytes, message_id: str, until: datetime
+        self, request: RequestMessage, delivery: Delivery, until: datetime, *, called: bool
     ) -> None:
         """Let a request come again when it may be worked upon, within its CompleteBy.
 
-        No attempt is burnt. Past CompleteBy it is the supervisor's. Its id follows from that of
-        the message handled: the same for a redelivery, another one for what comes back too
-        early (clocks are apart), or duplicate detection would swallow it.
+        No attempt is burnt. Its id follows from that of the message handled: the same for a
+        redelivery, another one for what comes back too early (clocks are apart), or duplicate
+        detection would swallow it.
         """
-        if until >= request.complete_by:
-            log.info("agent %s: order %s waits for the supervisor", self._name, request.order_id)
-            return
-        own_id = hashlib.sha256(f"{request.id}|{message_id}|{key_time(until)}".encode())
+        named = f"{request.id}|{delivery.message_id}|{key_time(until)}"
+        own_id = hashlib.sha256(named.encode())
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
             f"{PUT_BACK}{own_id.hexdigest()[:32]}",
-            body,
+            delivery.body,
             time_to_live=request.complete_by - until,
             scheduled_at=until,
+            properties={CALLED: "yes"} if called else {},
         )
         await self._context.bus.send([again])
 

@@ -44,14 +44,15 @@ class MustWaitError(Exception):
     """No call may go out before ``until``: the breaker is open, no slot is free, or what the
     request refers to cannot be read.
 
-    ``called`` says whether one went out before, so that its outcome is unknown; or that it must
-    be this request that calls, for it is the breaker's probe.
+    ``called`` says whether one may have gone out before, so that its outcome is unknown;
+    ``stays`` that it must be this request that calls, for it is the breaker's probe.
     """
 
-    def __init__(self, until: datetime, *, called: bool) -> None:
+    def __init__(self, until: datetime, *, called: bool, stays: bool = False) -> None:
         super().__init__(until)
         self.until = until
         self.called = called
+        self.stays = stays or called
 
 
 class Attempts:
@@ -82,12 +83,16 @@ class Attempts:
                 raise MustWaitError(until, called=number > 0)
             slot = await self._slots.take(request)
             if slot is None:
-                stays = number > 0 or self._guard.probes(request.id)
-                raise MustWaitError(self._slots.again_at(request), called=stays)
-            number += 1
+                probes = self._guard.probes(request.id)
+                again_at = self._slots.again_at(request)
+                raise MustWaitError(again_at, called=number > 0, stays=probes)
             try:
                 if term.left() <= 0:  # breaker and slot may have taken their time
                     raise SilentError
+                until = await self._guard.wait_of(request.id)  # it may have opened meanwhile
+                if until is not None:
+                    raise MustWaitError(until, called=number > 0)
+                number += 1
                 return await self._told(attempt, term, slot, number)
             except TransientError as failed:
                 delay = self._policy.delay(number - 1, failed.retry_after)
@@ -131,10 +136,11 @@ class Attempts:
 
     async def _guarded(self, attempt: Attempt, term: Term, slot: int) -> Any:
         """Make one attempt and tell the breaker how it went: refused, or asked to wait for its
-        own sake, is an answer, too.
+        own sake, is an answer, too; silence of a call that was cut off soon says nothing.
         """
+        began = self._clock.now()
         try:
-            result = await self._within(attempt(), term, slot)
+            result = await self._within(self._begun(attempt, term), term, slot)
         except TransientError as failed:
             if failed.answered:
                 await self._guard.succeeded()
@@ -142,14 +148,21 @@ class Attempts:
                 await self._guard.failed(str(failed))
             raise
         except SilentError:
-            if not term.over.is_set():
+            if not term.over.is_set() and self._clock.now() - began >= term.fair:
                 await self._guard.failed("no answer until CompleteBy")
+            else:
+                await self._guard.found_nothing_out(term.request.id)
             raise
         except RefusedError:
             await self._guard.succeeded()
             raise
         await self._guard.succeeded()
         return result
+
+    @staticmethod
+    async def _begun(attempt: Attempt, term: Term) -> Any:
+        await term.begin()
+        return await attempt()
 
     async def _within(self, work: Awaitable[Any], term: Term, slot: int) -> Any:
         """Return what ``work`` returns unless its time is up first; with its heartbeats time, and

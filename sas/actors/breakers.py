@@ -89,6 +89,13 @@ class BreakerGuard:
             if not probing:
                 await self._tell()
 
+    async def found_nothing_out(self, request: str) -> None:
+        """Note that a call was cut off too soon to say anything of the service: where it was the
+        probe, another request may be it.
+        """
+        if self.probes(request):
+            await self._change(breaker.given_up(self._breaker, self._context.clock.now()))
+
     async def _look(self, now: datetime) -> None:
         fresh = self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER
         if fresh and self._breaker.state is BreakerState.CLOSED:

@@ -41,8 +41,9 @@ def every(allowed: timedelta) -> timedelta:
 class Term:
     """One request's time."""
 
-    def __init__(self, context: Context, request: RequestMessage) -> None:
+    def __init__(self, context: Context, request: RequestMessage, *, fresh: bool = False) -> None:
         self._context = context
+        self._fresh = fresh
         self._allowed = timedelta(seconds=request.time_allowed)
         self._asked = False
         self._beaten: datetime | None = None
@@ -52,6 +53,21 @@ class Term:
         """Whether that is a later one than it came with."""
         self.over = asyncio.Event()
         """Set once the step is no longer this request's."""
+
+    @property
+    def fair(self) -> timedelta:
+        """How long a call must have had before its silence says anything of its service."""
+        return self._allowed / 3
+
+    async def begin(self) -> None:
+        """Ask for the time allowed once more where a request was taken up late, as its first call
+        begins: what stood before it in its queue is no fault of its service.
+
+        Only once, and not for one that came back: its time is over at some time.
+        """
+        late, self._fresh = self._fresh and self.left() < self.fair.total_seconds(), False
+        if late:
+            await self.beat("taken up late")
 
     def left(self) -> float:
         """Return the seconds until CompleteBy; none once it is over."""

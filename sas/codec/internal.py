@@ -127,7 +127,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     step: int
     direction: Literal["do", "undo"]
     epoch: int
-    outcome: Literal["done", "refused", "unavailable", "interrupted"]
+    outcome: Literal["done", "refused", "unavailable", "interrupted", "waited"]
     result: Part = UNSET
     result_ref: Kept | None = None
     error: FaultBody | None = None

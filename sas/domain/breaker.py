@@ -6,7 +6,7 @@ while one probe at a time may try, and its success closes it again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -83,6 +83,11 @@ def opened(breaker: Breaker, policy: BreakerPolicy, now: datetime, why: str) -> 
     rest = timedelta(seconds=min(seconds, policy.open_for_max.total_seconds()))
     since = breaker.since if breaker.rounds else now
     return Breaker(BreakerState.OPEN, since, now + rest, None, breaker.rounds + 1, why[:500])
+
+
+def given_up(breaker: Breaker, now: datetime) -> Breaker:
+    """Return the breaker whose probe found nothing out: another may probe at once."""
+    return replace(breaker, state=BreakerState.OPEN, until=now, prober=None)
 
 
 def closed(now: datetime) -> Breaker:

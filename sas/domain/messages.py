@@ -103,6 +103,8 @@ class Outcome(Enum):
     """Nothing was called: the remote service is not to be had, and others may be asked."""
     INTERRUPTED = "interrupted"
     """The request was delivered before, so whether anything was called is not known."""
+    WAITED = "waited"
+    """Nothing was called in all the time there was: the remote service is not to be had."""
 
 
 @dataclass(frozen=True, slots=True)

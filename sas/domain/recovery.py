@@ -156,6 +156,26 @@ def unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     return fail(failed, step.number, fault, rules, now=now, instance=None)
 
 
+def waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    """Decide upon a step (or its undo) that its agent could not begin in the time it had.
+
+    No failure is counted, for nothing ran. It is asked for anew once that time is over. That
+    nothing was called is true of the delivery that says so: it is to be undone all the same.
+    """
+    doing = step.process_state is StepState.PROCESSING
+    back = replace(acted(step), process_state=StepState.PENDING, since=now) if doing else step
+    held = replace(back, locked_by=None, hold=True)
+    after = open_steps(with_step(order.steps, held), rules, now)
+    scope = f"{_workflow_of(order)}, step {step.name}"
+    text = (
+        f"In {scope}, cannot be begun: its service is cut off by its breaker, or as many calls are "
+        "out as may be. No failure is counted, and it is tried again by itself. Look at that "
+        "service; cancel orders that must not wait."
+    )
+    condition = Condition(AlertKind.WAITING, scope, text, now, step.complete_by or now)
+    return Decision("waited in vain", after, (), condition=condition)
+
+
 def _expire_undo(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     failures = step.failure_count + 1
     counted = replace(step, failure_count=failures)

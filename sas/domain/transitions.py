@@ -27,6 +27,7 @@ from sas.domain.recovery import (
     postpone,
     postpone_deadline,
     unanswered,
+    waited,
 )
 from sas.domain.turns import dispatch, is_out, open_steps, stays, with_step
 from sas.domain.undo import completed_notice, leave, undo_failed, undone
@@ -89,6 +90,8 @@ def answer(
             return undone(order, reply, rules, now, instance)
         case Outcome.REFUSED:
             return undo_failed(order, reply.step, _fault(reply), rules, now)
+        case Outcome.WAITED:
+            return waited(order, order.steps[reply.step], rules, now)
         case _:  # an undo belongs to the agent that did: its request waits there
             return None
 
@@ -109,6 +112,8 @@ def _answer_do(
             return _elsewhere(order, step, rules, now, instance)
         case Outcome.INTERRUPTED:
             return unanswered(order, step, rules, now)
+        case Outcome.WAITED:
+            return waited(order, step, rules, now)
 
 
 def _fault(reply: Reply) -> Fault:

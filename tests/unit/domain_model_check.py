@@ -58,6 +58,8 @@ BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
 """How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
+REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
+IN_VAIN = ("waited", "undo waited")
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
@@ -84,10 +86,14 @@ class Case:
     deadline: bool = False
     routes: int = 1
     routed: frozenset[str] | None = None
+    vain: bool = False
+    """Whether an agent may say that it waited in vain."""
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
-        patience = [n for n in ("backoff", "waits", "call_limit", "deadline") if getattr(self, n)]
+        patience = [
+            n for n in ("backoff", "waits", "call_limit", "deadline", "vain") if getattr(self, n)
+        ]
         told = "".join(f", {name}" for name in patience)
         routes = f", {self.routes} routes" if self.routes > 1 else ""
         return (
@@ -237,13 +243,13 @@ def normal(order: Order) -> Order:
     )
 
 
-def events(order: Order, rules: Rules) -> Iterator[Event]:
+def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]:
     """Yield everything that may happen to an order; much of it leads to no decision."""
     yield from map(Event, ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"))
     if rules.deadline is not None:
         yield Event("deadline")
     for step in order.steps:
-        for name in ("done", "refused", "unavailable", "undone", "undo refused"):
+        for name in (*REPLIES, *IN_VAIN * vain):
             yield Event(name, step.number)
         yield from (Event("progress", step.number), Event("undo progress", step.number))
         yield Event("expire", step.number)
@@ -299,9 +305,8 @@ def named(order: Order, event: Event) -> str | None:
 
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
-    outcome = {"refused": Outcome.REFUSED, "unavailable": Outcome.UNAVAILABLE}.get(
-        name.rpartition(" ")[2], Outcome.DONE
-    )
+    said = name.rpartition(" ")[2]
+    outcome = Outcome(said) if said in {"refused", "unavailable", "waited"} else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
@@ -336,7 +341,7 @@ def _edges(graph: Graph, order: Order) -> Iterator[Edge]:
     shut.
     """
     source = key_of(order)
-    for event in events(order, graph.rules):
+    for event in events(order, graph.rules, vain=graph.case.vain):
         edge = _follow(graph, order, source, event)
         if edge is None:
             continue

@@ -43,6 +43,7 @@ class Budget(NamedTuple):
     operator: int = 0
     shut: int = 0
     unavailable: int = 0
+    waited: int = 0
 
     def spend(self, what: str) -> Budget:
         return self._replace(**{what: getattr(self, what) - 1})
@@ -245,6 +246,9 @@ class Protocol:
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
         """Let the agent call its remote service, or say that it called nobody."""
+        if state.budget.waited:
+            spent = state._replace(budget=state.budget.spend("waited"))
+            yield self.fly(spent, self.reply(request, Outcome.WAITED))
         if not (request.may_return and self.budget.unavailable):
             yield from self.called(state, request)
             return

@@ -39,7 +39,9 @@ from tests.unit.domain_model_check import (
     BUDGET,
     CALL_LIMIT,
     FAULT,
+    IN_VAIN,
     LATE,
+    REPLIES,
     SOON,
     WAIT,
     Case,
@@ -61,7 +63,6 @@ from tests.unit.domain_model_check import (
 )
 
 PROGRESS = ("progress", "undo progress")
-REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
 OPERATOR = frozenset({"resubmit", "undo", "skip", "cancel", "acknowledge"})
 AT_REST = FINISHED | {OrderState.ERROR}
 
@@ -97,6 +98,14 @@ ROUTED: list[tuple[str, int, dict[str, Any]]] = [
     ("two beside each other", 0, {"routes": 2, "routed": frozenset("a")}),
     *[("two beside each other", 1, {"routes": 2, "without_undo": frozenset("a")})] * (BUDGET > 1),
 ]
+WAITING: list[tuple[str, int, dict[str, Any]]] = [
+    ("one", 1, {"vain": True}),
+    ("one", 0, {"vain": True, "without_undo": frozenset("a")}),
+    ("one", 0, {"vain": True, "backoff": True, "call_limit": True, "deadline": True}),
+    ("one", 0, {"vain": True, "routes": 2}),
+    ("two in a row", 0, {"vain": True}),
+    ("two beside each other", 0, {"vain": True}),
+]
 BIG = {Case("three beside each other", policy, 1) for policy in OnFailure}
 CASES = (
     [
@@ -113,7 +122,7 @@ CASES = (
     ]
     + [
         Case(shape, policy, failures_max, **patience)
-        for shape, failures_max, patience in PATIENT + ROUTED
+        for shape, failures_max, patience in PATIENT + ROUTED + WAITING
         for policy in OnFailure
     ]
 )
@@ -248,6 +257,23 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
 
 
 @in_every_graph
+def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_time_is_over(
+    graph: Graph,
+) -> None:
+    found = [edge for edge in graph.edges if edge.event.name in IN_VAIN]
+    assert bool(found) == graph.case.vain
+    for edge in found:
+        old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
+        if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
+            continue  # cancelled: it is turned
+        doing = old.process_state is StepState.PROCESSING
+        assert new.process_state is (StepState.PENDING if doing else old.process_state)
+        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
+        assert (new.hold, new.locked_by, new.complete_by) == (True, None, old.complete_by)
+        assert not edge.change.entry.messages
+
+
+@in_every_graph
 def test_extended_waits_are_bounded_and_forgotten_at_success(graph: Graph) -> None:
     for order in graph.states.values():
         for step in order.steps:
@@ -295,12 +321,13 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_s
     for order in graph.states.values():
         for number in held(order):
             step = order.steps[number]
-            doing = step.process_state is StepState.PENDING and step.failure_count > 0
+            failed = step.failure_count > 0 or (case.vain and step.epoch > 0)
+            doing = step.process_state is StepState.PENDING and failed
             undoing = step.process_state is StepState.COMPENSATING or (
                 step.process_state is StepState.PROCESSED and step.tried != ()
             )
             assert doing or undoing
-            assert case.backoff or case.waits or (undoing and case.call_limit)
+            assert case.backoff or case.waits or case.vain or (undoing and case.call_limit)
 
 
 @in_every_graph
@@ -840,7 +867,8 @@ def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> No
 
 @in_every_graph
 def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
-    onward = graph.successors(lambda edge: edge.event.name not in {*OPERATOR, "unavailable"})
+    circles = {*OPERATOR, "unavailable", *IN_VAIN}
+    onward = graph.successors(lambda edge: edge.event.name not in circles)
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
     assert {graph.states[key].process_state for key in ends} <= AT_REST
@@ -898,7 +926,7 @@ def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_
                 expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
-    assert ends == {"done", "refused", "unavailable", "expire"}
+    assert ends == {"done", "refused", "unavailable", "expire", *IN_VAIN[:1] * graph.case.vain}
 
 
 @in_every_graph

@@ -68,6 +68,7 @@ def goes_elsewhere(graph: Graph) -> bool:
     """Return whether a step of this case may be done elsewhere after it timed out."""
     lacks = graph.case.without_undo >= set(graph.case.shape)
     again = graph.case.failures_max > 0 or graph.case.on_failure is OnFailure.HOLD
+    again = again or graph.case.vain
     return again and not lacks
 
 
@@ -108,7 +109,7 @@ def expected_tried(  # noqa: PLR0911  a table
     match edge.event.name:
         case "done" if out:
             return set(old.tried) - {old.route}
-        case "expire" | "refused" if out:
+        case "expire" | "refused" | "waited" if out:
             return {*old.tried, old.route}
         case "undone":
             return set(old.tried[1:])

@@ -47,6 +47,23 @@ def test_processed_means_every_effect_once_and_compensated_none_whatever_happens
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 
 
+IN_VAIN = [
+    *product(("one",), OnFailure, (0, 1), (ALL._replace(waited=1), MEDDLED._replace(waited=2))),
+    *product(PAIRS, OnFailure, (0,), (Budget(early=1, twice=1, waited=1),)),
+]
+
+
+@pytest.mark.timeout(120 * BUDGET**2)
+@pytest.mark.parametrize("case", IN_VAIN, ids=name)
+def test_a_word_that_nothing_was_called_which_is_not_true_breaks_no_promise(
+    case: tuple[str, OnFailure, int, Budget],
+) -> None:
+    """It is true of one delivery; another of the same request may have called, or may yet."""
+    protocol = Protocol(*case)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None
+
+
 @pytest.mark.parametrize("shape", PAIRS)
 def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo(shape: str) -> None:
     protocol = Protocol(shape, OnFailure.HOLD, 1, MEDDLED, NO_TOMBSTONES)

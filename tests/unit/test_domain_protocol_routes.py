@@ -33,6 +33,7 @@ EVERY_DAY: list[Case] = [
     *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO | {"verbs": ("cancel", "resubmit")},)),
     *product(("two in a row", "two beside each other"), OnFailure, (1,), (LATE, TWICE), (TWO,)),
     ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
+    *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1, waited=1),), (TWO,)),
 ]
 LONGER: list[Case] = [
     *product(("one",), OnFailure, (1,), (ALL,), (TWO,)),

@@ -1,0 +1,270 @@
+"""What could not be begun is no failure: of the order's step, nor of the remote service."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.actors.agent import AgentActor, RetryPolicy
+from sas.codec.breakers import cell_name, from_cell, to_value
+from sas.domain import breaker
+from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
+from sas.domain.messages import Outcome
+from sas.domain.workflow import OnFailure, Step, Workflow
+from sas.ports import Call, Message, TransientError
+from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, command, kit, order
+
+POLICY = BreakerPolicy(
+    failures_max=3, open_for=timedelta(seconds=20), open_for_max=timedelta(seconds=20)
+)
+RETRY = RetryPolicy(0.2, 1.0)
+STOCK = QUEUES.agent("stock")
+BOTH = Workflow(
+    "both",
+    1,
+    (Step("reserve", "stock", ALLOWED, undo=UNDO, failures_max=1, alternatives=("payment",)),),
+    on_failure=OnFailure.UNDO,
+)
+
+
+def made_with(*workflows: Workflow, limit: int = 0) -> Kit:
+    """Return a system whose agents have breakers, and a limit."""
+    made = kit(*workflows)
+    for name, agent in made.agents.items():
+        made.actors[name] = AgentActor(made.context, name, agent, RETRY, POLICY, limit)
+    return made
+
+
+async def breaker_of(made: Kit, agent: str = "stock") -> Breaker:
+    return from_cell(await made.store.read_cell(cell_name(agent)))
+
+
+async def cut_off(made: Kit, *, seconds: float) -> None:
+    """Open the breaker of stock for so long."""
+    cell = await made.store.read_cell(cell_name("stock"))
+    until = made.clock.now() + timedelta(seconds=seconds)
+    opened = Breaker(BreakerState.OPEN, made.clock.now(), until, None, 1, "down")
+    await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token if cell else None)
+
+
+async def pass_time(made: Kit, seconds: int) -> None:
+    """Let time pass, the supervisor sweep every ten seconds, and messages be handled."""
+    for _ in range(seconds // 10):
+        await made.later(10)
+        await made.sweep()
+        await made.drain()
+
+
+async def test_an_order_waits_for_a_service_that_is_down_for_hours_and_is_processed_then() -> None:
+    made = made_with()
+    await cut_off(made, seconds=2 * 3600)
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 7100)
+    assert made.agents["stock"].calls == []
+    assert made.order().failure_count == 0
+    assert {"waited in vain", "released"} <= set(made.words())
+    assert [one.kind for one in made.alerts()].count("waiting") == 3  # after 0, 15, 75 minutes
+    await pass_time(made, 300)
+    assert made.state() == "Processed"
+    assert "step reset" not in made.words()
+
+
+async def test_an_undo_is_not_given_up_while_its_service_is_not_even_called() -> None:
+    made = made_with()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.step(STOCK)
+    await made.step(QUEUES.replies)
+    await cut_off(made, seconds=1800)
+    made.bus.take(QUEUES.agent("payment"))
+    await made.later(1)
+    await made.hand(command("undo", made.order().seq))
+    await made.drain()
+    await pass_time(made, 1700)
+    assert made.state() == "Compensating"
+    assert [verb for verb, _ in made.agents["stock"].calls] == ["do"]
+    await pass_time(made, 300)
+    assert made.state() == "Compensated"
+    assert [verb for verb, _ in made.agents["stock"].calls] == ["do", "undo"]
+
+
+async def test_a_failure_is_counted_where_a_call_went_out_before_the_breaker_opened() -> None:
+    made = made_with()
+    made.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.step(STOCK)
+    await cut_off(made, seconds=3600)
+    (waiting,) = made.bus.queues[STOCK].waiting
+    made.bus.queues[STOCK].waiting.clear()
+    await made.later(20)
+    stock = made.actors["stock"]
+    back = waiting.message
+    handled = stock.handle(back.body, back.message_id, back.properties, delivery_count=1)
+    assert await made.run(handled) is None
+    await made.later(11)
+    await made.sweep()
+    assert made.order().failure_count == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_only_of_a_first_delivery_it_is_said_that_nothing_was_called(count: int) -> None:
+    made = made_with()
+    await cut_off(made, seconds=3600)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    stock = made.actors["stock"]
+    reply = await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
+    assert (reply.outcome if reply else None) == (Outcome.WAITED if count == 1 else None)
+
+
+async def test_a_request_that_finds_no_slot_in_all_its_time_counts_no_failure() -> None:
+    made = made_with(limit=1)
+    now = made.clock.now()
+    assert await made.store.acquire_lease("slot|stock|0", "x", now + timedelta(hours=1), now)
+    await made.submit()
+    await made.drain()
+    await pass_time(made, 600)
+    assert (made.order().failure_count, made.state()) == (0, "Processing")
+    assert await made.store.acquire_lease("slot|stock|0", "x", now, now)
+    await pass_time(made, 100)
+    assert made.state() == "Processed"
+
+
+async def test_a_step_whose_agents_are_all_busy_asks_them_in_turn_and_fills_no_journal() -> None:
+    made = made_with(BOTH, limit=1)
+    now = made.clock.now()
+    for name in ("stock", "payment"):
+        assert await made.store.acquire_lease(f"slot|{name}|0", "x", now + 40 * ALLOWED, now)
+    await made.submit(order(workflow="both"))
+    await made.drain()
+    await pass_time(made, 600)
+    assert made.order().failure_count == 0
+    assert len(made.journal()) < 6 * 600 / ALLOWED.total_seconds()
+    assert await made.store.acquire_lease("slot|stock|0", "x", now, now)
+    await pass_time(made, 60)
+    assert made.states() == ["Processed"]
+    assert {call.key for _, call in made.agents["stock"].calls} == {"O-1/reserve"}
+
+
+async def test_no_call_goes_out_where_the_breaker_opened_while_a_request_waited_for_a_slot() -> (
+    None
+):
+    made = made_with(limit=1)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    now = made.clock.now()
+    assert await made.store.acquire_lease("slot|stock|0", "x", now + timedelta(seconds=3), now)
+    handling = asyncio.ensure_future(made.actors["stock"].handle(message.body, message.message_id))
+    await made.later(1.5)
+    await cut_off(made, seconds=20)
+    assert await made.run(handling) is None
+    assert made.agents["stock"].calls == []
+    now = made.clock.now()
+    assert await made.store.acquire_lease("slot|stock|0", "another", now + ALLOWED, now)
+
+
+async def hangs(call: Call) -> Any:
+    await asyncio.Event().wait()
+
+
+async def late(made: Kit, *, seconds: float) -> Message:
+    """Return a request that was taken from its queue so many seconds before its CompleteBy."""
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.later(ALLOWED.total_seconds() - seconds)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    return message
+
+
+async def handled(made: Kit, message: Message, seconds: int) -> None:
+    """Let an agent work upon a request while its replies are read, second by second."""
+    stock = made.actors["stock"]
+    task = asyncio.ensure_future(stock.handle(message.body, message.message_id, delivery_count=1))
+    for _ in range(seconds):
+        await made.later(1)
+        while (said := made.bus.take(QUEUES.replies)) is not None:
+            await made.scheduler.handle_reply(said.body, said.message_id)
+    assert task.done()
+
+
+async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on() -> None:
+    made = made_with()
+
+    async def slow(call: Call) -> Any:
+        await made.clock.sleep(20)
+        return {}
+
+    made.agents["stock"].then(slow)
+    await handled(made, await late(made, seconds=5), 30)
+    assert made.states()[0] == "Processed"
+    assert (len(made.agents["stock"].calls), made.order().steps[0].failure_count) == (1, 0)
+
+
+async def test_a_request_taken_up_late_is_given_time_once_and_not_for_ever() -> None:
+    made = made_with()
+    made.agents["stock"].then(*(TransientError("busy", answered=True) for _ in range(500)))
+    await handled(made, await late(made, seconds=5), 60)
+    assert made.words().count("progress") == 1
+    await made.sweep()
+    assert made.order().failure_count == 1
+
+
+async def test_one_that_has_time_enough_asks_for_no_more() -> None:
+    made = made_with()
+    await handled(made, await late(made, seconds=15), 3)
+    assert "progress" not in made.words()
+
+
+async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_its_service() -> None:
+    made = made_with()
+    made.agents["stock"].then(*(hangs for _ in range(10)))
+    for number in range(5):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+    await made.later(25)
+    stock = made.actors["stock"]
+    requests = [made.bus.take(STOCK) for _ in range(5)]
+    await made.run(
+        asyncio.gather(*(stock.handle(m.body, m.message_id) for m in requests if m is not None))
+    )  # nobody hears that they ask for more time
+    assert len(made.agents["stock"].calls) == 5
+    assert (await breaker_of(made)).state is BreakerState.CLOSED
+
+
+async def test_a_service_that_hangs_for_all_the_time_allowed_opens_its_breaker() -> None:
+    made = made_with()
+    made.agents["stock"].then(*(hangs for _ in range(10)))
+    for number in range(3):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+        message = made.bus.take(STOCK)
+        assert message is not None
+        await made.run(made.actors["stock"].handle(message.body, message.message_id))
+    assert (await breaker_of(made)).state is BreakerState.OPEN
+
+
+async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_to_the_next() -> (
+    None
+):
+    made = made_with()
+    made.agents["stock"].then(hangs)
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await cut_off(made, seconds=24)
+    await made.later(24)
+    message = made.bus.take(STOCK)
+    assert message is not None
+    await made.run(made.actors["stock"].handle(message.body, message.message_id))
+    found = await breaker_of(made)
+    assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
+    assert breaker.wait_of(found, "the next", made.clock.now()) is None
