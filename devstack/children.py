@@ -125,7 +125,19 @@ class Child:
         for path in (self.out_path, self.log_path):
             with contextlib.suppress(OSError):
                 lines += path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        return "\n".join(f"  | {line}" for line in lines)
+        return "\n".join(f"  | {readable(line)}" for line in lines)
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it that comes from outside: `kill`, or a lack of memory."""
+        return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
+
+    def obituary(self) -> str:
+        """How it died, and the last it said where that may say why."""
+        how = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
+        if self.killed:
+            return f"{how}: something outside killed it, somebody or a lack of memory."
+        return f"{how}:\n{self.tail()}"
 
     def _until(self, found: Callable[[], T | None], timeout_s: float) -> Iterator[T | None]:
         end = time.monotonic() + timeout_s
@@ -213,6 +225,15 @@ class Child:
             await asyncio.sleep(_POLL_S)
         self.kill()
         return self._process.wait()
+
+
+def readable(line: str) -> str:
+    """A log line as people read it: one of JSON as its time, its level and its message."""
+    try:
+        told = json.loads(line)
+        return f"{told['time'][11:19]} {told['level']} {told['message']}"
+    except (ValueError, TypeError, LookupError):
+        return line
 
 
 def describe_exit(code: int) -> str:

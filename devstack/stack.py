@@ -12,18 +12,16 @@ the kernel kills them (see `devstack.tether`).
 
 import asyncio
 import json
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devstack.azurite import FIXED_PORTS, Azurite
-from devstack.children import Child, describe_exit
-from devstack.directories import make_directory
+from devstack.children import Child
+from devstack.directories import Scratch, make_directory
 from devstack.emulators import SERVICEBUS, STORAGE, local_values
 from devstack.errors import ChildFailedError, DevstackError
 from devstack.groups import HostProcess, environment, file_name, named
@@ -92,6 +90,7 @@ class Stack(AsyncRunnable):
         self._config = config
         self._data = Path(data).resolve() if data else None
         self._own_logs = logs is None
+        self._scratch: Scratch | None = None
         self._fixed = ports == "fixed"
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
@@ -141,12 +140,13 @@ class Stack(AsyncRunnable):
             self.azurite.stop(timeout_s=max(_LEAST_S, end - time.monotonic()))
         if self.broker is not None:
             self.broker.stop(timeout_s=max(_LEAST_S, end - time.monotonic()))
-        if self._own_logs and self.logs != Path():
-            shutil.rmtree(self.logs, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
 
     def _make_logs(self) -> None:
         if self._own_logs:
-            self.logs = Path(tempfile.mkdtemp(prefix="devstack-"))
+            self._scratch = Scratch("devstack-")
+            self.logs = self._scratch.path
         make_directory(self.logs)
         if self._data is not None:
             make_directory(self._data)
@@ -245,6 +245,17 @@ class Stack(AsyncRunnable):
         services = [self.broker, self.azurite.child if self.azurite else None]
         return [one for one in services if one is not None] + [p.child for p in self.processes]
 
+    def lost(self) -> list[HostProcess]:
+        """Host processes that somebody else killed, each told once: for who starts them again."""
+        hit = [
+            one
+            for one in self.processes
+            if one.child.killed and not one.child.stopping and one.child not in self._unwatched
+        ]
+        self._unwatched |= {one.child for one in hit}
+        self.processes = [one for one in self.processes if one not in hit]
+        return hit
+
     def check(self) -> None:
         """Raise if a child died that nobody had killed or stopped.
 
@@ -253,11 +264,9 @@ class Stack(AsyncRunnable):
         """
         for child in self.children():
             if not child.alive and not child.stopping and child not in self._unwatched:
-                how = describe_exit(child.exit_code or 0)
-                self._own_logs = False  # somebody will want to read them
-                raise ChildFailedError(
-                    f"{child.name} died with {how} (its logs stay in {self.logs}):\n{child.tail()}"
-                )
+                if self._scratch is not None:
+                    self._scratch.keep()  # somebody will want to read its logs
+                raise ChildFailedError(f"{child.obituary()}\nIts logs stay in {self.logs}.")
 
     async def watch(self) -> None:
         """Return never; raise as `check` does as soon as a child dies."""

@@ -76,11 +76,32 @@ async def test_a_child_that_dies_by_itself_is_said_and_everything_stops(app_dir:
         pids = [child.pid for child in stack.children()]
         assert stack.broker is not None
         os.kill(stack.broker.pid, signal.SIGKILL)
-        with pytest.raises(ChildFailedError, match="servicebus died with signal SIGKILL"):
+        said = "servicebus died with signal SIGKILL: something outside killed it, somebody or a la"
+        with pytest.raises(ChildFailedError, match=said):
             await asyncio.wait_for(stack.watch(), 5)
     await until(lambda: not any(is_running(pid) for pid in pids))
     assert (stack.logs / "servicebus.log").exists()  # kept for whoever looks into it
     shutil.rmtree(stack.logs)
+
+
+async def test_a_host_that_somebody_kills_is_told_once_to_who_starts_it_again(
+    app_dir: Path,
+) -> None:
+    async with stack_of(app_dir) as stack:
+        assert stack.lost() == []
+        (host,) = stack.processes
+        os.kill(host.pid, signal.SIGKILL)
+        found: list[str] = []
+        async with asyncio.timeout(5):
+            while not found:
+                found = [one.group for one in stack.lost()]
+                await asyncio.sleep(0.02)
+        assert found == ["all"]
+        assert stack.lost() == []
+        stack.check()  # it is in hand now
+        (again,) = await stack.start_group([], name="all")
+        assert again.pid != host.pid
+        stack.check()
 
 
 async def test_a_start_that_fails_leaves_nothing_and_says_what_the_child_said(
