@@ -98,10 +98,16 @@ def _apply_lease(message: Message, lease: tuple[Any, ...] | None) -> bytes | Non
 
 
 def _recover_history(database: sqlite3.Connection, queues: dict[int, QueueCore]) -> None:
+    # An id that came again after its window is there twice: the later one counts.
+    latest: dict[tuple[int, bytes], tuple[float, int]] = {}
     for key, raw, at in database.execute("SELECT id, message_id, at FROM history ORDER BY id"):
-        queue = queues.get(key >> SHIFT)
+        place = (key >> SHIFT, raw)
+        latest.pop(place, None)
+        latest[place] = (at, key & _MASK)
+    for (store, raw), (at, sequence) in latest.items():
+        queue = queues.get(store)
         if queue is not None:
-            queue.history.remember(decode.decode(raw)[0], at, key & _MASK)
+            queue.history.remember(decode.decode(raw)[0], at, sequence)
 
 
 def _recover_sessions(database: sqlite3.Connection, queues: dict[int, QueueCore]) -> None:

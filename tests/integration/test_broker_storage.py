@@ -185,6 +185,22 @@ def test_a_duplicate_is_known_after_a_restart(owner: Owner, cleanly: bool) -> No
     assert owner.send("unique", b"3", message_id="same") != first
 
 
+def test_an_id_that_came_again_after_its_window_is_forgotten_once_after_a_restart(
+    owner: Owner, cleanly: bool
+) -> None:
+    window = QUEUES["unique"].duplicate_window_s
+    owner.send("unique", b"1", message_id="same")
+    owner.clock.now += window + 1
+    owner.send("unique", b"2", message_id="same")
+    owner.send("unique", b"3", message_id="other")
+    owner.reopen(cleanly=cleanly)
+    owner.send("unique", b"4", message_id="same")
+    assert owner.broker.counts("unique").active == 3
+    owner.clock.now += window + 1
+    owner.send("unique", b"5", message_id="same")
+    assert owner.broker.counts("unique").active == 4
+
+
 def test_sequence_numbers_never_fall(owner: Owner, cleanly: bool) -> None:
     numbers = []
     for _ in range(3):

@@ -191,7 +191,7 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
     if not count:
         return
     message_id, position = decode.decode(payload, position)
-    if isinstance(message_id, list | dict | Described):
+    if isinstance(message_id, list | dict | Described | float | bool):
         raise DecodeError("a message-id is text, a number, a uuid or bytes")
     message.message_id = message_id
     if count > _GROUP_ID:
