@@ -156,7 +156,6 @@ class Life:
                 self.broker.update_queue("made", forward_to="plain", lock_duration_s=1)
             else:
                 self.broker.delete_queue("made")
-                self.taken = [entry for entry in self.taken if entry[0].house.journal is made]
 
     def commit(self) -> None:
         self.broker.commit()
