@@ -8,19 +8,21 @@ ORDERS ?= 830
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
-setup: $(VENV)/.ready devstack/azurite/node_modules/.ready ## .venv with pinned packages, Azurite from npm
+setup: devstack/azurite/node_modules/.ready $(VENV)/.ready ## .venv with pinned packages, Azurite from npm
 
 $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 	@python=$$(tools/find-python.sh) || exit 1; \
 	echo "setting up $(VENV) with $$($$python --version) (a minute or two, once)"; \
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.txt || \
+		{ echo "pip could not install what requirements-dev.txt pins: is the network there?"; exit 1; }
 	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sas-project.pth
 	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
 	@touch $@
 
 devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
-	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or newer"; exit 1; }
+	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or newer (Azurite needs it)"; exit 1; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 20)' || { echo "Node $$(node -v) is too old: install Node 20 or newer"; exit 1; }
 	@echo "installing Azurite from npm (a minute, once)"
 	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
 	@touch $@

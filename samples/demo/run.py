@@ -10,6 +10,7 @@ from pathlib import Path
 from azure.servicebus.aio import ServiceBusClient
 from rich.console import Console
 
+from devstack.azurite import require_node
 from devstack.stack import Stack
 from samples.demo import scenario, story
 from samples.demo.scenario import Store
@@ -26,11 +27,13 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-SETTLE_S = 20.0
+REVIVALS_MAX = 10
+"""More host processes than that are not killed by somebody who plays."""
 
 
 async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
     """Run the demo; True when nothing is unfinished, missing or doubled."""
+    require_node()
     story.before(console, orders)
     story.starting(console)
     async with RemoteServices(faults) as remote:
@@ -39,6 +42,7 @@ async def play(console: Console, orders: int, faults: Faults, logs: Path | None)
         )
         async with stack:
             tally = await _orders(console, stack, remote, orders)
+            story.judging(console)
             verdict, ledgers = await _judge(stack, remote, orders, tally)
             alerts = await _alerts(stack)
     story.tell(console, verdict, tally, ledgers, alerts)
@@ -55,7 +59,7 @@ async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders
     tasks = [
         *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
         asyncio.create_task(_disturb(stack, tally, screen)),
-        asyncio.create_task(stack.watch()),
+        asyncio.create_task(_revive(stack, screen)),
     ]
     try:
         await _show(screen, remote, tally, tasks)
@@ -131,12 +135,27 @@ async def _disturb(stack: Stack, tally: Tally, screen: Screen) -> None:
     steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
     while tally.steps.total() < steps:  # noqa: ASYNC110  a demo looks, it is not woken
         await asyncio.sleep(0.05)
+    while not stack.group(scenario.DOOMED):  # noqa: ASYNC110  somebody else was faster
+        await asyncio.sleep(0.05)
     pids = stack.kill(scenario.DOOMED)
     screen.event(f"kill -9 of agent process {pids[0]}: what it had in hand is lost with it")
     await asyncio.sleep(scenario.REVIVE_AFTER_S)
     group = scenario.GROUPS[scenario.DOOMED]
     started = await stack.start_group(group, name=scenario.DOOMED)
     screen.event(f"a new agent process, {started[0].pid}, takes its place")
+
+
+async def _revive(stack: Stack, screen: Screen) -> None:
+    """Start anew what host somebody else kills, as Azure does; raise where anything else dies."""
+    for _ in range(REVIVALS_MAX):
+        while not (lost := stack.lost()):
+            stack.check()
+            await asyncio.sleep(0.1)
+        for host in lost:
+            screen.event(f"somebody killed process {host.pid} ({host.group}): its work comes again")
+            started = await stack.start_group(scenario.GROUPS[host.group], name=host.group)
+            screen.event(f"a new process of {host.group}, {started[0].pid}, takes its place")
+    await stack.watch()
 
 
 async def _judge(
@@ -152,10 +171,11 @@ async def _judge(
 
 
 async def _alerts(stack: Stack) -> list[str]:
-    """Return the texts waiting for an operator, without taking them."""
+    """Return what waits for an operator, each with its order, without taking it."""
     async with (
         ServiceBusClient.from_connection_string(stack.servicebus_connection) as client,
         client.get_queue_receiver("operator-alerts") as receiver,
     ):
         messages = await receiver.peek_messages(max_message_count=50)
-    return [convert(b"".join(message.body), AlertMessage).text for message in messages]
+    told = [convert(b"".join(message.body), AlertMessage) for message in messages]
+    return [f"{alert.order_id}: {alert.text}" if alert.order_id else alert.text for alert in told]

@@ -86,8 +86,8 @@ class Screen:
             )  # fmt: skip
             table.add_row(name, bar, f"{count:>5}")
         retries = Text(
-            f"{self.calls} remote calls, {self.faults} of them failed on purpose, were retried "
-            "under the same idempotency key or ran past CompleteBy"
+            f"{self.calls} remote calls; {self.faults} were made to fail, and agents call again, "
+            "under the same idempotency key"
         )
         events = Text("\n".join(self.events), style="dim")
         seconds = time.monotonic() - self.started

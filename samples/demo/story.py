@@ -10,6 +10,7 @@ from rich.console import Console
 from samples.demo import scenario
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict
+from samples.services.faults import FaultKind
 from samples.services.ledger import LedgerView
 
 BEFORE = """[bold]Scheduler Agent Supervisor: {orders} real orders, everything going wrong[/]
@@ -30,8 +31,23 @@ its own. The web shop's are undone by themselves when a step fails for good;
 wholesale's reserve and charge side by side, and wait for an operator.
 
 On purpose: 10 % of remote calls fail, 2 % of steps are refused for good, some
-answers come after CompleteBy, and one agent process is killed on the way.
+answers come after CompleteBy, and one agent process is killed on the way. Kill
+one yourself, if you like: kill -9 of any "devstack.functions" process.
 """
+
+FAULTS: Mapping[FaultKind, str] = {
+    FaultKind.RESET: "connection cut before anything was done",
+    FaultKind.RESET_AFTER_EFFECT: "done, and the connection cut before the answer",
+    FaultKind.ERROR: "500, nothing done",
+    FaultKind.ERROR_AFTER_EFFECT: "done, and 500 answered all the same",
+    FaultKind.UNAVAILABLE: "503, try later",
+    FaultKind.TOO_MANY: "429, too many calls",
+    FaultKind.SLOW_BEFORE_EFFECT: "done and answered after CompleteBy",
+    FaultKind.SLOW_AFTER_EFFECT: "done in time, answered after CompleteBy",
+    FaultKind.REFUSED: "refused for good",
+    FaultKind.UNDO_REFUSED: "its undo refused for good",
+}
+"""What the services do on purpose, in words."""
 
 NEXT = """[bold]Try next[/]
   make demo ORDERS=20                 a quick look
@@ -62,9 +78,9 @@ def tell(
     say(f"  {verdict.states['Processed']} orders went through all their steps.")
     say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
     say(f"  {calls} remote calls; {sum(faults.values())} were made to fail:")
-    for kind, count in sorted(faults.items()):
-        if count:
-            say(f"    {count:5} {kind}")
+    for kind, words in FAULTS.items():
+        if faults[kind]:
+            say(f"    {faults[kind]:5} {words}")
     say("    Agents retried what may pass; no application noticed.")
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and had it done again.")
@@ -75,6 +91,9 @@ def tell(
         say("    The first alerts on operator-alerts:")
         for text in alerts[:3]:
             say(f"      {text}", highlight=False, soft_wrap=True)
+    if verdict.effects_unknown:
+        say(f"  {verdict.effects_unknown} remote effects are of steps that timed out for good:")
+        say("    nobody heard whether they were done, so an operator is asked to look.")
     if tally.repeats:
         say(f"  {tally.repeats} notifications came twice (at least once is what queues promise).")
     for title, found in (
@@ -89,6 +108,15 @@ def tell(
     say(NEXT, highlight=False)
     color = "green" if verdict.holds else "red"
     say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+
+
+def judging(console: Console) -> None:
+    """Say what takes the seconds at the end."""
+    console.print(
+        "\nNow the rows and the journal of every order are held against what its application\n"
+        "was told, and against the services' own books ...",
+        highlight=False,
+    )
 
 
 def before(console: Console, orders: int) -> None:

@@ -16,7 +16,7 @@ from samples.demo.tally import Tally
 from samples.services.ledger import LedgerView
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import JournalEntry, Notify
-from sas.domain.model import Direction, Order, OrderState, StepState
+from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
 from sas.ports import StateStore
 
 AT_ONCE = 16
@@ -34,6 +34,8 @@ class Verdict:
     missing: list[str] = field(default_factory=list)
     effects_expected: int = 0
     effects_in_force: int = 0
+    effects_unknown: int = 0
+    """In force for steps that timed out for good: an operator is told to look."""
     wrong_effects: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
@@ -46,12 +48,14 @@ class Verdict:
     def last_line(self) -> str:
         """Return the figures, in one line."""
         state = self.states
+        known = self.effects_in_force - self.effects_unknown
+        unknown = f" unknown {self.effects_unknown}" if self.effects_unknown else ""
         return (
             f"orders in {self.orders} | processed {state['Processed']} | failed {state['Error']} | "
             f"undone {state['Compensated']} | unfinished {len(self.unfinished)} | "
             f"notifications expected {self.notifications_expected} "
             f"seen {self.notifications_seen} | "
-            f"remote effects expected {self.effects_expected} in force {self.effects_in_force} "
+            f"remote effects expected {self.effects_expected} in force {known}{unknown} "
             f"doubled {len(self.doubled)}"
         )
 
@@ -101,13 +105,21 @@ def _judge_order(
                     verdict.missing.append(own_id)
     for step in order.steps:
         found = in_force[idempotency_key(order.order_id, step.name, step.generation)]
-        if step.process_state is StepState.PROCESSED:
-            verdict.effects_expected += 1
-        expected = {StepState.PROCESSED: 1, StepState.COMPENSATED: 0}.get(step.process_state)
-        if step.process_state is StepState.ERROR and step.direction is Direction.DO:
-            expected = 0 if step.error and step.error.code != "timed-out" else None
-        if expected is not None and found != expected:
-            verdict.wrong_effects.append(f"{order.order_id} {step.name}: {found}, not {expected}")
+        _judge_step(verdict, order.order_id, step, found)
+
+
+def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -> None:
+    """Hold the effects in force of one step against its state."""
+    if step.process_state is StepState.PROCESSED:
+        verdict.effects_expected += 1
+    expected = {StepState.PROCESSED: 1, StepState.COMPENSATED: 0}.get(step.process_state)
+    if step.process_state is StepState.ERROR and step.direction is Direction.DO:
+        if step.error and step.error.code != "timed-out":
+            expected = 0
+        else:
+            verdict.effects_unknown += found
+    if expected is not None and found != expected:
+        verdict.wrong_effects.append(f"{order_id} {step.name}: {found}, not {expected}")
 
 
 def _in_force(ledgers: Mapping[str, LedgerView]) -> Counter[str]:

@@ -42,6 +42,50 @@ def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
     assert len(list(tmp_path.glob("host-*.log"))) >= 3
 
 
+@pytest.mark.timeout(180)
+def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends_whole(
+    tmp_path: Path,
+) -> None:
+    marker = f"SAS_DEMO_TEST={tmp_path.name}"
+    demo = subprocess.Popen(
+        [*COMMAND, "--orders", "12", "--seed", "5"],
+        cwd=PROJECT,
+        env={**os.environ, "SAS_DEMO_TEST": tmp_path.name, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        said = ""
+        for line in demo.stdout:
+            said += line
+            if "everything listens" in line:
+                os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
+        assert demo.wait(timeout=30) == 0, said
+        assert "(core): its work comes again" in said
+        assert "a new process of core" in said
+        assert "orders in 12" in said.splitlines()[-1]
+        assert _processes(marker) == []
+    finally:
+        demo.kill()
+        demo.wait()
+        if demo.stdout:
+            demo.stdout.close()
+
+
+def test_without_node_the_demo_says_so_before_anything_else() -> None:
+    run = subprocess.run(
+        [*COMMAND, "--orders", "3"],
+        cwd=PROJECT,
+        env={**os.environ, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stdout.startswith("Node was not found on PATH: install Node 20")
+
+
 @pytest.mark.timeout(120)
 def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"SAS_DEMO_TEST={tmp_path.name}"
@@ -85,6 +129,16 @@ def _processes(marker: str) -> list[int]:
             continue
         if marker.encode() in environment.split(b"\0") and state != "Z":
             found.append(int(entry.name))
+    return found
+
+
+def _process(marker: str, argument: str) -> int:
+    """Return the one process of these that was given an argument."""
+    (found,) = [
+        pid
+        for pid in _processes(marker)
+        if argument in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    ]
     return found
 
 

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orders.workflows import workflows
+from samples.demo.story import FAULTS
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
+from samples.services.faults import FaultKind
 from samples.services.ledger import EffectView, LedgerView
 from sas.domain.changes import first_change, next_change
 from sas.domain.ids import idempotency_key, message_id
@@ -111,3 +113,14 @@ async def test_an_order_that_was_never_stored_is_unfinished() -> None:
     verdict = await judge(MemoryStore(), ["O-1"], Tally(1), ledger("O-1"))
     assert verdict.unfinished == ["O-1"]
     assert not verdict.holds
+
+
+def test_every_fault_of_the_services_is_told_in_words() -> None:
+    assert set(FAULTS) == set(FaultKind)
+
+
+def test_effects_of_unknown_outcome_are_told_apart_from_those_that_are_expected() -> None:
+    unknown = Verdict(1, effects_expected=3, effects_in_force=4, effects_unknown=1)
+    assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
+    known = Verdict(1, effects_expected=3, effects_in_force=3)
+    assert known.last_line().endswith("expected 3 in force 3 doubled 0")
