@@ -6,7 +6,8 @@ row before, and a trigger message (or an out row) that brings it here again if i
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import groupby
 
 from sas.actors.compose import Addresses, compose
 from sas.actors.contents import for_notices
@@ -27,6 +28,8 @@ from sas.telemetry.logs import logger
 
 log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)
+LEFT_ALONE_FOR = timedelta(seconds=2)
+"""How long nothing is sent to a queue outside that did not take a message."""
 SAME_ID_FOR = timedelta(minutes=4)
 """So long a queue certainly knows a message again that it took: its window for duplicates is ten
 minutes, the emulator's five.
@@ -49,6 +52,7 @@ class Outbox:
         self._clock = clock
         self._to = to
         self._rejections = rejections
+        self._away: dict[str, datetime] = {}
 
     async def send(
         self,
@@ -70,9 +74,8 @@ class Outbox:
         late = self._clock.now() - entry.at > SAME_ID_FOR
         within, outside = compose(order, entry, workflow, self._to, apart, late=late)
         await self.send_all(within, order)
-        try:
-            await self.send_all(outside, order)
-        except BusUnavailableError as failed:
+        failed = await self._send_outside(outside, order)
+        if failed is not None:
             log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
             # Behind what is due by then: rows that never go would stand before all others for ever.
             again = OutDue(self._clock.now() + OUT_AGAIN_AFTER, order.order_id, entry.seq)
@@ -81,6 +84,27 @@ class Outbox:
                 return
         if out is not None:
             await self._store.remove_out(out)
+
+    async def _send_outside(
+        self, messages: list[Message], order: Order
+    ) -> BusUnavailableError | None:
+        """Send what leaves the system, each queue's apart: one that is full keeps nothing from the
+        others, nor makes every order wait for it anew. Return what failed, if anything did.
+        """
+        failed: BusUnavailableError | None = None
+        for queue, group in groupby(messages, key=lambda message: message.queue):
+            now = self._clock.now()
+            if self._away.get(queue, now) > now:
+                failed = BusUnavailableError(f"queue {queue} did not take a message just now")
+                continue
+            try:
+                await self.send_all(list(group), order)
+            except BusUnavailableError as refused:
+                failed = refused
+                self._away[queue] = self._clock.now() + LEFT_ALONE_FOR
+            else:
+                self._away.pop(queue, None)
+        return failed
 
     async def send_all(self, messages: list[Message], order: Order) -> None:
         """Send in order; what is undeliverable is put aside with an alert, the rest goes on."""

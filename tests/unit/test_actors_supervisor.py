@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sas.actors import supervisor as module
-from sas.actors.supervisor import SHARD_DUE_MAX, Supervisor
+from sas.actors.supervisor import AT_ONCE, SHARD_DUE_MAX, Supervisor
 from sas.domain.changes import Due, OutDue
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
@@ -449,6 +449,45 @@ async def test_rows_of_a_full_response_queue_do_not_stand_before_what_is_due() -
         await made.sweep()
     assert "woken again" in made.words("O-1")
     assert made.outs() >= SHARD_DUE_MAX
+
+
+async def test_a_sweep_does_not_try_a_full_response_queue_for_each_of_its_rows() -> None:
+    """A sweep over hundreds of rows would be over long after its function's time."""
+    made = kit()
+    made.bus.declare("responses-full", length_max=0)
+    for number in range(50):
+        await made.submit(order(f"F-{number}", reply_queue="responses-full"), f"m-{number}")
+    await made.later(60)
+    tried = 0
+
+    def count(message: Message) -> None:
+        nonlocal tried
+        tried += message.queue == "responses-full"
+
+    made.bus.plan = count
+    await made.sweep()
+    assert 1 <= tried <= AT_ONCE
+    assert made.outs() == 50
+    made.bus.queues["responses-full"].length_max = None
+    await made.later(60)
+    await made.sweep()
+    assert made.outs() == 0
+    assert len(made.bus.messages("responses-full")) == 50
+
+
+async def test_a_full_queue_of_alerts_keeps_no_news_from_the_application() -> None:
+    made = kit(duplicate_window=timedelta(minutes=10))
+    made.agents["stock"].then(RefusedError("out-of-stock", "there is none left"))
+    await made.submit(order(workflow="care"))
+    made.bus.queues[QUEUES.alerts].length_max = 0
+    await made.drain()
+    assert made.told()[-2:] == ["failed", "step-completed"]
+    assert made.outs() == 1
+    made.bus.queues[QUEUES.alerts].length_max = None
+    await made.later(60)
+    await made.sweep()
+    assert [one.kind for one in made.alerts()] == ["step-failed"]
+    assert (made.outs(), made.told().count("failed")) == (0, 1)
 
 
 async def test_orders_that_nobody_can_help_do_not_stand_before_what_is_due() -> None:
