@@ -79,9 +79,9 @@ class HttpServer:
         path = request.match_info["path"].strip("/")
         if path == "admin/host/ping" or not path:
             return web.Response(text="")
-        function, values, status = self._find(path, request.method)
-        if function is None or values is None:
-            return web.Response(status=status)
+        function, values = self._find(path, request.method)
+        if function is None:
+            return web.Response(status=404)  # for a wrong method too, as in Azure
         trigger = function.trigger
         assert isinstance(trigger, HttpTrigger)  # noqa: S101  # for mypy
         if not self._allowed(trigger.auth_level, request):
@@ -98,19 +98,15 @@ class HttpServer:
         finally:
             self.in_hand -= 1
 
-    def _find(
-        self, path: str, method: str
-    ) -> tuple[IndexedFunction | None, dict[str, str] | None, int]:
-        status = 404
+    def _find(self, path: str, method: str) -> tuple[IndexedFunction | None, dict[str, str]]:
         for route, function in self._routes:
             values = route.match(path)
             if values is None:
                 continue
             trigger = function.trigger
             if isinstance(trigger, HttpTrigger) and method in trigger.methods:
-                return function, values, 200
-            status = 405
-        return None, None, status
+                return function, values
+        return None, {}
 
     def _allowed(self, level: str, request: web.Request) -> bool:
         if level == "anonymous":

@@ -158,19 +158,29 @@ class Timer:
             if content["Schedule"] != self.trigger.text:
                 return None  # another schedule: what was due then is not due now
             return ScheduleStatus(
-                *(datetime.fromisoformat(content[name]) for name in ("Last", "Next", "LastUpdated"))
+                *(_moment(content[name]) for name in ("Last", "Next", "LastUpdated"))
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             _log.warning("%s is not readable (%s): the timer starts afresh", self._file, error)
             return None
 
     def _write(self, status: ScheduleStatus) -> None:
         if self._file is None:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
-        fresh.replace(self._file)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
+            fresh.replace(self._file)
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): the timer goes on", self._file, error)
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no zone")
+    return found
 
 
 def _stamp(moment: datetime) -> str:

@@ -123,12 +123,28 @@ async def test_a_restart_before_the_next_occurrence_waits_for_it(tmp_path: Path)
     assert function.code.__globals__["seen"] == []
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"Schedule": "0 */5 * * * *", "Last": 3}'])
+NAIVE = '{"Schedule": "0 */5 * * * *", "Last": "%s", "Next": "%s", "LastUpdated": "%s"}'
+NAIVE %= ("2026-01-01T00:00:00",) * 3
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"Schedule": "0 */5 * * * *", "Last": 3}', "[" * 100_000, NAIVE]
+)
 async def test_an_unreadable_status_is_no_reason_to_fail(tmp_path: Path, content: str) -> None:
     (tmp_path / "timer-f.json").write_text(content)
     function = function_of(tmp_path, NOTE, "0 */5 * * * *", run_on_startup=True)
     [[past_due, _]] = await run(function, Clock(1), until=1, status_dir=tmp_path)
     assert past_due is False
+
+
+async def test_a_status_that_cannot_be_written_never_stops_the_schedule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "status").write_text("a file where a directory should be")
+    function = function_of(tmp_path, NOTE, "0 */5 * * * *", run_on_startup=True)
+    seen = await run(function, Clock(1000), until=3, status_dir=tmp_path / "status")
+    assert len(seen) >= 3
+    assert "cannot be written" in caplog.text
 
 
 async def test_without_the_monitor_nothing_is_written(tmp_path: Path) -> None:
