@@ -27,6 +27,8 @@ _log = logging.getLogger("devstack.functions")
 _BODY_MAX = 100 * 1024 * 1024
 _FUNCTION_KEY = "devstack.functionKey"
 _MASTER_KEY = "devstack.masterKey"
+_STATUS_MIN, _STATUS_MAX = 200, 999
+_OURS = {"content-length", "transfer-encoding", "connection"}  # the server's own business
 
 
 class HttpServer:
@@ -144,13 +146,23 @@ class HttpServer:
             headers.setdefault("Content-Type", "text/plain; charset=utf-8")
             return web.Response(body=datum.value, headers=headers)
         value: dict[str, Any] = datum.value
-        headers.extend({name: one.value for name, one in value["headers"].items()})
+        status = int(value["status_code"].value)
+        if not _STATUS_MIN <= status <= _STATUS_MAX:
+            _log.error(
+                "Function %s answers with the status %d, which no client understands: use one from "
+                "%d to %d",
+                function.name,
+                status,
+                _STATUS_MIN,
+                _STATUS_MAX,
+            )
+            return web.Response(status=500)
+        given = {name: one.value for name, one in value["headers"].items()}
+        headers.extend({name: text for name, text in given.items() if name.lower() not in _OURS})
         for jar in value.get("cookies") or []:
             for morsel in jar.values():
                 headers.add("Set-Cookie", morsel.OutputString())
-        return web.Response(
-            status=int(value["status_code"].value), body=value["body"].value, headers=headers
-        )
+        return web.Response(status=status, body=value["body"].value, headers=headers)
 
 
 async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datum:

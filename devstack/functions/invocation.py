@@ -126,10 +126,7 @@ class Invoker:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
-                if signature.is_async:
-                    value = await function.code(**arguments)
-                else:
-                    value = await self._on_thread(function, arguments, invocation_id)
+                value = await self._run(function, arguments, invocation_id)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -138,6 +135,29 @@ class Invoker:
                 f"({self._timeout_s:g} s) and was given up."
             ) from error
         return _result(function, value, outs)
+
+    async def _run(
+        self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str
+    ) -> Any:
+        """Run the code; an exit or a cancellation of its own fails it like any exception.
+
+        Otherwise one function would end the loop that all of them share, or its message would
+        never be settled.
+        """
+        try:
+            if function.signature.is_async:
+                return await function.code(**arguments)
+            return await self._on_thread(function, arguments, invocation_id)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, Exception | GeneratorExit) or (
+                task is not None and task.cancelling()
+            ):
+                raise
+            raise InvocationError(
+                f"Function {function.name} ended with {type(error).__name__}"
+                f"{f' ({error})' if str(error) else ''}: return, or raise an Exception."
+            ) from error
 
     async def _on_thread(
         self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str

@@ -12,6 +12,7 @@ from devstack.functions import Host
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 APP = """
+import asyncio, sys
 import azure.functions as func
 app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
 
@@ -33,6 +34,23 @@ def echo(req: func.HttpRequest) -> func.HttpResponse:
 @app.route("broken")
 def broken(req: func.HttpRequest) -> str:
     raise ValueError("secret detail")
+
+@app.route("status/{code}")
+def status(req: func.HttpRequest) -> func.HttpResponse:
+    return func.HttpResponse("x", status_code=int(req.route_params["code"]))
+
+@app.route("framed")
+def framed(req: func.HttpRequest) -> func.HttpResponse:
+    headers = {"Content-Length": "3", "Transfer-Encoding": "chunked", "X-Kept": "yes"}
+    return func.HttpResponse("hello", headers=headers)
+
+@app.route("leaves")
+def leaves(req: func.HttpRequest) -> str:
+    sys.exit(3)
+
+@app.route("gives-up")
+async def gives_up(req: func.HttpRequest) -> str:
+    raise asyncio.CancelledError
 
 @app.route("nothing")
 def nothing(req: func.HttpRequest) -> func.HttpResponse:
@@ -89,6 +107,12 @@ async def answer(
         ("GET", "/orders/12", (404, "")),
         ("GET", "/api/nothing", (204, "")),
         ("GET", "/api/broken", (500, "")),
+        ("GET", "/api/status/999", (999, "x")),
+        ("GET", "/api/status/1000", (500, "")),
+        ("GET", "/api/status/99", (500, "")),
+        ("GET", "/api/framed", (200, "hello")),
+        ("GET", "/api/leaves", (500, "")),
+        ("GET", "/api/gives-up", (500, "")),
         ("GET", "/admin/host/ping", (200, "")),
     ],
 )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 APP = """
-import asyncio, time, typing
+import asyncio, sys, time, typing
 import azure.functions as func
 app = func.FunctionApp()
 Msg = func.ServiceBusMessage
@@ -49,6 +49,16 @@ def returning(msg: str) -> str:
 @queue("failing")
 def failing(msg: Msg) -> None:
     raise ValueError(f"delivery {msg.delivery_count}")
+
+@queue("leaves")
+def leaves(msg: str) -> None:
+    sys.exit("enough")
+
+@queue("gives-up")
+async def gives_up(msg: str) -> None:
+    task = asyncio.ensure_future(asyncio.sleep(9))
+    task.cancel()
+    await task
 
 @queue("wrong-return")
 def wrong_return(msg: str):
@@ -105,7 +115,16 @@ OPTIONS = {
     "minMessageBatchSize": 3,
     "sessionIdleTimeout": "00:00:01",
 }
-SPECIAL = ["failing", "wrong-return", "wrong-output", "short-lock", "slow", "sessions"]
+SPECIAL = [
+    "failing",
+    "leaves",
+    "gives-up",
+    "wrong-return",
+    "wrong-output",
+    "short-lock",
+    "slow",
+    "sessions",
+]
 QUEUES = [
     "out",
     "echo",
@@ -159,7 +178,7 @@ class Bench:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench() -> AsyncIterator[Bench]:
     async with Broker(QUEUES) as broker:
-        for name in ("failing", "wrong-return", "wrong-output"):
+        for name in ("failing", "wrong-return", "wrong-output", "leaves", "gives-up"):
             broker.create_queue(name, max_delivery_count=3)
         broker.create_queue("short-lock", lock_duration_s=2.0)
         broker.create_queue("slow", lock_duration_s=1.0, max_delivery_count=9)
@@ -256,7 +275,13 @@ async def test_an_exception_abandons_until_the_queue_dead_letters(
 
 
 @pytest.mark.parametrize(
-    ("queue", "sentence"), [("wrong-return", "no $return"), ("wrong-output", "cannot be sent")]
+    ("queue", "sentence"),
+    [
+        ("wrong-return", "no $return"),
+        ("wrong-output", "cannot be sent"),
+        ("leaves", "leaves ended with SystemExit (enough): return, or raise an Exception"),
+        ("gives-up", "gives_up ended with CancelledError: return, or raise"),
+    ],
 )
 async def test_what_the_worker_would_fail_fails_here(
     bench: Bench, host: Host, caplog: pytest.LogCaptureFixture, queue: str, sentence: str
