@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sas.domain.model import ORDER_MOVES, STEP_MOVES, Move
+from sas.domain.moves import ORDER_MOVES, STEP_MOVES, Move
 
 TARGET = Path(__file__).parents[1] / "docs" / "states.md"
 HEAD = """# States and moves
 
-Drawn from `STEP_MOVES` and `ORDER_MOVES` in `sas/domain/model.py` by `python -m tools.diagrams`;
+Drawn from `STEP_MOVES` and `ORDER_MOVES` in `sas/domain/moves.py` by `python -m tools.diagrams`;
 a test keeps this page as those tables are. A commit that makes any other move is refused before
 anything is written.
 

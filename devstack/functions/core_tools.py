@@ -74,11 +74,6 @@ async def _run(func: str, arguments: argparse.Namespace) -> int:
     return code or 1
 
 
-def _ready_line(arguments: argparse.Namespace, port: int, child: Child) -> str:
-    ready = {"ready": True, "func": True, "functions": arguments.only or [], "http_port": port}
-    return json.dumps({**ready, "pid": os.getpid(), "pids": [child.pid]})
-
-
 def _answers(port: int) -> bool | None:
     with socket.socket() as probe:
         probe.settimeout(0.2)

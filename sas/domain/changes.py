@@ -11,16 +11,8 @@ from datetime import datetime
 
 from sas.domain.decisions import Decision
 from sas.domain.messages import JournalEntry
-from sas.domain.model import (
-    FINISHED,
-    Details,
-    Direction,
-    IllegalMoveError,
-    Order,
-    OrderState,
-    StepState,
-    check_moves,
-)
+from sas.domain.model import FINISHED, Details, Direction, Order, OrderState, StepState
+from sas.domain.moves import IllegalMoveError, check_moves
 
 FENCED = "fenced"
 REJECTED = "rejected"

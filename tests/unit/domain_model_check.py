@@ -30,15 +30,8 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import (
-    Direction,
-    Fault,
-    IllegalMoveError,
-    Order,
-    StepRecord,
-    StepState,
-    UndoRecord,
-)
+from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.moves import IllegalMoveError
 from sas.domain.transitions import Decision
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
 from tests.unit.domain_cases import (

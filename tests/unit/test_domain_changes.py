@@ -20,7 +20,8 @@ from sas.domain.changes import (
     revival,
 )
 from sas.domain.messages import JournalEntry, Notice, Notify, Wake
-from sas.domain.model import IllegalMoveError, Order, OrderState, StepState
+from sas.domain.model import Order, OrderState, StepState
+from sas.domain.moves import IllegalMoveError
 from sas.domain.transitions import Decision
 from sas.domain.workflow import STEPS_MAX, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted

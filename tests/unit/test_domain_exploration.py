@@ -23,8 +23,6 @@ from sas.domain.messages import (
 )
 from sas.domain.model import (
     FINISHED,
-    ORDER_MOVES,
-    STEP_MOVES,
     Direction,
     Order,
     OrderState,
@@ -32,6 +30,7 @@ from sas.domain.model import (
     StepState,
     UndoRecord,
 )
+from sas.domain.moves import ORDER_MOVES, STEP_MOVES
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, submitted

@@ -10,7 +10,8 @@ import pytest
 from sas.domain import transitions
 from sas.domain.commands import takes_input
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Progress, Request, Wake
-from sas.domain.model import Direction, Fault, IllegalMoveError, UndoRecord, check_moves
+from sas.domain.model import Direction, Fault, UndoRecord
+from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SECOND, Story, story
