@@ -1,1 +1,10 @@
 """Azure on one machine: a Service Bus broker, an embedded Functions host, Azurite."""
+
+import sys
+
+# In words that every Python 3 reads: whoever has an old one is to be told so, not to see why.
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(
+        "devstack: this is Python %d.%d: use 3.11 or newer; `make setup` finds one."  # noqa: UP031
+        % (sys.version_info[0], sys.version_info[1])
+    )

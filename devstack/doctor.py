@@ -25,7 +25,7 @@ def run_doctor(app_dir: Path) -> int:
         check_packages,
         check_node,
         busy_ports,
-        lambda: check_app(app_dir.resolve()),
+        lambda: [] if check_packages() else check_app(app_dir.resolve()),
     ]
     problems = [problem for check in checks for problem in check()]
     for problem in problems:

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from devstack.doctor import busy_ports
+from devstack.doctor import busy_ports, check_packages
 from devstack.errors import DevstackError
 from devstack.numbers import PROCESSES_MAX
 from devstack.stack import HostProcess, Stack
@@ -61,6 +61,8 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         raise DevstackError(
             f"{app_dir} has no function_app.py: name the directory of a function app."
         )
+    if lacking := check_packages():
+        raise DevstackError(" ".join(lacking))
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
     if arguments.ports == "fixed" and (busy := busy_ports()):

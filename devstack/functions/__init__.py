@@ -6,6 +6,8 @@ async with Host(app_dir, settings={"ServiceBusConnection": "Endpoint=sb://..."})
 python -m devstack.functions APP_DIR [--only NAME,NAME] [--processes N] [--http-port 0]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from devstack.functions.errors import (
     HostError,
     HostJsonError,
@@ -13,7 +15,9 @@ from devstack.functions.errors import (
     InvocationError,
     SettingsError,
 )
-from devstack.functions.host import Host
+
+if TYPE_CHECKING:
+    from devstack.functions.host import Host
 
 __all__ = [
     "Host",
@@ -23,3 +27,12 @@ __all__ = [
     "InvocationError",
     "SettingsError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the host when it is asked for: without the SDKs the command has to say so."""
+    if name != "Host":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from devstack.functions.host import Host  # noqa: PLC0415
+
+    return Host

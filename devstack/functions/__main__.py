@@ -2,7 +2,17 @@
 
 import sys
 
-from devstack.functions.cli import main
+from devstack.doctor import check_packages
+
+
+def _run() -> int:
+    for problem in check_packages():
+        sys.stderr.write(f"devstack.functions: {problem}\n")
+        return 1
+    from devstack.functions.cli import main  # noqa: PLC0415  # needs what was looked for
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

@@ -1,6 +1,7 @@
 """`python -m devstack doctor`: what is missing, and how to mend it."""
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from devstack.doctor import (
     run_doctor,
 )
 from tests.e2e.stack_kit import ended, make_app, said
+from tests.functions_rig import ROOT
 
 
 @pytest.fixture
@@ -65,6 +67,38 @@ def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.Mon
     assert check_packages() == [
         "Python lacks azure.nonsense, nonsense.azure: run `make setup` and use .venv/bin/python."
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["devstack", "doctor", "{app}"], 1),
+        (["devstack", "up", "{app}", "--ports", "free"], 1),
+        (["devstack.functions", "{app}"], 1),
+    ],
+)
+def test_where_python_lacks_packages_every_command_says_so(
+    app_dir: Path, arguments: list[str], code: int
+) -> None:
+    argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
+    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == code
+    assert "Python lacks azure.functions, azure.servicebus, aiohttp: run `make setup`" in (
+        ran.stdout + ran.stderr
+    )
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("module", ["devstack", "devstack.servicebus", "devstack.functions"])
+def test_an_old_python_is_told_so_whatever_is_started(module: str) -> None:
+    script = f"import sys; sys.version_info = (3, 10, 13); import {module}"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "devstack: this is Python 3.10: use 3.11 or newer; `make setup` finds one.\n"
+    )
 
 
 def test_the_doctor_misses_node_and_azurite(
