@@ -8,7 +8,6 @@ each. Bodies are 256 bytes. Only loopback is loaded.
 
 import argparse
 import functools
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,86 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
-
+from benchmarks.broker_cost import measure_cost
 from benchmarks.broker_latency import bare_round_trip, latency
 from benchmarks.broker_parallel import Parallel, parallel
-from benchmarks.metering import BODY, Cost, Meter, memory_of
+from benchmarks.broker_work import Driver, write_config
+from benchmarks.metering import BODY, Cost, memory_of
 from devstack.servicebus import BrokerProcess, start_broker
-
-
-def message() -> ServiceBusMessage:
-    return ServiceBusMessage(BODY, message_id="m")
-
-
-def write_config(folder: Path, queues: int) -> Path:
-    path = folder / f"config{queues}.json"
-    entries = [{"Name": f"q{n}", "Properties": {"LockDuration": "PT5M"}} for n in range(queues)]
-    document = {"UserConfig": {"Namespaces": [{"Name": "n", "Queues": entries}]}}
-    path.write_text(json.dumps(document))
-    return path
-
-
-def cycle_singles(broker: BrokerProcess, count: int, queue: str = "q0") -> Cost:
-    """Send one by one, then receive and complete one by one."""
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_sender(queue) as sender,
-        client.get_queue_receiver(queue) as receiver,
-    ):
-        sender.send_messages(message())
-        receiver.complete_message(receiver.receive_messages(1, max_wait_time=5)[0])
-        with Meter(broker.process.pid, count) as meter:
-            for _ in range(count):
-                sender.send_messages(message())
-            left = count
-            while left:
-                for found in receiver.receive_messages(50, max_wait_time=5):
-                    receiver.complete_message(found)
-                    left -= 1
-        return meter.cost
-
-
-def send_singles(broker: BrokerProcess, count: int) -> Cost:
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_sender("q0") as sender,
-    ):
-        sender.send_messages(message())
-        with Meter(broker.process.pid, count) as meter:
-            for _ in range(count):
-                sender.send_messages(message())
-    drain(broker, count + 1)
-    return meter.cost
-
-
-def cycle_batches(broker: BrokerProcess, count: int) -> Cost:
-    """Send in batches of 100, then receive and delete 100 at a time."""
-    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_sender("q0") as sender,
-        client.get_queue_receiver("q0", receive_mode=mode) as receiver,
-    ):
-        sender.send_messages(message())
-        receiver.receive_messages(1, max_wait_time=5)
-        with Meter(broker.process.pid, count) as meter:
-            for _ in range(count // 100):
-                sender.send_messages([message() for _ in range(100)])
-            left = count
-            while left:
-                left -= len(receiver.receive_messages(100, max_wait_time=5))
-        return meter.cost
-
-
-def drain(broker: BrokerProcess, count: int) -> None:
-    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver("q0", receive_mode=mode) as receiver,
-    ):
-        while count > 0:
-            count -= len(receiver.receive_messages(500, max_wait_time=2)) or count
 
 
 def memory_per_message(count: int) -> tuple[float, float]:
@@ -139,19 +64,15 @@ def with_broker(folder: Path, work: Callable[[BrokerProcess], Any], **options: A
         return work(broker)
 
 
-def measure_cost(folder: Path, scale: int) -> None:
+def measure_ready(folder: Path, _: int) -> None:
     print(f"ready within {ready_within(folder):.2f} s (goal 0.5)")
-    print("send single            ", with_broker(folder, lambda b: send_singles(b, 20 * scale)))
-    cycle = functools.partial(cycle_singles, count=20 * scale)
-    print("single cycle (goal .30)", with_broker(folder, cycle))
-    print("  with --data    (.40) ", with_broker(folder, cycle, data=folder / "data"))
-    batch = functools.partial(cycle_batches, count=200 * scale)
-    print("batches of 100 (.15)   ", with_broker(folder, batch))
-    print("  with --data          ", with_broker(folder, batch, data=folder / "data2"))
 
 
 def measure_queues(folder: Path, scale: int) -> None:
-    cycle = functools.partial(cycle_singles, count=20 * scale)
+    def cycle(broker: BrokerProcess) -> Cost:
+        with Driver(broker) as driver:
+            return driver.singles(20 * scale)
+
     for queues in (1, 100, 1000):
         cost = with_broker(folder, cycle, queues=queues)
         print(f"with {queues:4} queues: {cost.count / cost.seconds:5.0f} cycles/s, {cost}")
@@ -184,6 +105,7 @@ def measure_memory(_: Path, scale: int) -> None:
 
 
 MEASURES = {
+    "ready": measure_ready,
     "cost": measure_cost,
     "queues": measure_queues,
     "parallel": measure_parallel,
@@ -195,7 +117,7 @@ MEASURES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="comma-separated: cost,queues,parallel,latency,memory"
+        "--only", default="", help="comma-separated: ready,cost,queues,parallel,latency,memory"
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     options = parser.parse_args()
