@@ -1,8 +1,6 @@
 """One TCP connection: headers, SASL, open, and frames to their sessions."""
 
-import asyncio
 import logging
-import socket
 from collections.abc import Callable
 
 from devstack.servicebus.amqp import decode, encode, frames
@@ -12,6 +10,7 @@ from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_o
 from devstack.servicebus.wire.hub import Hub, ReplyLink
 from devstack.servicebus.wire.session import AmqpSession
 from devstack.servicebus.wire.strangers import stranger
+from devstack.servicebus.wire.stream import Stream
 from devstack.servicebus.wire.timers import Timer
 
 _log = logging.getLogger("devstack.servicebus")
@@ -20,14 +19,16 @@ _DISPOSITION_VARIES = 2  # role, first delivery
 _PEER_FRAME_MAX = 1 << 20
 
 
-class AmqpConnection(asyncio.BufferedProtocol):
+class AmqpConnection:
     """The broker's side of one connection.
 
     States: header, sasl, header again, open, then frames until a close. Anything else closes
     the connection with the error, and touches no other.
     """
 
-    def __init__(self, hub: Hub, *, refused: str = "", ended: Callable[[], None]) -> None:
+    def __init__(
+        self, hub: Hub, stream: Stream, *, refused: str = "", ended: Callable[[], None]
+    ) -> None:
         self.hub = hub
         self.paused = False
         self.claims: list[Claim] = []
@@ -42,25 +43,16 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._reader = frames.FrameReader()
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._transport: asyncio.Transport | None = None
+        self._stream: Stream | None = stream
         self._expects_header = True
         self._cut = self._closing = False
         self._beat: Timer | None = None
 
-    # -- asyncio calls these --------------------------------------------------------------
+    # -- the stream calls these -----------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up: no delay for small frames, a bound for what is not read."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (asyncio's promise)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=self.hub.limits.write_buffer_bytes)
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio)
+    def lost(self) -> None:
         """Free what the peer held: sessions at once; message locks end by themselves."""
-        self._transport = None
+        self._stream = None
         if self._beat is not None:
             self._beat.cancel()
         now = self.hub.clock()
@@ -70,35 +62,28 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._ended()
         self.hub.touch()
 
-    def pause_writing(self) -> None:
+    def stalled(self) -> None:
         """The peer reads too slowly: send it nothing more, and read no more from it."""
         self.paused = True
         self.paused_at = self.hub.clock()
-        if self._transport is not None:
-            self._transport.pause_reading()
+        if self._stream is not None:
+            self._stream.pause_reading()
 
-    def resume_writing(self) -> None:
+    def drained(self) -> None:
         """The peer has caught up."""
         self.paused_at = None
-        if self._transport is not None and not self._closing:
-            self._transport.resume_reading()
+        if self._stream is not None and not self._closing:
+            self._stream.resume_reading()
         self._go_on()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio)
-        """Lend the hub's one buffer: asyncio fills it and calls `buffer_updated` at once.
-
-        A plain protocol would allocate 256 KB for each read, which costs more than the frame.
-        """
-        return self.hub.read_buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def received(self, data: bytes) -> None:
         """Work on what the peer sent. Its mistakes close this connection and nothing else."""
         if self._closing:
             return
         hub = self.hub
         hub.in_read = True
         now = self.last_heard = hub.clock()
-        self._reader.feed(bytes(hub.read_buffer[:nbytes]))
+        self._reader.feed(data)
         try:
             while not self._closing:
                 if self._expects_header:
@@ -230,15 +215,15 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def write_out(self) -> None:
         """Write what has gathered since the last commit, or cut the connection."""
         out, self._out, self._out_bytes = self._out, [], 0
-        if self._transport is None:
+        if self._stream is None:
             return
         if self._cut:
-            self._transport.abort()
+            self._stream.abort()
             return
         if out:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._stream.write(out[0] if len(out) == 1 else b"".join(out))
         if self._closing:
-            self._transport.close()
+            self._stream.close()
         elif self.paused and self.paused_at is None:
             self._go_on()
 
@@ -248,7 +233,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             session.send_unsent()
 
     def _keep_beating(self, seconds: float) -> None:
-        if self._transport is not None:
+        if self._stream is not None:
             self.send_frame(frames.EMPTY_FRAME)
             self._beat = self.hub.later(seconds, lambda: self._keep_beating(seconds))
 
@@ -267,8 +252,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
         """Drop the connection now, with all that was to be written."""
         self._cut = self._closing = True
         self._out.clear()
-        if self._transport is not None:
-            self._transport.abort()
+        if self._stream is not None:
+            self._stream.abort()
 
     def cut(self) -> None:
         """Drop the connection without another byte, after the next commit."""

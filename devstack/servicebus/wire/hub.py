@@ -25,7 +25,6 @@ class Hub(Protocol):
     gate: Gate
     limits: Limits
     clock: Callable[[], float]
-    read_buffer: memoryview
     in_read: bool
 
     def mark(self, connection: Outgoing) -> None:

@@ -7,6 +7,7 @@ and only then do the bytes leave: an acknowledgement never precedes what it ackn
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Collection
 
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
@@ -19,11 +20,11 @@ from devstack.servicebus.wire.connection import AmqpConnection
 from devstack.servicebus.wire.hub import Outgoing
 from devstack.servicebus.wire.link import Link
 from devstack.servicebus.wire.routing import end_expired
+from devstack.servicebus.wire.stream import Listener, Stream
 from devstack.servicebus.wire.timers import Timer, Timers
 
 _log = logging.getLogger("devstack.servicebus")
 _PATROL_S = 1.0
-_READ_BYTES = 64 * 1024
 
 
 class AmqpServer:
@@ -47,7 +48,6 @@ class AmqpServer:
         self.limits = limits
         self.faults = Faults()
         self.in_read = False
-        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.connections: set[AmqpConnection] = set()
         self._commit = commit
         self._marked: dict[Outgoing, None] = {}
@@ -55,24 +55,23 @@ class AmqpServer:
         self._timers = Timers()
         self._timer: Timer | None = None
         self._timer_at: float | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, a free one where ``port`` was 0. Raises OSError."""
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(self._accept, host, port, backlog=512)
+        self._listener = Listener(host, port, self._loop, self._accept)
         self._timers.start(self._loop)
         self._timers.call_later(_PATROL_S, self._walk)
-        bound: int = self._server.sockets[0].getsockname()[1]
         self._settle_timers()
-        return bound
+        return self._listener.port
 
     async def stop(self) -> None:
         """Stop listening and drop every connection, after a last commit."""
         self._timers.stop()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self.connections):
             connection.cut()
         self._flush()
@@ -81,21 +80,23 @@ class AmqpServer:
     def halt(self) -> None:
         """Stop at once and write nothing more: what was not committed is not acknowledged."""
         self._marked.clear()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self.connections):
             connection.abort()
 
-    def _accept(self) -> AmqpConnection:
+    def _accept(self, sock: socket.socket) -> None:
+        assert self._loop is not None  # noqa: S101 (it listens on it)
         refused = ""
         if len(self.connections) >= self.limits.connections:
             refused = f"the broker has {self.limits.connections} connections already; close some"
             _log.warning("a connection is refused: %s", refused)
+        stream = Stream(sock, self._loop, self.limits.write_buffer_bytes)
         connection = AmqpConnection(
-            self, refused=refused, ended=lambda: self.connections.discard(connection)
+            self, stream, refused=refused, ended=lambda: self.connections.discard(connection)
         )
         self.connections.add(connection)
-        return connection
+        stream.open(connection)
 
     # -- one turn of the loop -------------------------------------------------------------
 
