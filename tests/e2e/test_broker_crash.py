@@ -82,7 +82,7 @@ async def consume(port: int, ledger: Ledger) -> None:
         seen = 0
         waiting: dict[int, int] = {}
         while True:
-            found = peer.frames.frame()
+            found = next(peer.frames.frames(), None)
             if found is None:
                 data = await asyncio.wait_for(peer.reader.read(65536), 5)
                 if not data:

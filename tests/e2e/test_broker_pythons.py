@@ -69,7 +69,7 @@ async def numbers(port: int, count: int) -> list[int]:
 
 async def next_number(peer: Peer) -> int:
     while True:
-        found = peer.frames.frame()
+        found = next(peer.frames.frames(), None)
         if found is None:
             peer.frames.feed(await asyncio.wait_for(peer.reader.read(65536), 5))
         elif found[2] and frames.performative(found[2])[0] == frames.TRANSFER:

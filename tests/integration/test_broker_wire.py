@@ -38,7 +38,7 @@ class Peer:
     async def read(self) -> tuple[int, list[Any]]:
         """Give the next performative that is no empty frame: its code and fields."""
         while True:
-            found = self.frames.frame()
+            found = next(self.frames.frames(), None)
             if found is not None and found[2]:
                 code, position = frames.performative(found[2])
                 return code, decode.fields(found[2], position)[0]

@@ -11,7 +11,6 @@ frame's own size. Rules: AMQP 1.0, part 1 (types).
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -19,7 +18,6 @@ from devstack.servicebus.amqp.errors import DecodeError
 
 MAX_DEPTH = 16
 _MAX_ZERO_WIDTH_ITEMS = 4096
-_KNOWN_BYTES = 64
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 
@@ -98,35 +96,6 @@ def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
         raise DecodeError(f"a value in the list at byte {position} is cut short") from None
     except UnicodeDecodeError:
         raise DecodeError(f"a text in the list at byte {position} is not UTF-8") from None
-
-
-def fields_with_known_end(buffer: bytes, position: int, fresh: int) -> tuple[list[Any], int]:
-    """Decode as `fields` does, for lists that differ in their first ``fresh`` values only.
-
-    What follows those is looked up among what was decoded before: a peer writes the same end
-    under every transfer and every disposition. The values must not be changed.
-    """
-    count, at, end = compound(buffer, position)
-    if count <= fresh:
-        return fields(buffer, position)
-    found = []
-    try:
-        for _ in range(fresh):
-            value, at = _READERS[buffer[at]](buffer, at + 1, 1)
-            found.append(value)
-        if end - at > _KNOWN_BYTES:
-            return fields(buffer, position)
-        found += _known(buffer[at:end], count - fresh)
-    except (IndexError, struct.error):
-        raise DecodeError(f"a value in the list at byte {position} is cut short") from None
-    except UnicodeDecodeError:
-        raise DecodeError(f"a text in the list at byte {position} is not UTF-8") from None
-    return found, end
-
-
-@lru_cache(maxsize=256)
-def _known(encoded: bytes, count: int) -> tuple[Any, ...]:
-    return tuple(_items(encoded, 0, len(encoded), count, 0))
 
 
 def spans(buffer: bytes, position: int) -> list[bytes]:
@@ -236,14 +205,18 @@ def _opaque(convert: Callable[[bytes], Any], size: int) -> Reader:
     return read
 
 
-def _variable8(convert: Callable[[bytes], Any]) -> Reader:
-    def read(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
-        end = position + 1 + buffer[position]
-        if end > len(buffer):
-            raise DecodeError(f"the value at byte {position - 1} is cut short")
-        return convert(buffer[position + 1 : end]), end
+def _binary8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
+    end = position + 1 + buffer[position]
+    if end > len(buffer):
+        raise DecodeError(f"the value at byte {position - 1} is cut short")
+    return buffer[position + 1 : end], end
 
-    return read
+
+def _text8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
+    end = position + 1 + buffer[position]
+    if end > len(buffer):
+        raise DecodeError(f"the value at byte {position - 1} is cut short")
+    return buffer[position + 1 : end].decode(), end
 
 
 def _variable32(convert: Callable[[bytes], Any]) -> Reader:
@@ -310,9 +283,9 @@ _TABLE: dict[int, Reader] = {
     0x84: _opaque(bytes, 8),
     0x94: _opaque(bytes, 16),
     0x98: _opaque(_uuid, 16),
-    0xA0: _variable8(bytes),
-    0xA1: _variable8(_text),
-    0xA3: _variable8(_text),
+    0xA0: _binary8,
+    0xA1: _text8,
+    0xA3: _text8,
     0xB0: _variable32(bytes),
     0xB1: _variable32(_text),
     0xB3: _variable32(_text),

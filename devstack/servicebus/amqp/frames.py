@@ -4,7 +4,7 @@ Sans-IO: bytes in, frames out. Rules: AMQP 1.0, part 2 (transport).
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.decode import Described
@@ -14,7 +14,7 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 MAX_FRAME_BYTES = 65536
-AMQP_FRAME, SASL_FRAME = 0, 1
+AMQP_FRAME, SASL_FRAME, PROTOCOL_HEADER = 0, 1, 2
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME = 0x40, 0x41, 0x44
@@ -26,6 +26,7 @@ RELEASED_STATE = b"\x00\x53\x26\x45"
 REJECTED_STATE = b"\x00\x53\x25\x45"
 
 _HEAD = struct.Struct(">IBBH")
+_READ_HEAD = _HEAD.unpack_from
 
 
 def frame(
@@ -91,10 +92,10 @@ def modified(*, delivery_failed: bool, undeliverable_here: bool) -> bytes:
 
 def performative(body: bytes) -> tuple[int, int]:
     """Read a frame body's descriptor; return its code and where its list begins."""
+    if body[:2] == b"\x00\x53" and len(body) > 3:
+        return body[2], 3
     if len(body) < 4 or body[0] != 0:
         raise DecodeError("a frame body does not begin with a performative")
-    if body[1] == 0x53:
-        return body[2], 3
     code, position = decode.decode(body, 1)
     if not isinstance(code, int):
         raise DecodeError(f"{code!r} is no performative of AMQP 1.0")
@@ -129,9 +130,13 @@ class FrameReader:
 
     A frame larger than ``max_frame_bytes`` is refused as soon as its header is seen, so a peer
     never makes the broker hold more than one frame of that size and one read of its socket.
+    While ``expects_header`` is set, the next eight bytes are a protocol header, and given as such.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, *, expects_header: bool = False
+    ) -> None:
+        self.expects_header = expects_header
         self._buffer = b""
         self._position = 0
         self._max = max_frame_bytes
@@ -139,39 +144,54 @@ class FrameReader:
     def __len__(self) -> int:
         return len(self._buffer) - self._position
 
+    def take(self, data: bytes) -> Iterable[tuple[int, int, bytes]]:
+        """Add what came from the socket, and give the frames that are whole as `frames` does.
+
+        A read that is one AMQP frame, no more and no less, is the usual case and cut at once.
+        """
+        if len(data) >= 8 and self._position == len(self._buffer) and not self.expects_header:
+            size, offset, frame_type, channel = _READ_HEAD(data)
+            if size == len(data) <= self._max and offset == 2 and not frame_type:
+                return ((AMQP_FRAME, channel, data[8:]),)
+        self.feed(data)
+        return self.frames()
+
     def feed(self, data: bytes) -> None:
         """Add what came from the socket."""
-        rest = self._buffer[self._position :]
-        self._buffer = rest + data if rest else data
+        if self._position < len(self._buffer):
+            data = self._buffer[self._position :] + data
+        self._buffer = data
         self._position = 0
 
-    def protocol_header(self) -> bytes | None:
-        """Take the eight bytes of a protocol header, None while they are not all here."""
-        if len(self) < 8:
-            return None
-        self._position += 8
-        return self._buffer[self._position - 8 : self._position]
-
-    def frame(self) -> tuple[int, int, bytes] | None:
-        """Take one frame: its type, channel and body; None while it is not whole.
+    def frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """Take the frames that are whole, one by one: type, channel and body of each.
 
         Raises FramingError for a size or a data offset that cannot be.
         """
-        buffer, start = self._buffer, self._position
-        if len(buffer) - start < 8:
-            return None
-        size, offset, frame_type, channel = _HEAD.unpack_from(buffer, start)
+        buffer, start, have = self._buffer, self._position, len(self._buffer)
+        while have - start >= 8:
+            if self.expects_header:
+                self.expects_header = False
+                start = self._position = start + 8
+                yield PROTOCOL_HEADER, 0, buffer[start - 8 : start]
+                continue
+            size, offset, frame_type, channel = _READ_HEAD(buffer, start)
+            if offset != 2 or frame_type > 1 or not 8 <= size <= self._max:
+                self._check(size, offset, frame_type)
+            end = start + size
+            if have < end:
+                return
+            body = buffer[start + offset * 4 : end]
+            start = self._position = end
+            yield frame_type, channel, body
+
+    def _check(self, size: int, offset: int, frame_type: int) -> None:
         if size < 8 or offset < 2 or offset * 4 > size or frame_type > 1:
             raise FramingError(
                 f"a frame header claims size {size}, data offset {offset}, type {frame_type}"
             )
         if size > self._max:
             raise FramingError(f"a frame of {size} bytes; at most {self._max} were agreed")
-        end = start + size
-        if len(buffer) < end:
-            return None
-        self._position = end
-        return frame_type, channel, buffer[start + offset * 4 : end]
 
 
 def split_payload(payload: bytes, room: int) -> Iterator[tuple[bytes, bool]]:

@@ -37,12 +37,6 @@ class Store(Protocol):
 class Dispatch(Protocol):
     """What a queue asks of its dispatch."""
 
-    def kept(self, message: Message) -> None:
-        """A message was put into the queue, ready or not."""
-
-    def forgotten(self, message: Message) -> None:
-        """A message left the queue."""
-
     def offer(self, message: Message, now: float) -> None:
         """A message is ready to be given."""
 
@@ -51,9 +45,6 @@ class Dispatch(Protocol):
 
     def leave(self, consumer: Consumer, now: float) -> None:
         """A consumer is gone."""
-
-    def unlocked(self, message: Message) -> None:
-        """A message's lock was taken off."""
 
     def unordered_until(self, moment: float) -> None:
         """Until ``moment`` a lock may end before one that was taken earlier."""
@@ -79,15 +70,6 @@ class PlainDispatch:
         self._ready: list[int] = []
         self._hungry: deque[Consumer] = deque()
         self._unordered_until: float | None = None
-
-    def kept(self, message: Message) -> None:
-        """Nothing to note."""
-
-    def forgotten(self, message: Message) -> None:
-        """Nothing to note."""
-
-    def unlocked(self, message: Message) -> None:
-        """Nothing to note."""
 
     def offer(self, message: Message, now: float) -> None:
         """Give the message to the next receiver with credit, or keep it for one."""

@@ -37,7 +37,10 @@ _BROKER_OWNS = {
     "x-opt-lock-token",
 }
 _GROUP_ID = 10
+_LIST8 = 0xC0
 _NOTHING_BETWEEN = encode.NULL * (_GROUP_ID - 1)
+_NO_GROUP = encode.NULL * _GROUP_ID
+_U32 = struct.Struct(">I").unpack_from
 _U32_MAX = 0xFFFFFFFF
 
 
@@ -127,9 +130,39 @@ def parse_message(payload: bytes) -> Message:
     """Read an encoded message. Raises DecodeError where it is none."""
     message = Message()
     message.size = len(payload)
+    if _is_bare(payload):
+        message.bare = payload
+        _read_properties(message, payload, 3)
+    else:
+        _read_sections(message, payload)
+    if message.message_id is None:
+        _assign_message_id(message)
+    return message
+
+
+def _is_bare(payload: bytes) -> bool:
+    """Whether this is what SDKs send most: properties, perhaps application properties, and data.
+
+    Properties are a short list, and data is one section up to the end.
+    """
+    size = len(payload)
+    if size < 8 or not payload.startswith(b"\x00\x53\x73\xc0") or payload[5] >= payload[4]:
+        return False
+    at = 5 + payload[4]
+    if payload.startswith(b"\x00\x53\x74\xc1", at) and at + 5 < size:
+        if payload[at + 5] >= payload[at + 4]:
+            return False
+        at += 5 + payload[at + 4]
+    if payload.startswith(b"\x00\x53\x75\xb0", at) and at + 8 <= size:
+        return bool(at + 8 + _U32(payload, at + 4)[0] == size)
+    if payload.startswith(b"\x00\x53\x75\xa0", at) and at + 5 <= size:
+        return at + 5 + payload[at + 4] == size
+    return False
+
+
+def _read_sections(message: Message, payload: bytes) -> None:
     size = message.size
     bare_at = -1
-    has_properties = False
     position, last = 0, HEADER
     while position < size:
         code, value_at, end = section_at(payload, position, last)
@@ -138,7 +171,6 @@ def parse_message(payload: bytes) -> Message:
             if bare_at < 0:
                 bare_at = position
             if code == PROPERTIES:
-                has_properties = True
                 _read_properties(message, payload, value_at)
         elif code == HEADER:
             _read_header(message, payload, value_at)
@@ -152,9 +184,6 @@ def parse_message(payload: bytes) -> Message:
                 size, end = len(payload), position
         position = end
     message.bare = payload[bare_at:] if bare_at >= 0 else b""
-    if message.message_id is None:
-        _assign_message_id(message, has_properties)
-    return message
 
 
 def _read_header(message: Message, payload: bytes, value_at: int) -> None:
@@ -187,14 +216,17 @@ def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
 
 
 def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
-    count, position, _ = decode.compound(payload, value_at)
+    if payload[value_at] == _LIST8:  # its size was checked when the section was cut
+        count, position = payload[value_at + 2], value_at + 3
+    else:
+        count, position, _ = decode.compound(payload, value_at)
     if not count:
         return
     message_id, position = decode.decode(payload, position)
     if isinstance(message_id, list | dict | Described | float | bool):
         raise DecodeError("a message-id is text, a number, a uuid or bytes")
     message.message_id = message_id
-    if count > _GROUP_ID:
+    if count > _GROUP_ID and not payload.startswith(_NO_GROUP, position):
         if payload.startswith(_NOTHING_BETWEEN, position):
             position += len(_NOTHING_BETWEEN)
         else:
@@ -213,11 +245,11 @@ def read_identity(message: Message) -> None:
             _read_properties(message, message.bare, section.value_at)
 
 
-def _assign_message_id(message: Message, has_properties: bool) -> None:
+def _assign_message_id(message: Message) -> None:
     message.message_id = uuid4().hex
     fields, rest = [encode.NULL], message.bare
-    if has_properties:
-        first = next(sections(message.bare))
+    first = next(sections(message.bare), None)
+    if first is not None and first.code == PROPERTIES:
         fields = decode.spans(message.bare, first.value_at) or fields
         rest = message.bare[first.end :]
     fields[0] = encode.string(message.message_id)
@@ -227,15 +259,16 @@ def _assign_message_id(message: Message, has_properties: bool) -> None:
 _KEY_ENQUEUED = encode.symbol("x-opt-enqueued-time") + b"\x83"
 _KEY_SEQUENCE = encode.symbol("x-opt-sequence-number") + b"\x81"
 _KEY_ENQUEUED_SEQUENCE = encode.symbol("x-opt-enqueue-sequence-number") + b"\x81"
-_KEY_LOCKED_UNTIL = encode.symbol("x-opt-locked-until") + b"\x83"
+_KEY_LOCKED = encode.symbol("x-opt-locked-until") + b"\x83"
 _KEY_SOURCE = encode.symbol("x-opt-deadletter-source")
 _STATE_PAIRS = [
     encode.symbol("x-opt-message-state") + encode.int32(state) for state in MessageState
 ]
 _I64 = struct.Struct(">q").pack
-_ALWAYS = struct.Struct(
-    f">{len(_KEY_ENQUEUED)}sq{len(_KEY_SEQUENCE)}sq{len(_STATE_PAIRS[0])}s"
-).pack
+_ALWAYS = f">{len(_KEY_ENQUEUED)}sq{len(_KEY_SEQUENCE)}sq{len(_STATE_PAIRS[0])}s"
+_FREE = struct.Struct(_ALWAYS).pack
+_HELD = struct.Struct(f"{_ALWAYS}{len(_KEY_LOCKED)}sq").pack
+_LITTLE_UUID, _BIG_UUID = struct.Struct("<IHH8s").unpack, struct.Struct(">IHH8s").pack
 _LOCK_TOKEN_SECTION = b"\x00\x53\x71" + encode.map_of_pairs(
     encode.symbol("x-opt-lock-token") + b"\x98" + bytes(16), 2
 )
@@ -249,19 +282,16 @@ def encode_message(message: Message) -> bytes:
 
     The delivery count is always written, from 0, because the .NET SDK needs it there.
     """
-    count = encode.uint(message.delivery_count)
-    header = message.header
-    annotations = message.annotations + _ALWAYS(
-        _KEY_ENQUEUED,
-        int(message.enqueued_at * 1000),
-        _KEY_SEQUENCE,
-        message.sequence,
-        _STATE_PAIRS[message.state],
-    )
-    values = message.annotation_count + 6
-    token = message.token
-    if token is not None:
-        annotations += _KEY_LOCKED_UNTIL + _I64(int(message.locked_until * 1000))
+    header = message.header + encode.uint(message.delivery_count)
+    token, values = message.token, message.annotation_count + 6
+    enqueued, state = int(message.enqueued_at * 1000), _STATE_PAIRS[message.state]
+    if token is None:
+        annotations = _FREE(_KEY_ENQUEUED, enqueued, _KEY_SEQUENCE, message.sequence, state)
+    else:
+        locked = int(message.locked_until * 1000)
+        annotations = _HELD(
+            _KEY_ENQUEUED, enqueued, _KEY_SEQUENCE, message.sequence, state, _KEY_LOCKED, locked
+        )
         values += 2
     if message.enqueued_sequence is not None:
         annotations += _KEY_ENQUEUED_SEQUENCE + _I64(message.enqueued_sequence)
@@ -269,17 +299,15 @@ def encode_message(message: Message) -> bytes:
     if message.dead_letter_source is not None:
         annotations += _KEY_SOURCE + encode.string(message.dead_letter_source)
         values += 2
-    parts = [_HEADER_PREFIX, bytes((1 + len(header) + len(count), 5)), header, count]
+    if message.annotations:
+        annotations = message.annotations + annotations
+    head = _HEADER_PREFIX + bytes((1 + len(header), 5)) + header
     if message.delivery_annotations:
-        parts.append(_delivery_annotations(message))
+        head += _delivery_annotations(message)
     elif token is not None:
-        parts += (_LOCK_TOKEN_PREFIX, token[3::-1], token[5:3:-1], token[7:5:-1], token[8:])
-    parts += (
-        _MAP32(b"\x00\x53\x72", 0xD1, len(annotations) + 4, values),
-        annotations,
-        message.bare,
-    )
-    return b"".join(parts)
+        head += _LOCK_TOKEN_PREFIX + _BIG_UUID(*_LITTLE_UUID(token))
+    size = len(annotations) + 4
+    return head + _MAP32(b"\x00\x53\x72", 0xD1, size, values) + annotations + message.bare
 
 
 def _delivery_annotations(message: Message) -> bytes:

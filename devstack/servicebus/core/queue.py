@@ -114,7 +114,8 @@ class QueueCore:
         """Enter a message into the books: counts, session, moments at which it falls due."""
         self.messages[message.sequence] = message
         self.bytes += message.size
-        self.dispatch.kept(message)
+        if self.sessions is not None:
+            self.sessions.kept(message)
         if message.state is MessageState.SCHEDULED and message.scheduled_at is not None:
             self.scheduled_count += 1
             self._schedule.push(message.scheduled_at, message.sequence)
@@ -186,13 +187,15 @@ class QueueCore:
             self.scheduled_count -= 1
         if message.token is not None:
             self._drop_lock(message)
-        self.dispatch.forgotten(message)
+        if self.sessions is not None:
+            self.sessions.forgotten(message)
         self.house.journal.removed(self, message)
 
     def _drop_lock(self, message: Message) -> None:
         if message.token is not None:
             self.locked.pop(message.token, None)
-            self.dispatch.unlocked(message)
+            if self.sessions is not None:
+                self.sessions.unlocked(message)
             message.token = None
 
     def unlock(self, message: Message, now: float, *, count: bool) -> None:

@@ -15,7 +15,6 @@ from devstack.servicebus.wire.timers import Timer
 
 _log = logging.getLogger("devstack.servicebus")
 _SMALLEST_FRAME = 512
-_DISPOSITION_VARIES = 2  # role, first delivery
 _PEER_FRAME_MAX = 1 << 20
 
 
@@ -40,11 +39,10 @@ class AmqpConnection:
         self.sessions: dict[int, AmqpSession] = {}
         self._refused = refused
         self._ended = ended
-        self._reader = frames.FrameReader()
+        self._reader = frames.FrameReader(expects_header=True)
         self._out: list[bytes] = []
-        self._out_bytes = 0
+        self._limit = self._room = hub.limits.write_buffer_bytes
         self._stream: Stream | None = stream
-        self._expects_header = True
         self._cut = self._closing = False
         self._beat: Timer | None = None
 
@@ -78,26 +76,15 @@ class AmqpConnection:
 
     def received(self, data: bytes) -> None:
         """Work on what the peer sent. Its mistakes close this connection and nothing else."""
-        if self._closing:
-            return
         hub = self.hub
         hub.in_read = True
         now = self.last_heard = hub.clock()
-        self._reader.feed(data)
         try:
-            while not self._closing:
-                if self._expects_header:
-                    header = self._reader.protocol_header()
-                    if header is None:
-                        break
-                    self._on_header(header)
-                    continue
-                found = self._reader.frame()
-                if found is None:
+            for frame_type, channel, body in self._reader.take(data):
+                if self._closing:
                     break
-                frame_type, channel, body = found
-                if frame_type == frames.SASL_FRAME:
-                    self._on_sasl(body)
+                if frame_type:
+                    self._on_opening(frame_type, body)
                 elif body:
                     self._on_frame(channel, body, now)
         except AmqpError as error:
@@ -105,12 +92,17 @@ class AmqpConnection:
         except Exception:  # noqa: BLE001 (one peer must not take the broker down)
             _log.exception("a frame could not be worked on; its connection is closed")
             self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
-        hub.end_of_read()
+        hub.flush()
 
     # -- bytes to frames ------------------------------------------------------------------
 
+    def _on_opening(self, frame_type: int, body: bytes) -> None:
+        if frame_type == frames.SASL_FRAME:
+            self._on_sasl(body)
+        else:
+            self._on_header(body)
+
     def _on_header(self, header: bytes) -> None:
-        self._expects_header = False
         if header == frames.SASL_HEADER:
             self.send_frame(header + sasl_offer())
         elif header == frames.AMQP_HEADER:
@@ -125,55 +117,36 @@ class AmqpConnection:
         if code != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame that is not expected here")
         self.send_frame(sasl_outcome())
-        self._expects_header = True
+        self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
         code, position = frames.performative(body)
+        session = self.sessions.get(channel)
+        if session is not None and frames.ATTACH <= code <= frames.DETACH:
+            session.on_frame(code, body, position, now)
+        else:
+            self._on_connection(code, channel, body, position, now)
+
+    def _on_connection(
+        self, code: int, channel: int, body: bytes, position: int, now: float
+    ) -> None:
         if not self.opened and code != frames.OPEN:
             raise AmqpError("amqp:not-allowed", "the first frame must be an open")
-        session = self.sessions.get(channel)
-        if code == frames.TRANSFER:
-            if session is not None:
-                session.on_transfer(body, position, now)
-        elif code == frames.ATTACH:
-            if session is not None:
-                session.on_attach(body, position, now)
-        elif code == frames.DISPOSITION:
-            fields, _ = decode.fields_with_known_end(body, position, _DISPOSITION_VARIES)
-            if session is not None:
-                session.on_disposition(fields, now)
-        else:
-            self._on_other(code, channel, decode.fields(body, position)[0], now)
-
-    def _on_other(self, code: int, channel: int, fields: list[object], now: float) -> None:
-        session = self.sessions.get(channel)
+        if frames.ATTACH <= code <= frames.DETACH:
+            return  # on a channel that is not open; pyamqp detaches after an end
+        fields, _ = decode.fields(body, position)
         match code:
             case frames.OPEN:
                 self._on_open(frames.padded(fields, 10))
             case frames.BEGIN:
                 self._on_begin(channel, frames.padded(fields, 8))
+            case frames.END:
+                self._on_end(channel, now)
             case frames.CLOSE:
                 self.send(0, encode.composite(frames.CLOSE, []))
                 self._finish()
-            case frames.FLOW | frames.DETACH | frames.END:
-                # On a channel that is not open they are ignored: pyamqp detaches after an end.
-                if session is not None:
-                    self._on_session(code, session, fields, now)
             case _:
                 raise AmqpError("amqp:not-implemented", f"performative 0x{code:02x} is unknown")
-
-    def _on_session(
-        self, code: int, session: AmqpSession, fields: list[object], now: float
-    ) -> None:
-        match code:
-            case frames.FLOW:
-                session.on_flow(fields, now)
-            case frames.DETACH:
-                session.on_detach(frames.padded(fields, 3))
-            case _:
-                del self.sessions[session.channel]
-                session.close(now)
-                self.send(session.channel, encode.composite(frames.END, []))
 
     def _on_open(self, fields: list[object]) -> None:
         if self.opened:
@@ -197,6 +170,12 @@ class AmqpConnection:
         session = self.sessions[channel] = AmqpSession(self, channel, fields)
         self.send(channel, begin_answer(channel, session.next_outgoing, self.hub.limits))
 
+    def _on_end(self, channel: int, now: float) -> None:
+        session = self.sessions.pop(channel, None)
+        if session is not None:
+            session.close(now)
+            self.send(channel, encode.composite(frames.END, []))
+
     # -- frames to bytes ------------------------------------------------------------------
 
     def send(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
@@ -208,13 +187,14 @@ class AmqpConnection:
         if not self._out:
             self.hub.mark(self)
         self._out.append(frame)
-        self._out_bytes += len(frame)
-        if self._out_bytes > self.hub.limits.write_buffer_bytes:
+        self._room -= len(frame)
+        if self._room < 0:
             self.paused = True
 
     def write_out(self) -> None:
         """Write what has gathered since the last commit, or cut the connection."""
-        out, self._out, self._out_bytes = self._out, [], 0
+        out, self._out = self._out, []
+        self._room = self._limit
         if self._stream is None:
             return
         if self._cut:

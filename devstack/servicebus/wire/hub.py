@@ -33,8 +33,8 @@ class Hub(Protocol):
     def touch(self) -> None:
         """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
 
-    def end_of_read(self) -> None:
-        """A connection has worked on what it read: commit and write."""
+    def flush(self) -> None:
+        """Commit and write: a connection has worked on what it read."""
 
     def later(self, seconds: float, work: Callable[[], None]) -> Timer:
         """Do ``work`` after some seconds."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
+from devstack.servicebus.amqp.shapes import Transfer
 from devstack.servicebus.core.admission import check_sendable
 from devstack.servicebus.core.errors import (
     BrokerError,
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 CREDIT = 1000
 _BATCH_LIMIT = 1 << 20
 _REQUEST_LIMIT = 2 << 20
-_HANDLE, _ID, _TAG, _FORMAT, _SETTLED, _MORE, _RECEIVER_SETTLES, _STATE, _RESUME, _ABORTED = range(
-    10
-)
 
 
 class Inlet(Link):
@@ -42,14 +40,16 @@ class Inlet(Link):
         self._credit = 0
         self._pieces: list[bytes] = []
         self._size = 0
-        self._first: list[object] | None = None
+        self._first: tuple[Transfer, object] | None = None
 
     def grant(self) -> None:
         """Let the peer send `CREDIT` more messages."""
         self._credit = CREDIT
         self.send_flow(self._count, CREDIT)
 
-    def on_transfer(self, fields: list[object], payload: bytes, now: float) -> None:
+    def on_transfer(
+        self, transfer: Transfer, delivery_id: object, payload: bytes, now: float
+    ) -> None:
         """Take a piece; hand the message on once it is whole.
 
         A message above the limit is counted but not kept, and refused at its end.
@@ -58,32 +58,36 @@ class Inlet(Link):
             if self._credit <= 0:
                 self.detach("amqp:link:transfer-limit-exceeded", "more messages than credit")
                 return
-            if not fields[_MORE] and not fields[_ABORTED]:
-                self._whole(fields, fields, payload, len(payload), now)
+            if not transfer.more and not transfer.aborted:
+                self._whole(transfer, delivery_id, transfer.settled, payload, len(payload), now)
                 return
-            self._first = fields
-        if fields[_ABORTED]:
+            self._first = transfer, delivery_id
+        if transfer.aborted:
             self._clear()
             return
         self._size += len(payload)
         if payload and self._size <= self.limit_bytes:
             self._pieces.append(payload)
-        if fields[_MORE]:
+        if transfer.more:
             return
-        first, whole, size = self._first, b"".join(self._pieces), self._size
+        (first, delivery_id), whole, size = self._first, b"".join(self._pieces), self._size
         self._clear()
-        self._whole(first, fields, whole, size, now)
+        self._whole(first, delivery_id, first.settled or transfer.settled, whole, size, now)
 
     def _whole(
-        self, first: list[object], last: list[object], payload: bytes, size: int, now: float
+        self,
+        first: Transfer,
+        delivery_id: object,
+        settled: object,
+        payload: bytes,
+        size: int,
+        now: float,
     ) -> None:
         self._count = (self._count + 1) & 0xFFFFFFFF
         self._credit -= 1
-        delivery_id = first[_ID]
         if not isinstance(delivery_id, int):
             raise AmqpError("amqp:invalid-field", "the first transfer of a message needs its id")
-        settled = first[_SETTLED] or last[_SETTLED]
-        batch = first[_FORMAT] == BATCH_FORMAT
+        batch = first.message_format == BATCH_FORMAT
         self.take(payload, size, batch, None if settled else delivery_id, now)
         if self._credit < CREDIT // 2 and not self.ended:
             self.grant()

@@ -37,9 +37,6 @@ class Link:
     def on_flow(self, fields: list[object], now: float) -> None:
         """Take note of credit."""
 
-    def on_transfer(self, fields: list[object], payload: bytes, now: float) -> None:
-        """Take a piece of a message."""
-
     def gone(self, now: float) -> None:
         """The link has ended, by whomever."""
 

@@ -50,7 +50,7 @@ class AmqpServer:
         self.in_read = False
         self.connections: set[AmqpConnection] = set()
         self._commit = commit
-        self._marked: dict[Outgoing, None] = {}
+        self._marked: list[Outgoing] = []
         self._flush_comes = False
         self._timers = Timers()
         self._timer: Timer | None = None
@@ -74,7 +74,7 @@ class AmqpServer:
             self._listener.close()
         for connection in list(self.connections):
             connection.cut()
-        self._flush()
+        self.flush()
         await asyncio.sleep(0)
 
     def halt(self) -> None:
@@ -102,7 +102,7 @@ class AmqpServer:
 
     def mark(self, connection: Outgoing) -> None:
         """Write this connection's bytes after the next commit, in this turn of the loop."""
-        self._marked[connection] = None
+        self._marked.append(connection)
         if not self.in_read:
             self.touch()
 
@@ -112,10 +112,17 @@ class AmqpServer:
             self._flush_comes = True
             self._loop.call_soon(self._flush_soon)
 
-    def end_of_read(self) -> None:
-        """A connection has worked on what it read: commit, and write what there is to write."""
+    def flush(self) -> None:
+        """Commit, and write what there is to write: at the end of a read, or of a turn."""
         self.in_read = False
-        self._flush()
+        if self._commit is not None:
+            self._commit()
+        if self._marked:
+            marked, self._marked = self._marked, []
+            for connection in marked:
+                connection.write_out()
+        if self.namespace.due_changed:
+            self._settle_timers()
 
     def later(self, seconds: float, work: Callable[[], None]) -> Timer:
         """Do ``work`` after some seconds."""
@@ -123,17 +130,7 @@ class AmqpServer:
 
     def _flush_soon(self) -> None:
         self._flush_comes = False
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._commit is not None:
-            self._commit()
-        if self._marked:
-            marked, self._marked = self._marked, {}
-            for connection in marked:
-                connection.write_out()
-        if self.namespace.due_changed:
-            self._settle_timers()
+        self.flush()
 
     def _settle_timers(self) -> None:
         """See that the next moment at which something falls due has a timer."""
@@ -151,7 +148,7 @@ class AmqpServer:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         self.namespace.tick(self.clock())
-        self._flush()
+        self.flush()
 
     # -- patrol ---------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections import deque
 
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.shapes import read_disposition, read_transfer
 from devstack.servicebus.core import settlement
 from devstack.servicebus.core.errors import BrokerError, ServerBusyError
 from devstack.servicebus.core.message import Message, encode_message
@@ -17,7 +18,6 @@ from devstack.servicebus.wire.routing import make_link
 
 _U32 = 0xFFFFFFFF
 _TRANSFER_HEAD_ROOM = 64
-_TRANSFER_VARIES = 3  # handle, delivery id, tag
 
 
 class AmqpSession:
@@ -55,9 +55,23 @@ class AmqpSession:
         self.links.clear()
         self._unsettled.clear()
 
+    def on_frame(self, code: int, body: bytes, position: int, now: float) -> None:
+        """Work on an attach, flow, transfer, disposition or detach; its list is at ``position``."""
+        match code:
+            case frames.TRANSFER:
+                self._on_transfer(body, position, now)
+            case frames.DISPOSITION:
+                self._on_disposition(body, position, now)
+            case frames.FLOW:
+                self._on_flow(decode.fields(body, position)[0], now)
+            case frames.ATTACH:
+                self._on_attach(body, position, now)
+            case _:
+                self._on_detach(decode.fields(body, position)[0])
+
     # -- links --------------------------------------------------------------------------
 
-    def on_attach(self, body: bytes, position: int, now: float) -> None:
+    def _on_attach(self, body: bytes, position: int, now: float) -> None:
         """Open a link, or refuse it: attach with a null terminus, then detach with the error."""
         attach = read_attach(body, position)
         known = self.links.get(attach.handle)
@@ -76,8 +90,9 @@ class AmqpSession:
             self.links[attach.handle] = link
             link.detach(error.condition, error.description)
 
-    def on_detach(self, fields: list[object]) -> None:
+    def _on_detach(self, fields: list[object]) -> None:
         """Close a link at the peer's wish."""
+        fields = frames.padded(fields, 3)
         handle = fields[0]
         link = self.links.pop(handle, None) if isinstance(handle, int) else None
         if link is None or link.ended:
@@ -85,7 +100,7 @@ class AmqpSession:
         link.ended = True
         link.gone(self.hub.clock())
         self._forget_deliveries(link)
-        closed = encode.boolean(bool(fields[1]) if len(fields) > 1 else False)
+        closed = encode.boolean(bool(fields[1]))
         self.send(encode.composite(frames.DETACH, [encode.uint(link.handle), closed]))
 
     def _forget_deliveries(self, link: Link) -> None:
@@ -94,17 +109,16 @@ class AmqpSession:
 
     # -- what the peer sends ------------------------------------------------------------
 
-    def on_transfer(self, body: bytes, position: int, now: float) -> None:
+    def _on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
-        fields, payload_at = decode.fields_with_known_end(body, position, _TRANSFER_VARIES)
-        fields = frames.padded(fields, 11)
+        transfer, delivery_id, payload_at = read_transfer(body, position)
         self.next_incoming = (self.next_incoming + 1) & _U32
-        handle = fields[0]
+        handle = transfer.handle
         link = self.links.get(handle) if isinstance(handle, int) else None
         if isinstance(link, Inlet) and not link.ended:
-            link.on_transfer(fields, body[payload_at:], now)
+            link.on_transfer(transfer, delivery_id, body[payload_at:], now)
 
-    def on_flow(self, fields: list[object], now: float) -> None:
+    def _on_flow(self, fields: list[object], now: float) -> None:
         """Take the peer's window and a link's credit."""
         fields = frames.padded(fields, 11)
         window = fields[1]
@@ -125,13 +139,12 @@ class AmqpSession:
         ids = encode.uint(self.next_incoming), encode.uint(self._next_delivery)
         self.send(encode.composite(frames.FLOW, [ids[0], wide, ids[1], wide]))
 
-    def on_disposition(self, fields: list[object], now: float) -> None:
+    def _on_disposition(self, body: bytes, position: int, now: float) -> None:
         """Settle what a receiver has decided; ids that are not open are ignored.
 
         A range is walked by what is open, so that no range can keep the broker busy.
         """
-        fields = frames.padded(fields, 6)
-        role, first, last, settled, state = fields[:5]
+        (role, last, settled, state), first = read_disposition(body, position)
         if not role:
             return
         if not isinstance(first, int):
