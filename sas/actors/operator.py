@@ -7,6 +7,7 @@ it once (the cause is recorded); on a stale page it is refused, with what change
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from sas.actors.context import Context
 from sas.actors.discretion import checked
 from sas.actors.shell import Acted, Cause, Shell
 from sas.bounds import EDITED_UNITS_MAX, check_units
+from sas.codec import refusals
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain import commands
@@ -23,7 +25,9 @@ from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.model import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
-from sas.ports import Business
+from sas.ports import Business, ConflictError
+
+_TRIES = 5
 
 
 class Operator:
@@ -57,7 +61,7 @@ class Operator:
             try:
                 wish = self._sealed(order, command)
             except ValueError as wrong:
-                refusal = str(wrong)
+                refusal = f"its input cannot be taken: {wrong}"
                 return None
             decision = commands.decide(order, wish, rules, now=now)
             if decision is None:
@@ -90,7 +94,10 @@ class Operator:
         return replace(command, input=sealed)
 
     async def _refuse(self, command: Command, why: str) -> None:
-        """An operator whose command changed nothing is told so, in one sentence."""
+        """An operator whose command changed nothing is told so, in one sentence: where one waits
+        for it, and by an alert.
+        """
+        await self._note(command, why)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         told = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
@@ -100,6 +107,16 @@ class Operator:
             order_id=command.order_id,
         )
         await self._context.bus.send([alert(told, self._context.to)])
+
+    async def _note(self, command: Command, why: str) -> None:
+        """Keep why, for ``sas`` to say. Where rivals are at the same cell the alert is enough."""
+        name, store = refusals.cell_name(command.command_id), self._context.store
+        for _ in range(_TRIES):
+            cell = await store.read_cell(name)
+            value = refusals.added(cell, command.command_id, why)
+            with suppress(ConflictError):
+                await store.write_cell(name, value, cell.token if cell else None)
+                return
 
 
 def _refusal_id(command_id: str) -> str:

@@ -222,8 +222,6 @@ def _why(queue: str, error: ServiceBusError) -> str:
         case MessagingEntityDisabledError():
             advice = "It is disabled: enable it."
         case _:
-            advice = (
-                "It is sent again later; check that the namespace (or the broker) is reachable."
-            )
+            advice = "Check that the namespace (or the broker) is reachable."
     said = str(error.message).strip().splitlines()
     return f"queue {queue}: {said[0] if said else type(error).__name__} {advice}"

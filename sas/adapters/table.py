@@ -255,7 +255,7 @@ class Table:
         """Return the error to raise for one of the SDK's: where, what, and what to look at."""
         where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
         silent = f"no answer within {self.patience.total_s:g} s"
-        said = silent if type(error) is TimeoutError else first_line(error)
+        said = silent if type(error) is TimeoutError else first_line(error).rstrip(".")
         return StoreUnavailableError(
             f"the state store at {where} did not answer as it should: {said}. {advice(error)}"
         )

@@ -32,8 +32,9 @@ def advice(error: BaseException) -> str:
     status = getattr(error, "status_code", None)
     if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
         return (
-            "Check the key in the connection string, or that the app's identity has the role "
-            "Storage Table Data Contributor on the account."
+            "Check the key in the connection string, or the role on the account: the app's "
+            "identity needs Storage Table Data Contributor, an operator's (az login) Storage Table "
+            "Data Reader."
         )
     if code_of(error) in {"TableNotFound", "TableBeingDeleted"}:
         return "The table is gone: restart the app, which creates it, or restore it."

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,6 +25,7 @@ from sas.cli.errors import (
     TROUBLE,
     USAGE,
     NotThereError,
+    OutputError,
     TroubleError,
     UsageError,
 )
@@ -54,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     # What goes wrong is said in sentences of our own, not by the SDK's log on stderr.
     logging.getLogger("azure").addHandler(logging.NullHandler())
+    _prepare_output()
     try:
         arguments = build_parser().parse_args(argv)
         verb = cast("Verb", arguments.verb)
@@ -61,14 +64,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (UsageError, NotThereError, TroubleError) as wrong:
         print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        if isinstance(wrong, OutputError):
+            _stop_output()
         return wrong.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (head, a pager): nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _stop_output()
         return 1
     return code
+
+
+def _prepare_output() -> None:
+    """See to it that any text can be printed, whatever the terminal speaks, and that there is an
+    output at all.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for good
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _stop_output() -> None:
+    """Let what is still in the buffer be written nowhere: at the end it would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,8 +1,8 @@
 """Sending commands, and waiting for the journal to show what became of them.
 
 A command that is carried out leaves its cause in the journal. One that is refused leaves
-nothing there (its alert is the operators' to read, not ours): it is known to be refused
-once the order has gone past the seq the command names.
+nothing there: that the order has gone past the seq it names says so, or else the scheduler's
+own word, which it keeps for a while.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sas.cli.errors import TroubleError, UsageError
 from sas.cli.intent import Intent
-from sas.codec import internal
+from sas.codec import internal, refusals
 from sas.codec.internal import CommandMessage
 from sas.config import Endpoint
 from sas.domain.changes import FENCED
@@ -36,6 +36,7 @@ SEND_MAX = 100
 """Commands handed to the bus at once."""
 AT_ONCE = 8
 POLL_S = 0.25
+GONE = "it is not there any more (a finished order is purged in the end)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,14 @@ async def opened(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
         await bus.close()
 
 
-async def send(bus: MessageBus, asked: Sequence[Asked], intent: Intent, queues: Queues) -> None:
-    """Send the commands.
+async def send(
+    bus: MessageBus,
+    asked: Sequence[Asked],
+    intent: Intent,
+    queues: Queues,
+    going: Callable[[int], None] = lambda _count: None,
+) -> None:
+    """Send the commands; ``going`` is told, before each batch, how many may be sent after it.
 
     Raises:
         TroubleError: saying how many were sent before.
@@ -111,6 +118,7 @@ async def send(bus: MessageBus, asked: Sequence[Asked], intent: Intent, queues: 
     lanes = sorted(asked, key=lambda one: not one.urgent)  # one batch a queue, urgent ones first
     for start in range(0, len(asked), SEND_MAX):
         some = [message(one, intent, queues) for one in lanes[start : start + SEND_MAX]]
+        going(start + len(some))
         try:
             await bus.send(some)
         except (BusUnavailableError, UndeliverableError) as failed:
@@ -148,24 +156,37 @@ async def look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
     """Return what became of one command so far."""
     cause = cause_of(queues.scheduler, asked.command_id)
     entry = await store.recorded(asked.order_id, cause)
-    if entry is not None or asked.seq is None:
+    if entry is not None:
         return Ended(asked, entry)
     order = await store.load(asked.order_id)
-    if order is not None and order.seq == asked.seq:
-        return Ended(asked)
+    if order is not None and asked.seq in {order.seq, None}:
+        return Ended(asked, None, await _refused(store, asked))
+    if asked.seq is None:
+        return Ended(asked, None, GONE)
     # It moved on: by our command, or before it came. The cause looked for now tells which.
     entry = await store.recorded(asked.order_id, cause)
     return Ended(asked, entry, "" if entry else await overtaken(store, order, asked.seq))
 
 
+async def _refused(store: StateStore, asked: Asked) -> str:
+    """Return why the scheduler refused a command, if it did."""
+    cell = await store.read_cell(refusals.cell_name(asked.command_id))
+    return refusals.why(cell, asked.command_id)
+
+
 async def overtaken(store: StateStore, order: Order | None, seq: int) -> str:
     """Return what changed since an operator saw an order, in one sentence."""
     if order is None:
-        return "it is not there any more"
+        return GONE
+    if order.seq < seq:
+        return (
+            f"you say seq {seq} and it is at {order.seq} ({order.process_state.value}) yet: look "
+            "which you saw"
+        )
     since = [one for one in await store.journal(order.order_id) if one.seq > seq]
     changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
     more = ", ..." if len(since) > 5 else ""
     return (
         f"you saw seq {seq} and it is at {order.seq} ({order.process_state.value}); since then: "
-        f"{changes or 'nothing'}{more}"
+        f"{changes or 'nothing'}{more}. Look at it again"
     )

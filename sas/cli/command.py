@@ -6,18 +6,18 @@ import argparse
 import asyncio
 import getpass
 import os
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
-from sas.cli import carrying, connection, finding, intent, output, page, show, storage
+from sas.cli import carrying, confirming, connection, finding, intent, output, page, show, storage
 from sas.cli.carrying import Asked, Ended
 from sas.cli.errors import NotThereError, UsageError
 from sas.cli.finding import Wanted
 from sas.cli.intent import Intent
 from sas.cli.list import add_selection, count
-from sas.codec.strict import MalformedError, parse
+from sas.codec.internal import INPUT_DEPTH_MAX
+from sas.codec.strict import MalformedError, check_depth, parse
 from sas.config import Endpoint, read_queues
 from sas.domain.messages import Verb
 from sas.domain.model import Order
@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace, verb: Verb) -> int:
         raise UsageError("--workflow and --fingerprint choose among many: they go with --state")
     if arguments.state is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
+    if arguments.state is not None and verb is Verb.RESUBMIT and arguments.input is not None:
+        raise UsageError("--input stands for one order's content: it goes with ORDER_ID")
     plan = Plan(
         intent=_intent(arguments, verb),
         where=storage.read(arguments, os.environ),
@@ -107,7 +109,17 @@ def run(arguments: argparse.Namespace, verb: Verb) -> int:
     if arguments.state is None:
         return asyncio.run(_one(plan, arguments.order_id, arguments.seq))
     wanted = Wanted(arguments.state, arguments.workflow, arguments.fingerprint, arguments.limit)
-    return asyncio.run(_many(plan, wanted))
+    return asyncio.run(_many(_alike(plan, wanted), wanted))
+
+
+def _alike(plan: Plan, wanted: Wanted) -> Plan:
+    """Return a plan for orders that failed alike: it is about that failure alone, unless it says
+    which step. Of an order that failed in two ways the other one is left as it is.
+    """
+    if wanted.fingerprint is None or plan.intent.verb not in {Verb.RESUBMIT, Verb.SKIP}:
+        return plan
+    step = plan.intent.step or wanted.fingerprint.partition("/")[0]
+    return replace(plan, intent=replace(plan.intent, step=step))
 
 
 async def _one(plan: Plan, order_id: str, seq: int | None) -> int:
@@ -125,7 +137,7 @@ async def _one(plan: Plan, order_id: str, seq: int | None) -> int:
         state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
         would = intent.outlook(order, plan.intent)
         output.say(output.one_line(f"{state}; {verb.value} would {would}"))
-        if plan.dry_run or not _confirmed(plan, f"{verb.value} order {order_id}"):
+        if plan.dry_run or not _sure(plan, f"{verb.value} order {order_id}"):
             return 0 if plan.dry_run else 1
         # To cancel, what matters is that it is under way, not how far it has come meanwhile.
         seen = seq if verb is Verb.CANCEL else order.seq
@@ -141,7 +153,7 @@ async def _many(plan: Plan, wanted: Wanted) -> int:
         _announce(plan, found, possible, wanted.limit)
         if not possible or plan.dry_run:
             return 0
-        if not _confirmed(plan, f"{verb.value} {page.orders(len(possible))}"):
+        if not _sure(plan, f"{verb.value} {page.orders(len(possible))}"):
             return 1
         asked = [
             Asked(o.order_id, None if verb is Verb.CANCEL else o.seq, o.details.urgent)
@@ -154,30 +166,41 @@ async def _many(plan: Plan, wanted: Wanted) -> int:
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
     verb = plan.intent.verb.value
     more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
-    kinds = finding.grouped(possible)
+    kinds = finding.grouped(possible, plan.intent.step)
     output.say(f"{verb} of {page.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
     if left := len(found) - len(possible):
         output.say(f"{page.orders(left)} besides cannot be put to it and are left alone")
 
 
-def _confirmed(plan: Plan, what: str) -> bool:
-    if plan.sure:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError(f"{what}: say --yes where nobody can be asked. Nothing was sent.")
-    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201  # a command asks
-    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
-        return True
-    output.complain("nothing was sent")
-    return False
+def _sure(plan: Plan, what: str) -> bool:
+    return plan.sure or confirming.confirmed(what)
 
 
 async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[Ended]:
-    async with carrying.opened(plan.bus) as bus:
-        await carrying.send(bus, asked, plan.intent, plan.queues)
-    if plan.wait_s is None:
-        return [Ended(one) for one in asked]
-    return await carrying.wait(store, asked, plan.queues, plan.wait_s)
+    sent = 0
+
+    def going(count: int) -> None:
+        nonlocal sent
+        sent = count
+
+    try:
+        async with carrying.opened(plan.bus) as bus:
+            await carrying.send(bus, asked, plan.intent, plan.queues, going)
+        if plan.wait_s is None:
+            return [Ended(one) for one in asked]
+        return await carrying.wait(store, asked, plan.queues, plan.wait_s)
+    except asyncio.CancelledError:
+        output.complain(_interrupted(sent, len(asked)))
+        raise
+
+
+def _interrupted(sent: int, asked: int) -> str:
+    if not sent:
+        return "sas: interrupted: nothing was sent"
+    return (
+        f"sas: interrupted: up to {sent:,} of {asked:,} commands were sent, and are carried out "
+        "all the same; look with sas list or sas show. Asking again is safe"
+    )
 
 
 async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
@@ -215,7 +238,7 @@ def _why_not(ended: Ended, wait_s: float) -> str:
     if ended.entry is not None:
         return "the command was dead-lettered: see operator-alerts and the function app's log"
     if ended.refused:
-        return f"not carried out: {ended.refused}. Look at it again."
+        return f"not carried out: {ended.refused}."
     return (
         f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
         f"operator-alerts for refused/{ended.asked.command_id}; it may still be carried out"
@@ -226,6 +249,8 @@ def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
     by = arguments.by or os.environ.get(OPERATOR) or _whoever()
     if len(by) > NAME_LENGTH_MAX:
         raise UsageError(f"--by has {len(by)} characters: at most {NAME_LENGTH_MAX} are kept")
+    if not by.strip() or not by.isprintable():  # half of a character is not printable, either
+        raise UsageError(f"--by (or {OPERATOR}) is {by!r}: give a name as it can be printed")
     has_more = verb in {Verb.RESUBMIT, Verb.SKIP}
     given = _input(arguments.input) if has_more and arguments.input is not None else None
     return Intent(verb, by, arguments.step if has_more else None, given)
@@ -242,9 +267,10 @@ def _input(text: str) -> str:
         body = text.encode("utf-8", "surrogateescape")
     try:
         parse(body)
+        made = body.decode().strip()
+        check_depth(made, INPUT_DEPTH_MAX)
     except MalformedError as wrong:
         raise UsageError(f"--input: {wrong}") from None
-    made = body.decode().strip()
     if utf16_units(made) > EDITED_UNITS_MAX:
         raise UsageError(f"--input has over {EDITED_UNITS_MAX:,} characters: give less")
     return made

@@ -11,6 +11,10 @@ class UsageError(Exception):
     exit_code = USAGE
 
 
+class OutputError(UsageError):
+    """What was to be printed could not be: the disk is full, for instance."""
+
+
 class NotThereError(Exception):
     """What was asked for is not there, or not in a state for it; nothing was changed."""
 

@@ -91,7 +91,9 @@ def _ended(order: Order, until: datetime) -> bool:
 def _written(name: str) -> Iterator[TextIO]:
     """Give a file to write that takes its name once it is whole."""
     if name == "-":
-        yield sys.stdout
+        with output.written():
+            yield sys.stdout
+            sys.stdout.flush()
         return
     part = Path(f"{name}.part")
     try:

@@ -43,9 +43,16 @@ def fingerprints(order: Order) -> list[str]:
     return [f"{step.name}/{step.error.code if step.error else 'unknown'}" for step in failed]
 
 
-def grouped(orders: Iterable[Order]) -> str:
-    """Return how many orders there are of each fingerprint, most frequent first."""
-    counts = Counter(one for order in orders for one in fingerprints(order))
+def grouped(orders: Iterable[Order], step: str | None = None) -> str:
+    """Return how many orders there are of each fingerprint (of one step alone, where it is named),
+    most frequent first.
+    """
+    counts = Counter(
+        one
+        for order in orders
+        for one in fingerprints(order)
+        if step is None or one.startswith(f"{step}/")
+    )
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common(10))
 
 
@@ -143,7 +150,13 @@ def _fits(order: Order, wanted: Wanted) -> bool:
         right_state
         and wanted.workflow in {None, order.details.workflow}
         and (wanted.fingerprint is None or wanted.fingerprint in fingerprints(order))
+        and (wanted.since is None or since(order) >= wanted.since)
     )
+
+
+def since(order: Order) -> datetime:
+    """Return since when an order is where it is."""
+    return order.settled_at or max(step.since for step in order.steps)
 
 
 def _settled(order: Order) -> bool:

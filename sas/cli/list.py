@@ -8,6 +8,7 @@ import os
 from collections import Counter
 
 from sas.cli import conditions, finding, output, page, storage
+from sas.cli.errors import UsageError
 from sas.cli.finding import STATES, Wanted
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
@@ -45,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add what chooses among orders of one state."""
     parser.add_argument("--workflow", metavar="NAME", help="of this workflow alone")
-    parser.add_argument("--fingerprint", metavar="STEP/CODE", help="failed in this way alone")
+    parser.add_argument(
+        "--fingerprint", type=_fingerprint, metavar="STEP/CODE", help="failed in this way alone"
+    )
 
 
 def count(text: str) -> int:
@@ -55,9 +58,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def _fingerprint(text: str) -> str:
+    if not all(text.partition("/")):
+        raise argparse.ArgumentTypeError(f"{text!r}: give STEP/CODE, as sas list shows it")
+    return text
+
+
 def run(arguments: argparse.Namespace) -> int:
     """List; return the exit code."""
     where = storage.read(arguments, os.environ)
+    if arguments.fingerprint and arguments.state != "error":
+        raise UsageError("--fingerprint chooses among orders in Error: leave --state out")
     wanted = Wanted(
         arguments.state,
         arguments.workflow,
@@ -110,10 +121,9 @@ def _end(said: str, found: int, limit: int) -> None:
 
 
 def _line(order: Order) -> str:
-    since = order.settled_at or max(step.since for step in order.steps)
     details = order.details
     parts = [
-        page.time_of(since),
+        page.time_of(finding.since(order)),
         f"{order.order_id:<20}",
         f"{details.workflow}/{details.version}",
         order.process_state.value,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from sas.cli.errors import OutputError
 from sas.codec import outward
 from sas.codec.outward import Notification, notice_of
 
@@ -17,8 +18,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 def say(text: str) -> None:
-    """Print a result, one line, at once: whoever reads a pipe is waiting for it."""
-    print(text, flush=True)  # noqa: T201  # a command prints
+    """Print a result, one line, at once: whoever reads a pipe is waiting for it.
+
+    Raises:
+        OutputError: it could not be.
+        BrokenPipeError: nobody reads it any more.
+    """
+    with written():
+        print(text, flush=True)  # noqa: T201  # a command prints
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Say of what cannot be written to stdout why not; raises as ``say`` does."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as wrong:
+        raise OutputError(f"the output cannot be written: {wrong.strerror}") from None
 
 
 def complain(text: str) -> None:

@@ -108,7 +108,8 @@ def _head(order: Order) -> Iterator[str]:
     yield f"  LockedBy      {one_line(order.locked_by or '-')}"
     yield f"  CompleteBy    {time_of(order.complete_by)}"
     yield f"  FailureCount  {order.failure_count}"
-    yield one_line(f"  answers to    {details.reply_queue}, correlation {details.correlation_id}")
+    own = f"correlation {details.correlation_id}" if details.correlation_id else "no correlation id"
+    yield one_line(f"  answers to    {details.reply_queue}, {own}")
     if order.settled_at is not None:
         yield f"  settled       {time_of(order.settled_at)}"
     if order.deadline is not None:

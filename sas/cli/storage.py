@@ -73,8 +73,9 @@ async def opened(where: Storage) -> AsyncIterator[StateStore]:
     except StoreUnavailableError as silent:
         raise TroubleError(str(silent)) from None
     except ValueError as wrong:
+        why = str(wrong).rstrip(".")
         raise UsageError(
-            f"the storage connection string cannot be read: {wrong}. It looks like "
+            f"the storage connection string cannot be read: {why}. It looks like "
             "DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
             "EndpointSuffix=core.windows.net"
         ) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sas.cli import output
 from sas.cli.connection import Connection
-from sas.cli.errors import TroubleError, UsageError
+from sas.cli.errors import OutputError, TroubleError, UsageError
 from sas.cli.feed import Feed
 from sas.cli.reading import InputError, Item
 from sas.cli.tally import Tally
@@ -72,7 +72,7 @@ class _Run:
                 both.create_task(self._send(client, feed))
                 if self._plan.follow:
                     both.create_task(self._follow(client))
-        except* (InputError, SubmitError, FollowError, BrokenPipeError) as several:
+        except* (InputError, SubmitError, FollowError, BrokenPipeError, OutputError) as several:
             raise several.exceptions[0] from None
         finally:
             feed.close()

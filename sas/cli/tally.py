@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sas.client import is_end
 from sas.codec.outward import Notification, event_type, notice_of
@@ -12,8 +13,9 @@ from sas.domain.messages import Notice
 from sas.domain.model import OrderState
 
 SEEN_MAX = 10_000
-"""Notifications remembered, so that one delivered twice is counted once."""
+"""Notifications remembered, so that one delivered twice is counted once; and orders that ended."""
 
+K = TypeVar("K")
 _REJECTED = event_type(Notice.REJECTED.value)
 _RECEIVED = event_type(Notice.RECEIVED.value)
 _END_OF_STATE = {
@@ -43,6 +45,7 @@ class Tally:
     waiting: dict[str, int] = field(default_factory=dict)
     all_sent: bool = False
     heard_at: float = field(default_factory=time.monotonic)
+    _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _over: set[str] = field(default_factory=set)
     _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
 
@@ -57,6 +60,7 @@ class Tally:
             self.waiting[order_id] = left
         else:
             self._over.discard(order_id)
+            _keep(self._ended, order_id)
 
     def sending_ended(self) -> None:
         """Nothing more will be submitted: from here on silence counts."""
@@ -89,7 +93,8 @@ class Tally:
         repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
         known = self._known(told)
         if order_id not in self.waiting:
-            self.others += not known
+            # What runs beside a step that failed is told after its order's end: it is no other's.
+            self.others += not known and order_id not in self._ended
         elif repeats and told.type == _RECEIVED and (known or told.data.duplicate):
             self.repeated += 1
             self.forget(order_id)
@@ -106,10 +111,7 @@ class Tally:
         """Return whether a notification has come before, and remember it."""
         key = (told.source, told.id)
         known = key in self._seen
-        self._seen[key] = None
-        self._seen.move_to_end(key)
-        if len(self._seen) > SEEN_MAX:
-            self._seen.popitem(last=False)
+        _keep(self._seen, key)
         return known
 
     def _end(self, how: str) -> None:
@@ -136,6 +138,14 @@ class Tally:
         }
         extra = {"repeated": self.repeated, "of_other_orders": self.others}
         return said | {name: count for name, count in extra.items() if count}
+
+
+def _keep(latest: OrderedDict[K, None], key: K) -> None:
+    """Remember a key as the latest; forget the oldest where there are too many."""
+    latest[key] = None
+    latest.move_to_end(key)
+    if len(latest) > SEEN_MAX:
+        latest.popitem(last=False)
 
 
 def _end_of(told: Notification) -> str:

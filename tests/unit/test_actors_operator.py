@@ -98,7 +98,10 @@ async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed(
     await made.drain()
     await tell(made, "resubmit", input='{"amount":1}', step="reserve")
     assert made.state() == "Error"
-    assert "was refused: Object missing required field `lines`" in made.alerts()[-1].text
+    assert (
+        "was refused: its input cannot be taken: Object missing required field `lines`"
+        in made.alerts()[-1].text
+    )
     await tell(made, "resubmit", id="w-2", input='{"lines":[1]}', step="reserve")
     await made.drain()
     assert made.state() == "Processed"

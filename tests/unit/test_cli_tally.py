@@ -87,6 +87,14 @@ def test_orders_of_others_are_counted_apart() -> None:
     assert tally.counts()["of_other_orders"] == 1
 
 
+def test_what_comes_after_an_orders_end_is_no_other_orders() -> None:
+    """A step beside the one that failed is told once the order has come to its end."""
+    tally = expecting("A", "B")
+    tally.note(told("A", "failed", awaits="operator"))
+    assert tally.note(told("A", "step-completed", step="pay"))
+    assert "of_other_orders" not in tally.counts()
+
+
 def test_the_same_order_twice_is_one_end_and_one_repeat() -> None:
     tally = expecting("A", "A")
     tally.note(told("A", "received"))
@@ -150,3 +158,4 @@ def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
         tally.note(told(f"A-{number}", "completed"))
     assert tally.waiting == {}
     assert len(tally._seen) == SEEN_MAX
+    assert len(tally._ended) == SEEN_MAX

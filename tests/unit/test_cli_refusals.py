@@ -1,0 +1,286 @@
+"""The operator at three in the morning: each answer is one clear sentence, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sas.cli import carrying, confirming, finding, main
+from sas.codec import refusals
+from sas.codec.internal import INPUT_DEPTH_MAX
+from sas.domain.messages import Command
+from sas.ports import Cell, Message
+from sas.simulation.store import MemoryStore, StoreFault
+from tests.contract import cases
+from tests.unit.actors_kit import CARE, command, kit, order
+from tests.unit.test_cli_operator import Said, Scheduler, failed, sas
+from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414  a fixture
+from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
+from tests.unit.test_cli_workflows import run_in_thread
+
+ROOT = Path(__file__).parents[2]
+PARALLEL = cases.rules_of(2, parallel=True)
+
+
+# What the scheduler refuses is said here, not on a queue only
+
+
+class Refusing(Scheduler):
+    """Refuses every command, in these words."""
+
+    why = "its input cannot be taken: Expected `object`"
+
+    async def _carry_out(self, command: Command) -> None:
+        name = refusals.cell_name(command.command_id)
+        cell = await self._store.read_cell(name)
+        value = refusals.added(cell, command.command_id, self.why)
+        await self._store.write_cell(name, value, cell.token if cell else None)
+
+
+@pytest.mark.parametrize("verb", ["resubmit", "cancel"])
+async def test_why_a_command_was_refused_is_said_at_once(
+    scheduler: Scheduler,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Said,
+    verb: str,
+) -> None:
+    await failed(store, "A")
+    refusing = Refusing(store)
+    monkeypatch.setattr(scheduler, "_carry_out", refusing._carry_out)
+    began = time.monotonic()
+    assert sas(verb, "A", "--yes") == 1
+    assert time.monotonic() - began < 10  # it would have waited for 30 s
+    assert capsys.readouterr().err == (
+        "sas: not carried out: its input cannot be taken: Expected `object`.\n"
+    )
+
+
+async def test_an_order_purged_while_its_command_was_under_way_is_said_to_be_gone(
+    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    async def purged(asked: Command) -> None:
+        store.orders.clear()
+
+    monkeypatch.setattr(scheduler, "_carry_out", purged)
+    for verb in ("undo", "cancel"):
+        await failed(store, "A")
+        assert sas(verb, "A", "--yes") == 1
+        said = capsys.readouterr().err
+        assert said.startswith("sas: not carried out: it is not there any more")
+        assert said.count("\n") == 1
+
+
+async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was() -> None:
+    made = kit(CARE)
+    await made.submit(order(workflow="care"))
+    before = made.order()
+    made.store.fail_next("write_cell", StoreFault.CONFLICT, StoreFault.CONFLICT)
+    await made.hand(command("acknowledge", before.seq, "w-9"))
+    cell = await made.store.read_cell(refusals.cell_name("w-9"))
+    said = "only an order in Error needs to be acknowledged, and this is Pending"
+    assert refusals.why(cell, "w-9") == said
+    assert made.order() == before
+    assert said in made.alerts()[-1].text
+
+
+def test_of_many_refusals_the_last_few_are_kept() -> None:
+    same = [f"w-{n}" for n in range(9999) if refusals.cell_name(f"w-{n}") == "refused|00"][:12]
+    cell: Cell | None = None
+    for command_id in same:
+        cell = Cell(refusals.added(cell, command_id, f"why {command_id}"), "t")
+    known = [command_id for command_id in same if refusals.why(cell, command_id)]
+    assert known == same[-refusals.KEPT_MAX :]
+    assert refusals.why(cell, same[-1]) == f"why {same[-1]}"
+    again = refusals.added(cell, same[-1], "x" * 5000)
+    assert len(again) < 8 * (refusals.WHY_LENGTH_MAX + 100)
+    assert len(json.loads(again)) == refusals.KEPT_MAX
+    assert refusals.why(Cell('[{"of": "a later version"}]', "t"), "w-1") == ""
+
+
+# What is wrong before anything is sent
+
+
+@pytest.mark.parametrize("by", [" ", "a\nb", "a\udcffb", "a\x1b[2Jb", "\u202eann"])
+async def test_a_name_that_cannot_be_printed_goes_into_no_journal(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said, by: str
+) -> None:
+    await failed(store, "A")
+    assert sas("undo", "A", "--yes", "--by", by) == 2
+    assert "give a name as it can be printed" in capsys.readouterr().err
+    assert scheduler.got == []
+
+
+async def test_an_input_deeper_than_its_bound_is_refused_here(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A")
+    deep = "[" * (INPUT_DEPTH_MAX + 1) + "]" * (INPUT_DEPTH_MAX + 1)
+    assert sas("resubmit", "A", "--yes", "--input", deep) == 2
+    assert "--input: " in capsys.readouterr().err
+    assert scheduler.got == []
+    assert sas("resubmit", "A", "--yes", "--input", deep[1:-1]) == 0
+
+
+async def test_a_seq_that_has_not_been_yet_is_said_to_be_none(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A")
+    assert sas("undo", "A", "--yes", "--seq", "9") == 1
+    assert "you say seq 9 and it is at 3 (Error) yet: look which you saw" in capsys.readouterr().err
+
+
+async def test_one_orders_content_is_never_given_to_many(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A", "B")
+    assert sas("resubmit", "--state", "error", "--input", "{}", "--yes") == 2
+    assert "--input stands for one order's content" in capsys.readouterr().err
+    assert sas("skip", "--state", "error", "--input", "{}", "--yes") == 0
+    assert {one.order_id for one in scheduler.got} == {"A", "B"}
+
+
+@pytest.mark.parametrize("verb", ["resubmit", "skip"])
+async def test_orders_that_failed_alike_are_put_to_it_for_that_failure_alone(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said, verb: str
+) -> None:
+    """Skipping a payment made by hand must not skip, unseen, a reservation that failed besides."""
+    first = await store.commit(cases.submitted("A", PARALLEL))
+    first = await store.commit(cases.claimed(first, PARALLEL))
+    first = await store.commit(cases.refused(first, 0, PARALLEL))
+    await store.commit(cases.refused(first, 1, PARALLEL))
+    scheduler.works = lambda _order_id: False
+    chosen = ("--fingerprint", "step-1/out-of-stock", "--yes", "--no-wait")
+    assert sas(verb, "--state", "error", *chosen) == 0
+    assert capsys.readouterr().out.startswith(f"{verb} of 1 order: 1 step-1/out-of-stock\n")
+    assert scheduler.got[0].step == "step-1"
+    assert sas(verb, "--state", "error", *chosen, "--step", "step-0") == 0
+    assert scheduler.got[1].step == "step-0"
+
+
+async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    assert sas("list", "--state", "finished", "--fingerprint", "a/b") == 2
+    assert "--fingerprint chooses among orders in Error" in capsys.readouterr().err
+
+
+async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
+    for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
+        await store.commit(cases.submitted(order_id, at=at))
+    wanted = finding.Wanted("running", since=cases.NOW + cases.SECOND)
+    assert [one.order_id for one in await finding.find(store, wanted)] == ["new"]
+
+
+# Ctrl-C
+
+
+async def test_whoever_interrupts_the_waiting_is_told_what_was_sent(
+    scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.setattr(carrying, "SEND_MAX", 2)
+    await failed(store, "A", "B", "C")
+    send, begun = scheduler.send, asyncio.CancelledError
+
+    async def interrupted(messages: list[Message]) -> None:
+        if len(scheduler.got) == 2:
+            raise begun
+        await send(messages)
+
+    monkeypatch.setattr(scheduler, "send", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        _in_a_loop("undo", "--state", "error", "--yes")
+    assert "interrupted: up to 3 of 3 commands were sent" in capsys.readouterr().err
+
+
+def _in_a_loop(*arguments: str) -> None:
+    caught: list[BaseException] = []
+
+    def run() -> int:
+        try:
+            return main(arguments)
+        except asyncio.CancelledError as error:
+            caught.append(error)
+            return 1
+
+    run_in_thread(run)
+    raise caught[0]
+
+
+class Interrupting:
+    """Somebody presses Ctrl-C while they are asked, and only then answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return "y\n"
+
+
+def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setattr("sys.stdin", Interrupting())
+
+    async def ask() -> bool:
+        return confirming.confirmed("undo 26 orders")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(ask())
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capsys.readouterr().err == "undo 26 orders? [y/N] \nnothing was sent\n"
+
+
+# Where the output goes
+
+PRINTS = """
+import sys, sas.cli
+import sas.cli.list as verb
+from sas.cli import output
+verb.run = lambda arguments: output.say("Zoë \\u4f60") or 0
+sys.exit(sas.cli.main(["list"]))
+"""
+
+
+def printing(shell: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    program = ["/bin/sh", "-c", f'"$0" -c "$1" {shell}', sys.executable, PRINTS]
+    env = {**os.environ, **environ}
+    return subprocess.run(
+        program, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    said = printing("> /dev/full")
+    assert said.returncode == 2
+    assert said.stderr == "sas: the output cannot be written: No space left on device\n"
+
+
+def test_without_any_output_it_is_done_all_the_same() -> None:
+    said = printing(">&-")
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
+    said = printing("", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (said.returncode, said.stdout) == (0, "Zo\\xeb \\u4f60\n")
+
+
+async def test_an_order_without_a_correlation_id_says_so(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    change = cases.submitted("A")
+    details = replace(change.after.details, correlation_id=None)
+    await store.commit(replace(change, after=replace(change.after, details=details)))
+    assert sas("show", "A") == 0
+    assert "answers to    responses-shop, no correlation id\n" in capsys.readouterr().out
