@@ -1,7 +1,7 @@
 """Settings, read once from the environment and checked; every name in one place.
 
-``README.md`` has the table of them. ``local.settings.json`` and the Bicep in ``infra``
-give the same names; a test holds the three together.
+``docs/settings.md`` has the table of them, held to this file by a test. ``local.settings.json`` and
+the Bicep in ``infra`` give the same names; another holds the three together.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""docs/settings.md names every setting that the code reads, with its default, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orders
+from sas.config import CONNECTION, QUEUE_SETTINGS, read_config
+from sas.domain.queues import Queues
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+ROWS = {
+    cells[0].strip("`"): cells[1:]
+    for cells in (
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in PAGE.splitlines()
+        if line.startswith("| `")
+    )
+}
+NAME = re.compile(
+    r"(?:SAS|ORDERS)_[A-Z_]+[A-Z](?:__[A-Za-z]+)?|WEBSITE_INSTANCE_ID|AzureWebJobsS.*"
+)
+BOUND = re.compile(r"%([A-Z_]+)%")
+URLS = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
+SERVICES = {f"ORDERS_{name}_URL": "http://127.0.0.1:1" for name in URLS}
+
+
+class Asked(dict[str, str]):
+    """An environment that remembers what was asked for, and what would be taken instead."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        super().__init__(given)
+        self.defaults: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.defaults.setdefault(key, default)
+        return super().get(key, default)
+
+
+@pytest.fixture(scope="module")
+def defaults() -> dict[str, Any]:
+    """What the code itself takes where a setting is not given."""
+    asked = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
+    asked["SAS_TABLES"] = "UseDevelopmentStorage=true"
+    read_config(asked)
+    business = Asked(SERVICES)
+    orders.business(business)
+    return asked.defaults | business.defaults
+
+
+def read_by_the_code() -> set[str]:
+    names = {CONNECTION, f"{CONNECTION}__fullyQualifiedNamespace", f"{CONNECTION}__clientId"}
+    files = [*(ROOT / "sas").rglob("*.py"), *(ROOT / "orders").rglob("*.py")]
+    for file in [*files, ROOT / "function_app.py"]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if NAME.fullmatch(node.value) and " " not in node.value:
+                    names.add(node.value)
+                names |= set(BOUND.findall(node.value))
+    return names
+
+
+def test_every_setting_that_the_code_reads_has_a_row_and_every_row_is_read() -> None:
+    assert set(ROWS) == read_by_the_code()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_a_default_a_unit_and_a_meaning(name: str) -> None:
+    default, unit, meaning = ROWS[name]
+    assert default == "none" or re.fullmatch("`[^`]+`", default)
+    assert unit
+    assert len(meaning) > 5
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[str, Any]) -> None:
+    shown = ROWS[name][0].strip("`")
+    fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    if name in fields:
+        assert shown == getattr(Queues(), fields[name])
+    elif name == "SAS_TABLES":
+        assert shown == "AzureWebJobsStorage"
+    elif name == "SAS_TELEMETRY":
+        assert shown == read_config({"ServiceBus": "s", "SAS_TABLES": "t"}).telemetry
+    else:
+        default = defaults.get(name)
+        assert shown == ("none" if default in {None, ""} else str(default).removesuffix(".0"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-workflow.md", "docs/operating.md"])
+def test_a_setting_that_another_page_names_is_one(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(?:SAS|ORDERS)_[A-Z_]+[A-Z]\b", text))
+    assert named - set(ROWS) == set()
