@@ -8,61 +8,58 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 
 
 def workflows(time_allowed: timedelta = timedelta(seconds=30)) -> Workflows:
-    """Return what this deployment can run; ``time_allowed`` is each step's.
+    """Return what this deployment can run; ``time_allowed`` is each step's, and each undo's."""
+    return Workflows([_order(time_allowed), _with_care(time_allowed), _delivered(time_allowed)])
 
-    ``order`` succeeds or is undone by itself. ``order-with-care``, for customers whom
-    somebody would rather call, stays in Error for an operator; it reserves and charges side
-    by side and ships when both are done. ``order-delivered`` goes on until the parcel has
-    arrived: the invoice is mailed beside shipping, and delivery takes as long as it takes.
+
+def _order(time: timedelta) -> Workflow:
+    """One step after another; it succeeds or is undone by itself."""
+    undo = Undo(time)
+    return Workflow(
+        name="order",
+        version=1,
+        steps=(
+            Step("reserve-stock", "inventory", time, undo=undo),
+            Step("take-payment", "payment", time, undo=undo),
+            Step("ship", "shipping", time, undo=undo),
+        ),
+        on_failure=OnFailure.UNDO,
+    )
+
+
+def _with_care(time: timedelta) -> Workflow:
+    """For customers whom somebody would rather call: it stays in Error for an operator.
+
+    It reserves and charges side by side, and ships when both are done.
     """
-    undo = Undo(time_allowed)
-    return Workflows(
-        [
-            Workflow(
-                name="order",
-                version=1,
-                steps=(
-                    Step("reserve-stock", "inventory", time_allowed, undo=undo),
-                    Step("take-payment", "payment", time_allowed, undo=undo),
-                    Step("ship", "shipping", time_allowed, undo=undo),
-                ),
-                on_failure=OnFailure.UNDO,
-            ),
-            Workflow(
-                name="order-with-care",
-                version=1,
-                steps=(
-                    Step("reserve-stock", "inventory", time_allowed, after=(), undo=undo),
-                    Step("take-payment", "payment", time_allowed, after=(), undo=undo),
-                    Step(
-                        "ship",
-                        "shipping",
-                        time_allowed,
-                        after=("reserve-stock", "take-payment"),
-                        undo=undo,
-                    ),
-                ),
-                on_failure=OnFailure.HOLD,
-            ),
-            Workflow(
-                name="order-delivered",
-                version=1,
-                steps=(
-                    Step("reserve-stock", "inventory", time_allowed, undo=undo),
-                    Step("take-payment", "payment", time_allowed, undo=undo),
-                    Step("ship", "shipping", time_allowed, undo=undo),
-                    Step(
-                        "send-invoice", "invoice", time_allowed, after=("take-payment",), undo=undo
-                    ),
-                    Step(
-                        "deliver",
-                        "delivery",
-                        time_allowed,
-                        after=("ship", "send-invoice"),
-                        undo=undo,
-                    ),
-                ),
-                on_failure=OnFailure.UNDO,
-            ),
-        ]
+    undo = Undo(time)
+    return Workflow(
+        name="order-with-care",
+        version=1,
+        steps=(
+            Step("reserve-stock", "inventory", time, after=(), undo=undo),
+            Step("take-payment", "payment", time, after=(), undo=undo),
+            Step("ship", "shipping", time, after=("reserve-stock", "take-payment"), undo=undo),
+        ),
+        on_failure=OnFailure.HOLD,
+    )
+
+
+def _delivered(time: timedelta) -> Workflow:
+    """It goes on until the parcel has arrived, which takes as long as it takes.
+
+    The invoice is mailed beside shipping.
+    """
+    undo = Undo(time)
+    return Workflow(
+        name="order-delivered",
+        version=1,
+        steps=(
+            Step("reserve-stock", "inventory", time, undo=undo),
+            Step("take-payment", "payment", time, undo=undo),
+            Step("ship", "shipping", time, undo=undo),
+            Step("send-invoice", "invoice", time, after=("take-payment",), undo=undo),
+            Step("deliver", "delivery", time, after=("ship", "send-invoice"), undo=undo),
+        ),
+        on_failure=OnFailure.UNDO,
     )

@@ -68,20 +68,12 @@ def tell(
 ) -> None:
     """Say what happened, in words, with the figures that show it."""
     say = console.print
-    calls = sum(ledger["calls"] for ledger in ledgers.values())
-    faults: Counter[str] = Counter()
-    for ledger in ledgers.values():
-        faults.update(ledger["faults"])
     moves = verdict.transitions
-    resets = moves["step reset"] + moves["undo reset"]
     say("\n[bold]What happened[/]")
     say(f"  {verdict.states['Processed']} orders went through all their steps.")
     say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
-    say(f"  {calls} remote calls; {sum(faults.values())} were made to fail:")
-    for kind, words in FAULTS.items():
-        if faults[kind]:
-            say(f"    {faults[kind]:5} {words}")
-    say("    Agents retried what may pass; no application noticed.")
+    _tell_calls(console, ledgers)
+    resets = moves["step reset"] + moves["undo reset"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and had it done again.")
     say(f"  {verdict.states['Compensated']} web-shop orders failed for good and were undone:")
@@ -91,11 +83,33 @@ def tell(
         say("    The first alerts on operator-alerts:")
         for text in alerts[:3]:
             say(f"      {text}", highlight=False, soft_wrap=True)
-    if verdict.effects_unknown:
-        say(f"  {verdict.effects_unknown} remote effects are of steps that timed out for good:")
-        say("    nobody heard whether they were done, so an operator is asked to look.")
     if tally.repeats:
         say(f"  {tally.repeats} notifications came twice (at least once is what queues promise).")
+    _tell_troubles(console, verdict)
+    say("")
+    say(NEXT, highlight=False)
+    color = "green" if verdict.holds else "red"
+    say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+
+
+def _tell_calls(console: Console, ledgers: Mapping[str, LedgerView]) -> None:
+    faults: Counter[str] = Counter()
+    for ledger in ledgers.values():
+        faults.update(ledger["faults"])
+    calls = sum(ledger["calls"] for ledger in ledgers.values())
+    console.print(f"  {calls} remote calls; {faults.total()} were made to fail:")
+    for kind, words in FAULTS.items():
+        if faults[kind]:
+            console.print(f"    {faults[kind]:5} {words}")
+    console.print("    Agents retried what may pass; no application noticed.")
+
+
+def _tell_troubles(console: Console, verdict: Verdict) -> None:
+    if verdict.effects_unknown:
+        console.print(
+            f"  {verdict.effects_unknown} remote effects are of steps that timed out for good:\n"
+            "    nobody heard whether they were done, so an operator is asked to look."
+        )
     for title, found in (
         ("unfinished", verdict.unfinished),
         ("notifications missing", verdict.missing),
@@ -103,11 +117,8 @@ def tell(
         ("effects doubled", verdict.doubled),
     ):
         if found:
-            say(f"  [red]{title}: {', '.join(found[:5])}{' ...' if len(found) > 5 else ''}[/]")
-    say("")
-    say(NEXT, highlight=False)
-    color = "green" if verdict.holds else "red"
-    say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+            more = " ..." if len(found) > 5 else ""
+            console.print(f"  [red]{title}: {', '.join(found[:5])}{more}[/]")
 
 
 def judging(console: Console) -> None:
