@@ -78,7 +78,7 @@ class Peer:
             encode.string(f"link{handle}"),
             encode.uint(handle),
             encode.boolean(receives),
-            encode.ubyte(0),
+            more.get("settles", encode.ubyte(0)),
             encode.ubyte(1),
             more.get("source", source),
             more.get("target", target),
@@ -204,11 +204,54 @@ async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
     async with peer_of(broker) as peer:
         await peer.open(window=1)
         await peer.attach("q", receives=True)
-        peer.credit(5, window=1)
+        peer.credit(9, window=1)
         await peer.expect(frames.TRANSFER)
         assert broker.counts("q").locked == 5
     await settled(broker)
     assert broker.counts("q").locked == 1
+
+
+async def test_what_was_never_sent_to_one_who_settles_first_is_not_lost(
+    broker: Broker,
+) -> None:
+    put(broker, 5)
+    async with peer_of(broker) as peer:
+        await peer.open(window=1)
+        await peer.attach("q", receives=True, settles=encode.ubyte(1))
+        peer.credit(5, window=1)
+        await peer.expect(frames.TRANSFER)
+        assert broker.counts("q").total == 0
+    await settled(broker)
+    assert (broker.counts("q").active, broker.counts("q").locked) == (4, 0)
+
+
+async def test_what_one_link_gives_back_is_not_given_to_another_of_a_lost_connection(
+    broker: Broker,
+) -> None:
+    put(broker, 3)
+    async with peer_of(broker) as peer:
+        await peer.open(window=1)
+        await peer.attach("q", receives=True)
+        peer.credit(3, window=1)
+        await peer.expect(frames.TRANSFER)
+        peer.send(frames.BEGIN, encode.NULL, *[encode.uint(99)] * 3, channel=1)
+        await peer.expect(frames.BEGIN)
+        source = encode.composite(frames.SOURCE, [encode.string("q")])
+        link = [encode.string("other"), b"\x43", encode.TRUE, encode.ubyte(1), encode.ubyte(0)]
+        peer.send(frames.ATTACH, *link, source, channel=1)
+        await peer.expect(frames.ATTACH)
+        numbers = (1, 99, 0, 99, 0, 0, 9)
+        peer.send(
+            frames.FLOW,
+            *[encode.uint(number) for number in numbers],
+            encode.NULL,
+            encode.NULL,
+            encode.TRUE,
+            channel=1,
+        )
+        await peer.expect(frames.FLOW)
+    await settled(broker)
+    assert (broker.counts("q").active, broker.counts("q").locked) == (3, 1)
 
 
 async def test_a_drain_is_answered_with_the_credit_used_up(broker: Broker) -> None:

@@ -239,6 +239,10 @@ class QueueCore:
     def take_dead(self, message: Message, now: float) -> None:
         """Take a dead letter of this queue's parent; it keeps its number, as in the service."""
         self.last_sequence = max(self.last_sequence, message.sequence)
+        self.put_back(message, now)
+
+    def put_back(self, message: Message, now: float) -> None:
+        """Put a message in that has its number already: a dead letter, or one never sent."""
         self.keep(message)
         self.house.journal.stored(self, message)
         self.dispatch.offer(message, now)

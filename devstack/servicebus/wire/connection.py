@@ -55,6 +55,8 @@ class AmqpConnection:
             self._beat.cancel()
         now = self.hub.clock()
         for session in self.sessions.values():
+            session.starve()  # what one gives back is not for another of them
+        for session in self.sessions.values():
             session.close(now)
         self.sessions.clear()
         self._ended()

@@ -132,8 +132,12 @@ class QueueOutlet(Outlet):
         self.count = (self.count + 1) & _U32
         self.session_of_link.transmit(self, message, token)
 
-    def give_back(self, token: bytes, now: float) -> None:
-        """Release a message that was never sent."""
+    def give_back(self, message: Message | None, token: bytes, now: float) -> None:
+        """Release a message that was never sent; one without a lock was removed already."""
+        if self.settles_first:
+            if message is not None:
+                self.queue_core.put_back(message, now)
+            return
         try:
             settlement.release(self.queue_core, token, now)
         except BrokerError:
@@ -141,9 +145,10 @@ class QueueOutlet(Outlet):
 
     def gone(self, now: float) -> None:
         """Leave the queue; what was not sent yet goes back to it."""
-        for token in self.session_of_link.unsent(self):
-            self.give_back(token, now)
+        unsent = self.session_of_link.unsent(self)
         self.queue_core.dispatch.leave(self, now)
+        for message, token in unsent:
+            self.give_back(message, token, now)
 
 
 class ReplyOutlet(Outlet):

@@ -46,8 +46,15 @@ class AmqpSession:
         """Send a frame on this session's channel."""
         self.wire.send(self.channel, performative)
 
+    def starve(self) -> None:
+        """Take the credit of every receiver: nothing more is to be given to them."""
+        for link in self.links.values():
+            if isinstance(link, QueueOutlet):
+                link.credit = 0
+
     def close(self, now: float) -> None:
         """End every link: the session is over."""
+        self.starve()
         for link in list(self.links.values()):
             if not link.ended:
                 link.ended = True
@@ -276,10 +283,16 @@ class AmqpSession:
         while self._unsent and self._window > 0 and not self.wire.paused:
             self._transmit(*self._unsent.popleft())
 
-    def unsent(self, outlet: QueueOutlet) -> list[bytes]:
-        """Take back the lock tokens of a receiver's messages that never went out whole."""
-        mine = [token for link, _, token in self._unsent if link is outlet]
-        mine += dict.fromkeys(token for link, token, _, _ in self._rest if link is outlet)
+    def unsent(self, outlet: QueueOutlet) -> list[tuple[Message | None, bytes]]:
+        """Take back a receiver's messages that never went out whole, with their lock tokens.
+
+        Of one that went out in part there is the token only.
+        """
+        mine: list[tuple[Message | None, bytes]] = [
+            (message, token) for link, message, token in self._unsent if link is outlet
+        ]
+        begun = dict.fromkeys(token for link, token, _, _ in self._rest if link is outlet)
+        mine += [(None, token) for token in begun]
         if mine:
             self._unsent = deque(entry for entry in self._unsent if entry[0] is not outlet)
             self._rest = deque(entry for entry in self._rest if entry[0] is not outlet)
