@@ -420,7 +420,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_and_holds_little(broker: Bro
 
 
 async def test_random_and_mutated_frames_touch_nobody_else(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worked_on = 0
     original = AmqpConnection._on_frame
@@ -453,6 +453,7 @@ async def test_random_and_mutated_frames_touch_nobody_else(
         bystander.transfer(0, BODY)
         assert (await bystander.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
     await settled(broker)
+    assert "could not be worked on" not in caplog.text  # each was refused for what it was
     assert not broker.server._marked
     for queue in broker.namespace.every_queue():
         assert not getattr(queue.dispatch, "_hungry", ())

@@ -1,5 +1,6 @@
 """The queue core where a queue's properties change while messages are held, and in odd requests."""
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from devstack.servicebus.core.errors import (
     MessageNotFoundError,
     NotAllowedError,
 )
-from devstack.servicebus.core.message import MessageState, parse_message
+from devstack.servicebus.core.message import Message, MessageState, parse_message
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.wire.management import Call, Reply, answer
@@ -235,3 +236,28 @@ def test_a_session_renewed_after_its_lock_was_made_shorter_ends_when_it_says(wor
 def test_what_no_sender_may_give_as_message_id_is_refused(wrong: bytes) -> None:
     with pytest.raises(DecodeError, match="message-id is text, a number, a uuid or bytes"):
         parse_message(encode.composite(0x73, [wrong]))
+
+
+class Unwalked(dict[int, Message]):
+    """Messages that may be looked up and not walked through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("a far page is no reason to walk through the whole queue")
+
+
+def test_a_page_far_into_a_long_queue_is_found_without_walking_there(world: World) -> None:
+    queue = world.queue()
+    world.send(queue, *[b"x"] * 100)
+    queue.messages = Unwalked(queue.messages)
+    found = browse.peek(queue, 90, 5, None, world.now)
+    assert [message.sequence for message in found] == [90, 91, 92, 93, 94]
+
+
+@pytest.mark.parametrize("first", [0, -5, 1, 40, 60, 99, 100, 101, 1 << 62])
+def test_a_page_is_the_same_however_few_messages_are_left(world: World, first: int) -> None:
+    queue = world.queue()
+    for number in world.send(queue, *[b"x"] * 100):
+        if number % 7 and number < 60:
+            queue.remove(queue.messages[number])
+    expected = [number for number in queue.messages if number >= first][:10]
+    assert [m.sequence for m in browse.peek(queue, first, 10, None, world.now)] == expected

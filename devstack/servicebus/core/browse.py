@@ -29,15 +29,27 @@ def peek(
 
 
 def _visible(queue: QueueCore, first: int, session_id: str | None, now: float) -> Iterator[Message]:
-    # Dead letters keep their numbers, whichever died first.
-    numbers = queue.messages if queue.dead_letters is not None else sorted(queue.messages)
-    for sequence in numbers:
-        message = queue.messages[sequence]
-        if sequence < first or (session_id is not None and message.session_id != session_id):
+    for sequence in _numbers(queue, first):
+        message = queue.messages.get(sequence)
+        if message is None or sequence < first:
+            continue
+        if session_id is not None and message.session_id != session_id:
             continue
         overdue = message.expires_at is not None and message.expires_at <= now
         if not overdue or message.token is not None or message.state is MessageState.DEFERRED:
             yield message
+
+
+def _numbers(queue: QueueCore, first: int) -> Iterable[int]:
+    """Give the numbers to look at, in order: those there are, or all from ``first`` if fewer.
+
+    Who pages through a long queue would otherwise walk past all that he has seen, again and again.
+    """
+    start = max(first, 1)
+    if queue.last_sequence - start < len(queue.messages):
+        return range(start, queue.last_sequence + 1)
+    # Dead letters keep their numbers, whichever died first.
+    return queue.messages if queue.dead_letters is not None else sorted(queue.messages)
 
 
 def renew(queue: QueueCore, tokens: Iterable[bytes], now: float) -> list[float]:
