@@ -100,6 +100,10 @@ class Listener:
     ) -> bool:
         try:
             datum, found = convert()
+        except Exception:  # noqa: BLE001  # whatever a sender made of a message
+            _log.exception("%s cannot be read; abandoning", reason)
+            return False
+        try:
             result = await self._invoker.invoke(self.function, datum, found, reason=reason)
         except Exception as error:  # noqa: BLE001  # any failure abandons; the invoker logged it
             _log.debug("%s: abandoning after %r", reason, error)

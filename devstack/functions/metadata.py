@@ -9,10 +9,9 @@ azure-functions converters make of it is what a function sees in Azure.
 
 import base64
 import json
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 
 from azure.functions.meta import Datum
@@ -142,10 +141,10 @@ def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
         return body.encode()
     if body is None:
         return b""
-    parts = list(body)
-    if all(isinstance(part, bytes) for part in parts):
+    parts = list(body) if isinstance(body, Iterator) else body
+    if isinstance(parts, list) and all(isinstance(part, bytes) for part in parts):
         return b"".join(parts)
-    return json.dumps(parts, default=_plain).encode()
+    return json.dumps(_plain(parts)).encode()
 
 
 def decode_text(body: bytes) -> str:
@@ -167,17 +166,21 @@ def application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, dict):
+        return {_text(key) or "": _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
-        # pyamqp gives strings as bytes where the type was symbol or binary.
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, timedelta | uuid.UUID):
-        return str(value)
-    return str(value)
+        return _decoded(value)
+    return value.isoformat() if isinstance(value, datetime | date) else str(value)
+
+
+def _decoded(value: bytes) -> str:
+    """Text, as pyamqp gives strings as bytes where the type was symbol or binary; else base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
 
 
 def _text(value: Any) -> str | None:

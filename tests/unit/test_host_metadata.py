@@ -2,7 +2,9 @@
 
 import json
 from datetime import datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 import azure.functions as func
 import pytest
@@ -11,7 +13,7 @@ from azure.functions.servicebus import ServiceBusMessageInConverter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devstack.functions.metadata import Metadata, decode_text, override
+from devstack.functions.metadata import Metadata, body_bytes, decode_text, override
 
 
 def metadata() -> Metadata:
@@ -68,6 +70,26 @@ def test_a_member_named_application_properties_replaces_them_when_it_is_an_objec
 def test_a_member_named_application_properties_that_is_no_object_fails_the_decoding() -> None:
     with pytest.raises(ValueError, match="ApplicationProperties"):
         message('{"ApplicationProperties": "text"}')
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (iter([b"a", b"b"]), b"ab"),
+        (iter([]), b""),
+        (None, b""),
+        ("text", b"text"),
+        (b"bytes", b"bytes"),
+        (5, b"5"),
+        (
+            {b"k": [1, {b"n": b"x"}], 2: UUID(int=1)},
+            b'{"k": [1, {"n": "x"}], "2": "00000000-0000-0000-0000-000000000001"}',
+        ),
+        (iter([[1, b"x"], [None]]), b'[[1, "x"], [null]]'),
+    ],
+)
+def test_any_kind_of_amqp_body_becomes_bytes(body: object, expected: bytes) -> None:
+    assert body_bytes(cast("Any", SimpleNamespace(body=body))) == expected
 
 
 def test_truth_values_arrive_as_dotnet_writes_them() -> None:
