@@ -104,7 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FaultsError as error:
         parser.error(str(error))
     except OSError as error:
-        print(f"the services cannot listen: {error}", file=sys.stderr)
+        print(
+            f"the services cannot listen: {error.strerror or error}; stop what listens there, or "
+            "give another --port-base",
+            file=sys.stderr,
+        )
         return 2
     return 0
 
