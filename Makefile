@@ -22,7 +22,7 @@ $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 
 devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or newer (Azurite needs it)"; exit 1; }
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' || { echo "Node $$(node -v) is too old: install Node 20 or newer"; exit 1; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || { echo "Node $$(node -v) is too old: install Node 20 or newer"; exit 1; }
 	@echo "installing Azurite from npm (a minute, once)"
 	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
 	@touch $@
