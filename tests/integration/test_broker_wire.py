@@ -266,6 +266,23 @@ async def test_a_drain_is_answered_with_the_credit_used_up(broker: Broker) -> No
         assert (flow[5], flow[6], flow[8]) == (10, 0, True)
 
 
+async def test_after_a_drain_nothing_comes_that_waited_for_the_window(broker: Broker) -> None:
+    put(broker, 5)
+    async with peer_of(broker) as peer:
+        await peer.open(window=1)
+        await peer.attach("q", receives=True)
+        numbers = [encode.uint(n) for n in (1, 1, 0, 100, 0, 0, 9, 0)]
+        peer.send(frames.FLOW, *numbers, encode.TRUE)
+        await peer.expect(frames.TRANSFER)
+        flow = await peer.expect(frames.FLOW)
+        assert (flow[5], flow[6], flow[8]) == (9, 0, True)
+        assert broker.counts("q").locked == 1
+        peer.send(frames.FLOW, *[encode.uint(n) for n in (2, 100, 0, 100, 0, 9, 0, 0)])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.read(), 0.1)
+        assert broker.counts("q").locked == 1
+
+
 async def test_a_range_of_all_numbers_settles_only_what_is_open(broker: Broker) -> None:
     put(broker, 3)
     async with peer_of(broker) as peer:

@@ -48,6 +48,7 @@ class Outlet(Link):
         if fields[_DRAIN]:
             self.count = (self.count + self.credit) & _U32
             self.credit = 0
+            self.drained(now)
             self.send_flow(self.count, 0, drain=True)
         elif fields[_ECHO]:
             self.send_flow(self.count, self.credit)
@@ -55,6 +56,9 @@ class Outlet(Link):
     def credited(self, now: float) -> None:
         """Credit has come: send what waits for it."""
         raise NotImplementedError
+
+    def drained(self, now: float) -> None:
+        """The peer wants nothing more than has been sent."""
 
 
 class QueueOutlet(Outlet):
@@ -132,6 +136,11 @@ class QueueOutlet(Outlet):
         self.count = (self.count + 1) & _U32
         self.session_of_link.transmit(self, message, token)
 
+    def drained(self, now: float) -> None:
+        """Let go of what waits for the peer's window."""
+        for message, token in self.session_of_link.waiting(self):
+            self.give_back(message, token, now)
+
     def give_back(self, message: Message | None, token: bytes, now: float) -> None:
         """Release a message that was never sent; one without a lock was removed already."""
         if self.settles_first:
@@ -145,9 +154,12 @@ class QueueOutlet(Outlet):
 
     def gone(self, now: float) -> None:
         """Leave the queue; what was not sent yet goes back to it."""
-        unsent = self.session_of_link.unsent(self)
+        begun = self.session_of_link.begun(self)
+        waiting = self.session_of_link.waiting(self)
         self.queue_core.dispatch.leave(self, now)
-        for message, token in unsent:
+        for token in begun:
+            self.give_back(None, token, now)
+        for message, token in waiting:
             self.give_back(message, token, now)
 
 

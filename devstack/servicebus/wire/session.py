@@ -283,17 +283,16 @@ class AmqpSession:
         while self._unsent and self._window > 0 and not self.wire.paused:
             self._transmit(*self._unsent.popleft())
 
-    def unsent(self, outlet: QueueOutlet) -> list[tuple[Message | None, bytes]]:
-        """Take back a receiver's messages that never went out whole, with their lock tokens.
-
-        Of one that went out in part there is the token only.
-        """
-        mine: list[tuple[Message | None, bytes]] = [
-            (message, token) for link, message, token in self._unsent if link is outlet
-        ]
-        begun = dict.fromkeys(token for link, token, _, _ in self._rest if link is outlet)
-        mine += [(None, token) for token in begun]
+    def waiting(self, outlet: QueueOutlet) -> list[tuple[Message, bytes]]:
+        """Take back a receiver's messages of which nothing went out, with their lock tokens."""
+        mine = [(message, token) for link, message, token in self._unsent if link is outlet]
         if mine:
             self._unsent = deque(entry for entry in self._unsent if entry[0] is not outlet)
-            self._rest = deque(entry for entry in self._rest if entry[0] is not outlet)
         return mine
+
+    def begun(self, outlet: QueueOutlet) -> list[bytes]:
+        """Take back the tokens of a receiver's messages that went out in part."""
+        mine = dict.fromkeys(token for link, token, _, _ in self._rest if link is outlet)
+        if mine:
+            self._rest = deque(entry for entry in self._rest if entry[0] is not outlet)
+        return list(mine)
