@@ -71,7 +71,8 @@ def tell(
     moves = verdict.transitions
     say("\n[bold]What happened[/]")
     say(f"  {verdict.states['Processed']} orders went through all their steps.")
-    say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
+    if moves["progress"]:
+        say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
     _tell_calls(console, ledgers)
     resets = moves["step reset"] + moves["undo reset"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
@@ -124,8 +125,8 @@ def _tell_troubles(console: Console, verdict: Verdict) -> None:
 def judging(console: Console) -> None:
     """Say what takes the seconds at the end."""
     console.print(
-        "\nNow the rows and the journal of every order are held against what its application\n"
-        "was told, and against the services' own books ...",
+        "\nNow the rows and the journal of every order are held against what its\n"
+        "application was told, and against the services' own books ...",
         highlight=False,
     )
 
@@ -138,4 +139,4 @@ def before(console: Console, orders: int) -> None:
 def starting(console: Console) -> None:
     """Say what takes the first seconds."""
     groups = ", ".join(scenario.GROUPS)
-    console.print(f"Starting a Service Bus broker, Azurite, and host processes ({groups}) ...")
+    console.print(f"Starting a Service Bus broker, Azurite, and host processes\n({groups}) ...")
