@@ -1,11 +1,12 @@
-"""The broker's SQLite database: its tables, and how a log of commits is brought into it."""
+"""The broker's SQLite database: its tables, and how commits are brought into it."""
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from devstack.servicebus.log import CommitLog
+from devstack.servicebus.log import Changes
 
 FILE_NAME = "broker.sqlite3"
 FORMAT = 4
@@ -93,40 +94,46 @@ _STATEMENTS = {
 }
 
 
-def fold(log: CommitLog, database: sqlite3.Connection) -> None:
-    """Bring a database up to date with a log, in one transaction. Raises sqlite3.Error."""
-    rows = _net_rows(log)
-    if not rows:
-        return
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        for kind, statement in _STATEMENTS.items():
-            database.executemany(statement, rows.get(kind, ()))
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
+class Net:
+    """What commits come to together, without the messages that came and went within them."""
 
+    def __init__(self, commits: Iterable[Changes] = ()) -> None:
+        self._rows: dict[int, list[Any]] = defaultdict(list)
+        self._messages: dict[int, Any] = {}
+        self._leases: dict[int, Any] = {}
+        self._gone: dict[int, None] = {}
+        for changes in commits:
+            self.add(changes)
 
-def _net_rows(log: CommitLog) -> dict[int, list[Any]]:
-    """Sum up a log: the rows of each kind, without messages that came and went within it."""
-    rows: dict[int, list[Any]] = defaultdict(list)
-    messages: dict[int, Any] = {}
-    leases: dict[int, Any] = {}
-    gone: dict[int, None] = {}
-    for changes in log.read():
+    def add(self, changes: Changes) -> None:
+        """Add one commit to those before it."""
         for kind, new in changes:
             if kind == Kind.GONE:
                 for key in new:
-                    messages.pop(key, None)
-                    leases.pop(key, None)
-                    gone[key] = None
+                    self._messages.pop(key, None)
+                    self._leases.pop(key, None)
+                    self._gone[key] = None
             elif kind == Kind.MESSAGE:
-                messages.update((row[0], row) for row in new)
+                for row in new:
+                    self._messages[row[0]] = row
             elif kind == Kind.LEASE:
-                leases.update((row[0], row) for row in new)
+                for row in new:
+                    self._leases[row[0]] = row
             else:
-                rows[kind] += new
-    rows[Kind.GONE] = rows[Kind.GONE_LEASE] = [(key,) for key in gone]
-    rows[Kind.MESSAGE], rows[Kind.LEASE] = list(messages.values()), list(leases.values())
-    return {kind: found for kind, found in rows.items() if found}
+                self._rows[kind] += new
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Bring a database up to date, in one transaction. Raises sqlite3.Error."""
+        rows = dict(self._rows)
+        rows[Kind.GONE] = rows[Kind.GONE_LEASE] = [(key,) for key in self._gone]
+        rows[Kind.MESSAGE], rows[Kind.LEASE] = [*self._messages.values()], [*self._leases.values()]
+        if not any(rows.values()):
+            return
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            for kind, statement in _STATEMENTS.items():
+                database.executemany(statement, rows.get(kind, ()))
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")

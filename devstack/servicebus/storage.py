@@ -22,7 +22,7 @@ from devstack.servicebus.core.durations import FOREVER_S
 from devstack.servicebus.core.message import Message
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session
-from devstack.servicebus.database import Kind, StorageError, fold, open_database
+from devstack.servicebus.database import Kind, Net, StorageError, open_database
 from devstack.servicebus.log import Changes, CommitLog, LogError
 
 LOG_NAME = "broker.log"
@@ -40,6 +40,7 @@ class SqliteJournal:
         self.database = open_database(directory)
         try:
             self.log = CommitLog(directory / LOG_NAME)
+            self._net = Net(self.log.read())
             self.fold()
         except LogError as error:
             self.abandon()
@@ -158,6 +159,7 @@ class SqliteJournal:
             self._leases = {}
         if changes:
             self.log.append(changes)
+            self._net.add(changes)
             if self.log.size > _FOLD_BYTES:
                 self.fold()
 
@@ -194,7 +196,8 @@ class SqliteJournal:
 
         Raises sqlite3.Error, and then the log is still there.
         """
-        fold(self.log, self.database)
+        self._net.write(self.database)
+        self._net = Net()
         self.log.clear()
 
     def close(self) -> None:

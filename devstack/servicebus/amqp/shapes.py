@@ -15,13 +15,16 @@ _MOST_SHAPES = 256
 _LONGEST_SHAPE = 64
 _SHORTEST_BODY = 15
 _U32 = struct.Struct(">I").unpack_from
+#: How the bodies of nearly all transfers and dispositions begin.
+TRANSFER_HEAD = bytes((0, 0x53, frames.TRANSFER))
+DISPOSITION_HEAD = bytes((0, 0x53, frames.DISPOSITION))
 _UINT8, _UINT32, _BINARY8 = 0x52, 0x70, 0xA0
 
 
 class Transfer(NamedTuple):
     """What transfers of one shape have in common. Field by field as AMQP 1.0, part 2.7.5."""
 
-    handle: Any
+    handle: int | None
     message_format: Any
     settled: Any
     more: Any
@@ -91,7 +94,7 @@ def read_disposition(body: bytes, position: int) -> tuple[Disposition, Any]:
 def _transfer(body: bytes, position: int) -> tuple[Transfer, Any, int]:
     fields, end = decode.fields(body, position)
     handle, delivery_id, _, *others, _ = frames.padded(fields, 11)
-    return Transfer(handle, *others), delivery_id, end
+    return Transfer(handle if isinstance(handle, int) else None, *others), delivery_id, end
 
 
 def _disposition(body: bytes, position: int) -> tuple[Disposition, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.shapes import DISPOSITION_HEAD, TRANSFER_HEAD
 from devstack.servicebus.tokens import Claim
 from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_offer, sasl_outcome
 from devstack.servicebus.wire.hub import Hub, ReplyLink
@@ -122,20 +123,23 @@ class AmqpConnection:
         self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
-        code, position = frames.performative(body)
-        session = self.sessions.get(channel)
-        if session is not None and frames.ATTACH <= code <= frames.DETACH:
-            session.on_frame(code, body, position, now)
+        session, head = self.sessions.get(channel), body[:3]
+        if session is not None and head == TRANSFER_HEAD:
+            session.on_transfer(body, 3, now)
+        elif session is not None and head == DISPOSITION_HEAD:
+            session.on_disposition(body, 3, now)
         else:
-            self._on_connection(code, channel, body, position, now)
+            self._on_other(channel, body, now)
 
-    def _on_connection(
-        self, code: int, channel: int, body: bytes, position: int, now: float
-    ) -> None:
+    def _on_other(self, channel: int, body: bytes, now: float) -> None:
+        code, position = frames.performative(body)
         if not self.opened and code != frames.OPEN:
             raise AmqpError("amqp:not-allowed", "the first frame must be an open")
+        session = self.sessions.get(channel)
         if frames.ATTACH <= code <= frames.DETACH:
-            return  # on a channel that is not open; pyamqp detaches after an end
+            if session is not None:
+                session.on_frame(code, body, position, now)
+            return  # on a channel that is not open it is ignored: pyamqp detaches after an end
         fields, _ = decode.fields(body, position)
         match code:
             case frames.OPEN:

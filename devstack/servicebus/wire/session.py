@@ -32,6 +32,7 @@ class AmqpSession:
         self._more_frames = 0
         self.next_incoming = begin[1] if isinstance(begin[1], int) else 0
         self._window = begin[2] if isinstance(begin[2], int) else 2048
+        self._room = wire.max_frame_bytes - 8 - _TRANSFER_HEAD_ROOM
         self._next_handle = 0
         self._unsettled: dict[int, tuple[QueueOutlet, bytes]] = {}
         self._unsent: deque[tuple[QueueOutlet, Message, bytes]] = deque()
@@ -63,12 +64,12 @@ class AmqpSession:
         self._unsettled.clear()
 
     def on_frame(self, code: int, body: bytes, position: int, now: float) -> None:
-        """Work on an attach, flow, transfer, disposition or detach; its list is at ``position``."""
+        """Work on a frame for this session or a link of it; its list is at ``position``."""
         match code:
             case frames.TRANSFER:
-                self._on_transfer(body, position, now)
+                self.on_transfer(body, position, now)
             case frames.DISPOSITION:
-                self._on_disposition(body, position, now)
+                self.on_disposition(body, position, now)
             case frames.FLOW:
                 self._on_flow(decode.fields(body, position)[0], now)
             case frames.ATTACH:
@@ -116,12 +117,11 @@ class AmqpSession:
 
     # -- what the peer sends ------------------------------------------------------------
 
-    def _on_transfer(self, body: bytes, position: int, now: float) -> None:
+    def on_transfer(self, body: bytes, position: int, now: float) -> None:
         """Take one frame of a message."""
         transfer, delivery_id, payload_at = read_transfer(body, position)
         self.next_incoming = (self.next_incoming + 1) & _U32
-        handle = transfer.handle
-        link = self.links.get(handle) if isinstance(handle, int) else None
+        link = None if transfer.handle is None else self.links.get(transfer.handle)
         if isinstance(link, Inlet) and not link.ended:
             link.on_transfer(transfer, delivery_id, body[payload_at:], now)
 
@@ -146,7 +146,7 @@ class AmqpSession:
         ids = encode.uint(self.next_incoming), encode.uint(self._next_delivery)
         self.send(encode.composite(frames.FLOW, [ids[0], wide, ids[1], wide]))
 
-    def _on_disposition(self, body: bytes, position: int, now: float) -> None:
+    def on_disposition(self, body: bytes, position: int, now: float) -> None:
         """Settle what a receiver has decided; ids that are not open are ignored.
 
         A range is walked by what is open, so that no range can keep the broker busy.
@@ -229,22 +229,15 @@ class AmqpSession:
         self._send_transfer(outlet, payload, tag, settled=True)
 
     def _send_transfer(self, link: Link, payload: bytes, tag: bytes, settled: bool) -> None:
-        room = self.wire.max_frame_bytes - 8 - _TRANSFER_HEAD_ROOM
-        if len(payload) <= room and len(tag) == 16:
-            self.wire.send_frame(
-                frames.transfer_frame(
-                    self.channel,
-                    link.handle,
-                    self._next_delivery,
-                    tag,
-                    encode.boolean(settled),
-                    payload,
-                )
-            )
-            self._next_delivery = (self._next_delivery + 1) & _U32
-            self._window -= 1
+        if len(payload) > self._room or len(tag) != 16:
+            self._send_pieces(link, payload, tag, settled, self._room)
             return
-        self._send_pieces(link, payload, tag, settled, room)
+        number, state = self._next_delivery, encode.TRUE if settled else encode.FALSE
+        self._next_delivery = (number + 1) & _U32
+        self._window -= 1
+        self.wire.send_frame(
+            frames.transfer_frame(self.channel, link.handle, number, tag, state, payload)
+        )
 
     def _send_pieces(
         self, link: Link, payload: bytes, tag: bytes, settled: bool, room: int
