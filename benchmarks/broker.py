@@ -93,9 +93,11 @@ def measure_parallel(folder: Path, scale: int) -> None:
 
 def measure_latency(folder: Path, scale: int) -> None:
     whole, outside = with_broker(folder, lambda b: latency(b, 3 * scale))
+    here, there = (bare_round_trip(3 * scale, own_process=own) for own in (False, True))
     print(
         f"send to receive p50 {whole:.2f} ms: SDK {whole - outside:.2f}, broker and loopback "
-        f"{outside:.2f}; bare TCP and codec, twice, {bare_round_trip(3 * scale):.2f} ms"
+        f"{outside:.2f}; bare TCP and codec, twice (the goal), {here:.2f} ms, and {there:.2f} with "
+        "the echo in a process of its own"
     )
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
@@ -79,34 +81,62 @@ def latency(broker: BrokerProcess, count: int) -> tuple[float, float]:
     return statistics.median(whole), statistics.median(outside)
 
 
-def bare_round_trip(count: int) -> float:
-    """Median ms of the same message through the SDK's codec and a TCP echo, twice over.
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
 
-    Twice, because a send has an acknowledgement and a delivery follows it.
+
+async def _serve_echo() -> None:
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def _echo_process() -> Iterator[int]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.broker_latency"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield int(process.stdout.readline() if process.stdout else "")
+        finally:
+            process.terminate()
+
+
+def bare_round_trip(count: int, *, own_process: bool) -> float:
+    """Median ms of the same message through the SDK's codec and a TCP echo, and back, twice over.
+
+    Twice is the goal; a send has an acknowledgement, and a delivery follows it. The echo runs on
+    the client's own loop, which is the least that TCP costs, or, as a broker does, in a process.
     """
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-        writer.close()
+    if own_process:
+        with _echo_process() as port:
+            return statistics.median(asyncio.run(_trips(port, count)))
 
     async def run() -> list[float]:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        properties = Properties(message_id="m")
-        sent = Message(data=[BODY], properties=properties)
-        found = []
-        for _ in range(count):
-            await asyncio.sleep(0.01)
-            start = time.perf_counter()
-            for _ in range(2):
-                encoded = bytes(encode_payload(bytearray(), sent))
-                writer.write(encoded)
-                decode_payload(memoryview(await reader.readexactly(len(encoded))))
-            found.append(1000 * (time.perf_counter() - start))
-        writer.close()
-        server.close()
-        return found
+        async with await asyncio.start_server(_echo, "127.0.0.1", 0) as server:
+            return await _trips(server.sockets[0].getsockname()[1], count)
 
     return statistics.median(asyncio.run(run()))
+
+
+async def _trips(port: int, count: int) -> list[float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    sent = Message(data=[BODY], properties=Properties(message_id="m"))
+    found = []
+    for _ in range(count):
+        await asyncio.sleep(0.01)
+        start = time.perf_counter()
+        for _ in range(2):
+            encoded = bytes(encode_payload(bytearray(), sent))
+            writer.write(encoded)
+            decode_payload(memoryview(await reader.readexactly(len(encoded))))
+        found.append(1000 * (time.perf_counter() - start))
+    writer.close()
+    return found
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve_echo())
