@@ -57,10 +57,11 @@ class Application:
 
 def checked(business: Business, agents: Iterable[str]) -> Business:
     """Return the business once it is certain that ``bootstrap`` will take it, with the settings as
-    they are; ``agents`` are those that have a function each.
+    they are; ``agents`` are those that have a function each. Telemetry begins here.
 
     Raises:
         SettingError, WorkflowError: what ``bootstrap`` would refuse, or an agent without function.
+        TelemetryError: a package for SAS_TELEMETRY is missing, or its own settings are wrong.
     """
     listened = set(agents)
     lacking = sorted(business.workflows.agents() - listened)
@@ -79,6 +80,7 @@ def checked(business: Business, agents: Iterable[str]) -> Business:
     _check_queues(settings.queues, business)
     _limits(business, settings)
     _privacy(business, settings)
+    telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     return business
 
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 import orders
+from sas.adapters import telemetry
 from sas.bootstrap import assemble, checked
 from sas.config import SettingError, read_config, read_queues
 from sas.domain.queues import Queues
@@ -156,6 +157,18 @@ def test_a_wrong_setting_is_told_before_any_message_is_taken(
 ) -> None:
     least.setenv(*setting)
     with pytest.raises(SettingError, match=why):
+        checked(kit(CHAIN).business, ("stock", "payment"))
+
+
+def test_telemetry_that_cannot_be_had_is_told_before_any_message_is_taken(
+    least: pytest.MonkeyPatch,
+) -> None:
+    def missing(_mode: str) -> None:
+        raise ModuleNotFoundError(name="opentelemetry.exporter")
+
+    least.setattr(telemetry, "_exporters", missing)
+    least.setenv("SAS_TELEMETRY", "otlp")
+    with pytest.raises(telemetry.TelemetryError, match=r"needs the package .* install it"):
         checked(kit(CHAIN).business, ("stock", "payment"))
 
 
