@@ -214,9 +214,9 @@ def _why(queue: str, error: ServiceBusError) -> str:
         case MessageSizeExceededError():
             advice = "The message is larger than the queue takes."
         case ServiceBusAuthenticationError():
-            advice = "Check the key in the connection string, or the app's identity."
+            advice = "Check the key in the connection string, or the identity (yours: az login)."
         case ServiceBusAuthorizationError():
-            advice = "Give the app's identity (or the key's policy) the right to send to it."
+            advice = "Give the identity (or the key's policy) the right to send to it."
         case ServiceBusQuotaExceededError():
             advice = "It is full: look whether anybody reads it."
         case MessagingEntityDisabledError():

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,11 +53,12 @@ async def _export(where: storage.Storage, name: str, until: datetime) -> int:
     count = 0
     async with storage.opened(where) as store:
         with _written(name) as file:
-            async for order in _finished(store, until):
-                line = await _line(store, order, until)
-                if line is not None:
-                    file.write(f"{line}\n")
-                    count += 1
+            async for orders in _finished(store, until):
+                lines = await asyncio.gather(*(_line(store, one, until) for one in orders))
+                for line in lines:
+                    if line is not None:
+                        file.write(f"{line}\n")
+                        count += 1
     output.complain(f"exported {page.orders(count)}")
     return 0
 
@@ -75,11 +76,13 @@ async def _line(store: StateStore, order: Order, until: datetime) -> str | None:
         order = now
 
 
-async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Order]:
+async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequence[Order]]:
+    """Yield finished orders, a few at a time: their content is read at once."""
     async for batch in finding.summaries(store, in_error=False, until=until):
-        for order in await finding.load_all(store, [one.order_id for one in batch]):
-            if _ended(order, until):
-                yield order
+        ids = [one.order_id for one in batch]
+        for start in range(0, len(ids), finding.AT_ONCE):
+            loaded = await finding.load_all(store, ids[start : start + finding.AT_ONCE])
+            yield [order for order in loaded if _ended(order, until)]
 
 
 def _ended(order: Order, until: datetime) -> bool:

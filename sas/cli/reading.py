@@ -83,7 +83,9 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
         raise MalformedError(
             "invalid", "the order has no order_id: give every order an id of its own"
         )
-    order_id = convert(bytes(members.pop("order_id")), str)
+    order_id = msgspec.json.decode(members.pop("order_id"))
+    if not isinstance(order_id, str):
+        raise MalformedError("invalid", "order_id is no text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
     correlation_id = _prefixed(defaults, order_id)
     return NewOrder(order_id, content, defaults.workflow, correlation_id=correlation_id)

@@ -128,7 +128,8 @@ class _Run:
         count = self.tally.submitted
         if not count:
             return "Nothing was sent."
-        return f"{count:,} orders were sent before it; sending one again is safe."
+        were = "1 order was" if count == 1 else f"{count:,} orders were"
+        return f"{were} sent before it; sending one again is safe."
 
     def summarise(self) -> None:
         """Print the figures, and what to do about what has not ended."""

@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
+import msgspec
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 
 from samples.remote_services import Faults
+from sas.actors import contents
 from sas.codec.callbacks import CallbackKeys, Claims
+from sas.domain.blobs import BlobRef
+from sas.domain.callbacks import submission_of
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 
@@ -40,11 +44,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def token(order_id: str, seconds: float = 60.0) -> str:
+def token(order_id: str, seconds: float = 60.0, submission: str | None = None) -> str:
     """Return a token of the step "deliver", as the agent is given it."""
     expires = int((datetime.now(UTC) + timedelta(seconds=seconds)).timestamp())
     claims = Claims(order_id=order_id, step=4, direction="do", generation=0, expires=expires)
-    return KEYS.issue(claims)
+    return KEYS.issue(msgspec.structs.replace(claims, submission=submission))
 
 
 async def post(address: str, token: str | None = None, **body: object) -> tuple[int, str]:
@@ -132,4 +136,41 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
     assert [one.reason for one in await made.rejected()] == ["forged-token"]
     assert (await made.order("Q-1")).steps[4].result == '{"by": "hand"}'
     assert sorted(await made.kinds("Q-1")) == WHOLE
+    made.nothing_lost()
+
+
+async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_order_is_not_taken(
+    made: Rig,
+) -> None:
+    """No queue of Service Bus Standard would carry it."""
+    made.remote.set_faults(Faults(delivery=600.0), "carrier")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api/callbacks"
+    settings = {
+        "SAS_CALLBACK_KEY": KEYS.keys[0],
+        "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
+        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+    }
+    made.http_port = port
+    async with made.host(**settings):
+        await made.submit("L-1", workflow=DELIVERED)
+
+        async def awaited() -> bool:
+            order = await made.store.load("L-1")
+            return order is not None and order.steps[4].note is not None
+
+        await until(awaited, "the delivery awaited")
+        former = token("L-1", submission="0123456789abcdef")
+        assert await post(address, former) == (404, "unknown-order")
+        own = token("L-1", submission=submission_of((await made.order("L-1")).details))
+        scan = {"scan": "x" * 400_000}
+        assert await post(address, own, result=scan) == (202, "accepted")
+        await made.ends("L-1", "Processed")
+        assert await post(address, own, result=scan) == (200, "already")
+        await made.quiet()
+    order = await made.order("L-1")
+    whole = await contents.whole(made.store, order)
+    assert isinstance(order.steps[4].result, BlobRef)
+    assert json.loads(str(whole.steps[4].result)) == scan
+    assert await made.rejected() == []
     made.nothing_lost()

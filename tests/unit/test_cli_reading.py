@@ -127,7 +127,7 @@ BAD = {
     "two on a line": (GOOD + "\n" + GOOD + GOOD, 2, "not JSON"),
     "two indented objects": ('{\n"order_id": "A"\n}\n{\n"order_id": "B"\n}', 1, "JSON Lines"),
     "no id": (GOOD + '\n{"id": 1}', 2, "no order_id"),
-    "id a number": ('{"order_id": 7}', 1, "Expected `str`"),
+    "id a number": ('{"order_id": 7}', 1, "order_id is no text: give it in quotes"),
     "a number": (GOOD + "\n\n7", 3, "no JSON object"),
     "a nested array": (GOOD + "\n[" + GOOD + "]", 2, "no JSON object"),
     "NaN": ('{"order_id": "A", "n": NaN}', 1, "send a finite one"),
