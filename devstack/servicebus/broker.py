@@ -190,7 +190,7 @@ class Broker(AsyncRunnable):
         self.namespace.check_targets(name, properties)
         self.server.touch()
         queue = self.namespace.update(name, properties, self.clock())
-        self.server.check_links(queue)
+        self.server.check_links((queue, queue.dead_letters))
         return queue
 
     def delete_queue(self, name: str) -> None:

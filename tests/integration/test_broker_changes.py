@@ -41,18 +41,21 @@ async def client(broker: Broker) -> AsyncIterator[ServiceBusClient]:
         yield client
 
 
+@pytest.mark.parametrize("part", ["q", "q/$DeadLetterQueue"])
 async def test_a_disabled_queue_gives_nothing_to_receivers_that_were_there_before(
-    broker: Broker,
+    broker: Broker, part: str
 ) -> None:
     async with peer_of(broker) as peer:
         await peer.open()
         await peer.attach("q", receives=True)
+        await peer.attach(part, receives=True, handle=1)
         peer.credit(5)
         put(broker, 1)
         await peer.expect(frames.TRANSFER)
         broker.update_queue("q", status=EntityStatus.RECEIVE_DISABLED)
-        detach = await peer.expect(frames.DETACH)
-        assert detach[2].value[0] == "com.microsoft:entity-disabled"
+        for handle in (0, 1):
+            detach = await peer.expect(frames.DETACH)
+            assert (detach[0], detach[2].value[0]) == (handle, "com.microsoft:entity-disabled")
         put(broker, 1)
         assert broker.counts("q").locked == 1
 

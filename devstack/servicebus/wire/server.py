@@ -185,10 +185,10 @@ class AmqpServer:
             if not link.ended
         ]
 
-    def check_links(self, queue: QueueCore) -> None:
-        """End the links to a queue that could not be opened as the queue is now."""
+    def check_links(self, queues: Collection[QueueCore | None]) -> None:
+        """End the links to queues that could not be opened as the queues are now."""
         for link in self.links():
-            if link.queue is queue:
+            if link.queue is not None and link.queue in queues:
                 try:
                     link.check()
                 except BrokerError as error:
