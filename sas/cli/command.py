@@ -10,12 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
-from sas.cli import carrying, confirming, connection, finding, intent, output, page, show, storage
+from sas.cli import (
+    carrying,
+    choosing,
+    confirming,
+    connection,
+    finding,
+    intent,
+    output,
+    page,
+    show,
+    storage,
+)
 from sas.cli.carrying import Asked, Ended
 from sas.cli.errors import NotThereError, UsageError
 from sas.cli.finding import Wanted
 from sas.cli.intent import Intent
-from sas.cli.list import add_selection, count
 from sas.codec.internal import INPUT_DEPTH_MAX
 from sas.codec.strict import MalformedError, check_depth, parse
 from sas.config import Endpoint, read_queues
@@ -31,6 +41,10 @@ _INPUT_IS = {
     Verb.RESUBMIT: "what the step gets instead of the order",
     Verb.SKIP: "what stands for the step's result",
 }
+
+
+_MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
+"""Which orders a verb takes many of at once, where those in Error are not all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser, verb: Verb) -> None:
         metavar="N",
         help="refuse if the order has changed since you saw it at this seq (default: as it is now)",
     )
-    state = "running" if verb is Verb.CANCEL else "error"
     many = parser.add_argument_group("many orders at once")
-    many.add_argument("--state", choices=[state], help="all that are so, as sas list shows them")
-    add_selection(many)  # type: ignore[arg-type]  # a group adds arguments as a parser does
-    many.add_argument("--limit", type=count, default=1000, help="at most (default: 1000)")
+    choosing.add_arguments(many, _MANY.get(verb, ["error"]), default=None, limit=1000)
     parser.add_argument(
         "--by", metavar="NAME", help=f"who says so, for the journal (default: {OPERATOR}, or you)"
     )
@@ -91,11 +102,10 @@ def run(arguments: argparse.Namespace, verb: Verb) -> int:
     """Put one order, or many, to a command; return the exit code."""
     if (arguments.order_id is None) == (arguments.state is None):
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
-    if arguments.state is None and (arguments.workflow or arguments.fingerprint):
-        raise UsageError("--workflow and --fingerprint choose among many: they go with --state")
-    if arguments.state is not None and arguments.seq is not None:
+    wanted = choosing.read(arguments)
+    if wanted is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
-    if arguments.state is not None and verb is Verb.RESUBMIT and arguments.input is not None:
+    if wanted is not None and verb is Verb.RESUBMIT and arguments.input is not None:
         raise UsageError("--input stands for one order's content: it goes with ORDER_ID")
     plan = Plan(
         intent=_intent(arguments, verb),
@@ -106,9 +116,8 @@ def run(arguments: argparse.Namespace, verb: Verb) -> int:
         dry_run=arguments.dry_run,
         wait_s=None if arguments.no_wait else arguments.wait,
     )
-    if arguments.state is None:
+    if wanted is None:
         return asyncio.run(_one(plan, arguments.order_id, arguments.seq))
-    wanted = Wanted(arguments.state, arguments.workflow, arguments.fingerprint, arguments.limit)
     return asyncio.run(_many(_alike(plan, wanted), wanted))
 
 

@@ -98,9 +98,9 @@ def _written(name: str) -> Iterator[TextIO]:
             yield sys.stdout
             sys.stdout.flush()
         return
-    part = Path(f"{name}.part")
+    part = Path(f"{name}.{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with open(part, "w", encoding="utf-8", opener=_own) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -110,6 +110,11 @@ def _written(name: str) -> Iterator[TextIO]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file that only its owner reads: what is in it may be personal."""
+    return os.open(path, flags, 0o600)
 
 
 def _days(text: str) -> float:

@@ -25,6 +25,8 @@ _FINISHED = {
     "rejected": frozenset({OrderState.REJECTED}),
 }
 
+_LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -57,7 +59,7 @@ def grouped(orders: Iterable[Order], step: str | None = None) -> str:
 
 
 async def find(store: StateStore, wanted: Wanted) -> list[Order]:
-    """Return orders in Error or under way, loaded, the oldest first."""
+    """Return orders in Error, under way or Processed, loaded, the oldest first."""
     found: list[Order] = []
     async for ids in _candidates(store, wanted):
         for order in await load_all(store, ids):
@@ -136,16 +138,17 @@ def moment(text: str) -> datetime:
     """
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return found.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{text[:40]!r} is no moment: give one like 2026-11-21 or 2026-11-21T03:00"
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _fits(order: Order, wanted: Wanted) -> bool:
-    in_error = order.process_state is OrderState.ERROR
-    right_state = in_error if wanted.state == "error" else not _settled(order)
+    state = _LOADED.get(wanted.state)
+    right_state = order.process_state is state if state else not _settled(order)
     return (
         right_state
         and wanted.workflow in {None, order.details.workflow}
@@ -169,5 +172,8 @@ async def _candidates(store: StateStore, wanted: Wanted) -> AsyncIterator[list[s
         for start in range(0, len(ids), BATCH):
             yield ids[start : start + BATCH]
         return
-    async for batch in summaries(store, in_error=True, since=wanted.since):
-        yield [s.order_id for s in batch if wanted.workflow in {None, s.workflow}]
+    state = _LOADED[wanted.state]
+    in_error = state is OrderState.ERROR
+    async for batch in summaries(store, in_error=in_error, since=wanted.since):
+        right = [one for one in batch if one.process_state is state]
+        yield [one.order_id for one in right if wanted.workflow in {None, one.workflow}]

@@ -7,8 +7,7 @@ import asyncio
 import os
 from collections import Counter
 
-from sas.cli import conditions, finding, output, page, storage
-from sas.cli.errors import UsageError
+from sas.cli import choosing, conditions, finding, output, page, storage
 from sas.cli.finding import STATES, Wanted
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
@@ -33,49 +32,15 @@ together (sas resubmit --state error --fingerprint STEP/CODE).
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("--state", choices=STATES, default="error", help="(default: error)")
-    parser.add_argument("--since", metavar="WHEN", help="in that state since then or later, UTC")
-    add_selection(parser)
-    parser.add_argument(
-        "--limit", type=count, default=50, metavar="N", help="how many at most (default: 50)"
-    )
+    choosing.add_arguments(parser, STATES, default="error", limit=50)
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
     storage.add_arguments(parser)
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add what chooses among orders of one state."""
-    parser.add_argument("--workflow", metavar="NAME", help="of this workflow alone")
-    parser.add_argument(
-        "--fingerprint", type=_fingerprint, metavar="STEP/CODE", help="failed in this way alone"
-    )
-
-
-def count(text: str) -> int:
-    """Return a number of orders."""
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 1 to 1000000")
-    return int(text)
-
-
-def _fingerprint(text: str) -> str:
-    if not all(text.partition("/")):
-        raise argparse.ArgumentTypeError(f"{text!r}: give STEP/CODE, as sas list shows it")
-    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List; return the exit code."""
     where = storage.read(arguments, os.environ)
-    if arguments.fingerprint and arguments.state != "error":
-        raise UsageError("--fingerprint chooses among orders in Error: leave --state out")
-    wanted = Wanted(
-        arguments.state,
-        arguments.workflow,
-        arguments.fingerprint,
-        arguments.limit,
-        finding.moment(arguments.since) if arguments.since else None,
-    )
+    wanted = choosing.read(arguments) or Wanted("error")
     return asyncio.run(_list(where, wanted, as_json=arguments.json))
 
 

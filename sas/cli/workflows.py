@@ -191,7 +191,8 @@ class _Check:
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
         texts = [step.edited for step in order.steps if step.edited]
-        texts.append(await contents.redeemed(store, order.order_id, order.details.payload))
+        if ":" in order.details.content_hash:  # signed: only such an order was sealed
+            texts.append(await contents.redeemed(store, order.order_id, order.details.payload))
         return any(
             next(fields.sealed_places(json.loads(text)), None) is not None
             for text in texts

@@ -133,7 +133,12 @@ def test_a_wrong_use_is_one_clear_sentence_and_sends_nothing(
     "arguments",
     [
         ["resubmit", "A", "--state", "running"],
-        ["cancel", "--state", "error"],
+        ["cancel", "--state", "processed"],
+        ["undo", "--state", "running"],
+        ["list", "--limit", "0"],
+        ["list", "--limit", "٣"],
+        ["list", "--limit", "9" * 5000],
+        ["list", "--fingerprint", "pay"],
         ["undo", "A", "--step", "x"],
         ["undo", "A", "--wait", "0"],
         ["undo", "A", "--limit", "none"],

@@ -28,6 +28,7 @@ from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixt
 from tests.unit.test_cli_workflows import run_in_thread
 
 ROOT = Path(__file__).parents[2]
+ONE = cases.rules_of(1)
 PARALLEL = cases.rules_of(2, parallel=True)
 
 
@@ -179,6 +180,33 @@ async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryS
         await store.commit(cases.submitted(order_id, at=at))
     wanted = finding.Wanted("running", since=cases.NOW + cases.SECOND)
     assert [one.order_id for one in await finding.find(store, wanted)] == ["new"]
+
+
+async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    """A price was wrong all morning."""
+    for number, seconds in enumerate((0, 10, 20)):
+        order = await store.commit(cases.submitted(f"P-{number}", ONE))
+        order = await store.commit(cases.claimed(order, ONE))
+        at = cases.NOW + seconds * cases.SECOND
+        await store.commit(cases.answered(order, 0, ONE, at=at))
+    await store.commit(cases.rejected("R", at=cases.NOW + 15 * cases.SECOND))
+    await failed(store, "E")
+    scheduler.works = lambda _order_id: False
+    since = (cases.NOW + 10 * cases.SECOND).isoformat()
+    chosen = ("--state", "processed", "--since", since, "--workflow", "order")
+    assert sas("undo", *chosen, "--yes", "--no-wait") == 0
+    assert capsys.readouterr().out == "undo of 2 orders\nsent: 2\n"
+    assert [(one.order_id, one.seq) for one in scheduler.got] == [("P-1", 3), ("P-2", 3)]
+    assert sas("cancel", "--state", "error", "--yes", "--no-wait") == 0
+    assert scheduler.got[-1].order_id == "E"
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "noon"])
+def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, when: str) -> None:
+    assert sas("list", "--since", when) == 2
+    assert f"{when!r} is no moment" in capsys.readouterr().err
 
 
 # Ctrl-C
