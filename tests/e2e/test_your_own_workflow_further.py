@@ -1,0 +1,131 @@
+"""What docs/your-own-workflow.md goes on to: callback, alternative, limit, urgent lane."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread, Timer
+
+import pytest
+
+from tests.e2e.workflow_page import PAGE, command, ends_of, project, run, service, started, told_by
+
+__all__ = ["project", "service"]
+
+FRAGMENTS = re.findall(r"^```python\n((?:class|    ).*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def go_on(project: Path) -> None:
+    """Write what sections 8 and 9 of the page say into the project."""
+    (approver,) = [one for one in FRAGMENTS if one.startswith("class ApproverAgent")]
+    (room,) = re.findall(r"`(Step\([^`]*alternatives=[^`]*\))`", PAGE)
+    (limits,) = re.findall(r"`Business\(\.\.\., (limits=[^`]*)\)`", PAGE)
+    put(
+        project / "orders" / "agents.py",
+        ("from typing", "from datetime import timedelta\nfrom typing"),
+    )
+    put(project / "orders" / "agents.py", ("import Call\n", "import AwaitCallback, Call\n"))
+    with (project / "orders" / "agents.py").open("a") as agents:
+        agents.write(f"\n\n{approver}")
+    put(
+        project / "orders" / "workflows.py",
+        ('Step("book-room", "hotel", TIME, after=(), undo=Undo())', room),
+        ('Step("confirm", "desk", TIME, after=("book-room", "book-flight"))', APPROVED),
+    )
+    put(
+        project / "orders" / "__init__.py",
+        ('"desk")\n', '"desk", "hostel", "approver")\n'),
+        ("import BookingAgent", "import ApproverAgent, BookingAgent"),
+        ('        "airline":', f'{AGENTS}        "airline":'),
+        ('{"trip": check})\n', f'{{"trip": check}}, {limits})\n'),
+    )
+
+
+APPROVED = """Step("approve", "approver", TIME, after=("book-room", "book-flight")),
+                    Step("confirm", "desk", TIME)"""
+AGENTS = """
+        "hostel": BookingAgent(HttpService("hostel", address), "/rooms"),
+        "approver": ApproverAgent(HttpService("approver", env["APPROVALS_URL"]), "/approvals"),
+"""
+
+
+def put(path: Path, *changes: tuple[str, str]) -> None:
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+
+
+class Approver(ThreadingHTTPServer):
+    """Somebody who takes a second, and answers to the address that they were given."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Approvals)
+        self.callbacks = ""
+        self.answered: list[int] = []
+
+    def answer(self, url: str) -> None:
+        token = url.removeprefix(f"{NOWHERE}/")
+        body = json.dumps({"outcome": "done", "result": {"number": "A-1"}}).encode()
+        request = urllib.request.Request(f"{self.callbacks}/{token}", body, method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            self.answered.append(answer.status)
+
+
+class Approvals(BaseHTTPRequestHandler):
+    server: Approver
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Timer(1.0, self.server.answer, [asked["answer_to"]]).start()
+        self.send_response(202)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+NOWHERE = "http://set-before-the-port-is-known/api/callbacks"
+
+
+@pytest.fixture
+def approver() -> Iterator[Approver]:
+    with Approver() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.timeout(180)
+def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the_urgent_lane(
+    project: Path, service: str, approver: Approver
+) -> None:
+    go_on(project)
+    words = command("tools.queues")
+    words[words.index("desk") : words.index("desk") + 1] = ["desk", "hostel", "approver"]
+    assert run(words, project).returncode == 0
+    settings = {
+        "APPROVALS_URL": f"http://127.0.0.1:{approver.server_port}",
+        "SAS_CALLBACK_KEY": "a secret of thirty-two characters or more",
+        "SAS_CALLBACK_URL": NOWHERE,
+    }
+    with started(project, service, **settings) as said:
+        approver.callbacks = f"{said['http']}/api/callbacks"
+        words = command("sas submit")
+        words[words.index("$CONNECTION")] = said["ServiceBus"]
+        followed = run([*words, "--json", "--urgent", "--patience", "60"], project)
+    assert ends_of(followed) == {
+        "T-1": "sas.order.completed.v1",
+        "T-2": "sas.order.undone.v1",
+    }, followed.stderr
+    told = told_by(followed)
+    (completed,) = [event for event in told if event["type"] == "sas.order.completed.v1"]
+    assert completed["data"]["results"]["approve"] == {"number": "A-1"}
+    assert approver.answered == [202]

@@ -1,0 +1,146 @@
+"""docs/your-own-workflow.md as a newcomer follows it: files, commands, a copy of the project."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "docs" / "your-own-workflow.md").read_text(encoding="utf-8")
+FILES = re.findall(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    for line in block.strip().splitlines()
+]
+COPIED = (
+    "sas",
+    "infra",
+    "tools",
+    "devstack",
+    "function_app.py",
+    "host.json",
+    "local.settings.json",
+    "pyproject.toml",
+)
+AZURITE = "AzureWebJobsStorage="
+ENDS = {"completed", "undone"}
+NOT_COPIED = shutil.ignore_patterns("__pycache__", "node_modules")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project with the page's files written into it."""
+    for name in COPIED:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, ignore=NOT_COPIED)
+        else:
+            shutil.copy(source, tmp_path / name)
+    modules = Path("devstack", "azurite", "node_modules")
+    (tmp_path / modules).symlink_to(PROJECT / modules)
+    for name, text in FILES:
+        target = tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def command(starting_with: str) -> list[str]:
+    """Return the page's command that begins so, with this Python instead of .venv's."""
+    (line,) = [line for line in COMMANDS if starting_with in line]
+    words = shlex.split(line)
+    if words[0] == ".venv/bin/sas":
+        return [sys.executable, "-m", "sas.cli", *words[1:]]
+    return [sys.executable, *words[1:]]
+
+
+def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
+    return subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+@pytest.fixture
+def service(project: Path) -> Iterator[str]:
+    """The page's stand-in for a remote service, on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [word if word != "7201" else str(port) for word in command("trips_service.py 7201")]
+    running = subprocess.Popen(words, cwd=project)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(address, timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+@contextmanager
+def started(project: Path, service: str, **settings: str) -> Iterator[dict[str, str]]:
+    """The page's ``devstack up``, on free ports; gives the connection strings that it prints, and
+    as ``http`` where its HTTP functions are.
+    """
+    (line,) = [line for line in COMMANDS if "devstack up" in line]
+    assert line.startswith("TRIPS_URL=http://127.0.0.1:7201 .venv/bin/python -m devstack up .")
+    words = [sys.executable, "-m", "devstack", "up", ".", "--ports", "free"]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(project),
+        "PYTHONUNBUFFERED": "1",
+        "TRIPS_URL": service,
+        **settings,
+    }
+    up = subprocess.Popen(words, cwd=project, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert up.stdout is not None
+        said: dict[str, str] = {}
+        for line in up.stdout:
+            if host := re.match(r"\s+host +pid \d+ +(http://\S+)", line):
+                said["http"] = host[1]
+            if "=Endpoint=" in line or AZURITE in line:
+                name, _, value = line.strip().partition("=")
+                said[name] = value
+            if len(said) == 3:
+                break
+        yield said
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=20)
+
+
+def ends_of(followed: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """Return how each order ended, by what ``sas submit --follow --json`` printed."""
+    return {
+        event["subject"]: event["type"]
+        for event in told_by(followed)
+        if event["type"].split(".")[2] in ENDS
+    }
+
+
+def told_by(followed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Return the notifications that it printed."""
+    return [json.loads(line) for line in followed.stdout.splitlines() if '"specversion"' in line]
