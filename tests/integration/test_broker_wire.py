@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -400,6 +401,40 @@ async def test_silent_half_open_and_idle_peers_are_let_go(broker: Broker) -> Non
         assert await slow.closed() == frames.AMQP_HEADER
         assert b"inactive for more than" in await idle.closed()
     await settled(broker)
+
+
+@pytest.mark.parametrize("half_open", [True, False])
+async def test_a_peer_that_leaves_what_was_sent_unread_is_let_go_too(
+    broker: Broker, half_open: bool
+) -> None:
+    """Less waits for it than would stop the broker from sending more."""
+    mute = socket.socket()
+    mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    mute.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(mute, ("127.0.0.1", broker.port))
+    peer = Peer(*await asyncio.open_connection(sock=mute, limit=1024))
+    try:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        (connection,) = broker.server.connections
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        stream = connection._stream
+        assert stream is not None
+        peer.credit(10_000, window=10_000)
+        async with asyncio.timeout(5):
+            while not stream._waiting:
+                put(broker, 20, b"x" * 2000)
+                await asyncio.sleep(0)
+        assert not connection.paused
+        if half_open:
+            mute.shutdown(socket.SHUT_WR)
+        await settled(broker)
+        assert not connection.paused
+        held = broker.counts("q").locked
+        put(broker, 1)
+        assert broker.counts("q").locked == held
+    finally:
+        peer.writer.transport.abort()
 
 
 async def test_a_peer_is_kept_alive_as_it_asks(broker: Broker) -> None:

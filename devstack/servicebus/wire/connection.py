@@ -37,6 +37,7 @@ class AmqpConnection:
         self.opened = False
         self.last_heard = self.began = hub.clock()
         self.paused_at: float | None = None
+        self.closing_at: float | None = None
         self.sessions: dict[int, AmqpSession] = {}
         self._refused = refused
         self._ended = ended
@@ -231,6 +232,9 @@ class AmqpConnection:
             self._finish()
 
     def _finish(self) -> None:
+        for session in self.sessions.values():
+            session.starve()
+        self.closing_at = self.hub.clock()
         self._closing = True
         self.hub.mark(self)
 

@@ -160,7 +160,10 @@ class AmqpServer:
 
     def _look_at(self, connection: AmqpConnection, now: float) -> None:
         limits = self.limits
-        if connection.paused_at is not None and now - connection.paused_at > limits.stalled_s:
+        if connection.closing_at is not None:
+            if now - connection.closing_at > limits.stalled_s:
+                connection.abort()  # it does not read what was sent before the end
+        elif connection.paused_at is not None and now - connection.paused_at > limits.stalled_s:
             _log.warning("a peer has read nothing for %g s; it is cut off", limits.stalled_s)
             connection.cut()
         elif not connection.opened and now - connection.began > limits.handshake_s:

@@ -62,8 +62,8 @@ class Stream:
             return
         if data:
             self._received(data)
-        else:
-            self.close()
+        else:  # AMQP knows no half of a connection: who sends no more reads no more
+            self.abort()
 
     def pause_reading(self) -> None:
         """Read nothing until `resume_reading`."""
