@@ -236,6 +236,15 @@ def readable(line: str) -> str:
         return line
 
 
+def is_error(line: str) -> bool:
+    """Whether a log line of JSON tells of an error."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and told.get("level") in {"ERROR", "CRITICAL"}
+
+
 def describe_exit(code: int) -> str:
     """Say an exit code in words: `exit code 3` or `signal SIGKILL`."""
     if code >= 0:

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from devstack.children import is_error, readable
 from devstack.doctor import busy_ports, check_packages
 from devstack.errors import DevstackError
 from devstack.numbers import PROCESSES_MAX
@@ -50,9 +51,7 @@ async def _up(arguments: argparse.Namespace) -> int:
 async def _run(stack: Stack, arguments: argparse.Namespace) -> None:
     await stack.start()
     _say(screen(stack, verbose=arguments.verbose))
-    if arguments.verbose:
-        await asyncio.gather(stack.watch(), _follow(stack))
-    await stack.watch()
+    await asyncio.gather(stack.watch(), _follow(stack, whole=arguments.verbose))
 
 
 def _stack(arguments: argparse.Namespace) -> Stack:
@@ -106,7 +105,7 @@ def screen(stack: Stack, *, verbose: bool) -> str:
     settings = stack.host_settings()
     lines += ["", "To copy (the host has them already):", ""]
     lines += [f"  {n}={v}" for n, v in settings.items() if v in _connections(stack)]
-    where = "below" if verbose else f"in {stack.logs} (-v shows them here)"
+    where = "below" if verbose else f"in {stack.logs}, errors below (-v: all of them)"
     return "\n".join([*lines, "", f"Logs are {where}. Ctrl-C stops everything."])
 
 
@@ -123,14 +122,17 @@ def _endpoint(connection: str) -> str:
     return parts.get("Endpoint", "?").replace("sb://", "amqp://")
 
 
-async def _follow(stack: Stack) -> None:
-    """Print what the components write, each line under its component's name."""
+async def _follow(stack: Stack, *, whole: bool) -> None:
+    """Print what the components write, or errors alone, each line under its component's name."""
     read: dict[Path, int] = {}
     while True:
         for child in stack.children():
             for path in (child.log_path, child.out_path):
                 for line in _new_lines(path, read):
-                    _say(f"[{child.name}] {line}")
+                    if whole:
+                        _say(f"[{child.name}] {line}")
+                    elif is_error(line):
+                        _say(f"[{child.name}] {readable(line)}")
         await asyncio.sleep(_FOLLOW_EVERY_S)
 
 

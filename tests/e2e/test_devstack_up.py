@@ -66,6 +66,21 @@ async def test_work_that_never_ends_does_not_hold_ctrl_c_up(app_dir: Path) -> No
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
+async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_logs(
+    app_dir: Path,
+) -> None:
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await send(setting_in(screen, "MyBus"), "there is no table to write it to")
+        await until(lambda: "ERROR Executed 'Functions.second' (Failed, " in said(up))
+        assert "Functions.first" not in said(up)
+        await ends_within(5, up)
+    finally:
+        await up.stop_async()
+
+
 async def ends_within(seconds: float, up: Child) -> None:
     """One Ctrl-C."""
     began = time.monotonic()
