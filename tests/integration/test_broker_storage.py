@@ -264,6 +264,24 @@ def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) ->
     assert owner.broker.counts("doomed").total == 0
 
 
+def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(
+    owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner.broker.create_queue("target")
+    owner.broker.create_queue("doomed", forward_to="target")
+    owner.broker.delete_queue("target")
+    owner.send("doomed", b"1", b"2")
+    name = "doomed/$Transfer/$DeadLetterQueue"
+    transfer = owner.broker.namespace.find(name)
+    ((_, token),) = owner.receive(name)
+    owner.broker.delete_queue("doomed")
+    settlement.release(transfer, token, owner.clock.now)
+    owner.reopen()
+    assert "no such queue is configured" not in caplog.text
+    assert owner.broker.journal is not None
+    assert not [known for known in owner.broker.journal.stores if known.startswith("doomed")]
+
+
 def test_what_was_not_committed_is_not_there(owner: Owner) -> None:
     owner.send("plain", b"committed")
     owner.broker.commit()

@@ -104,10 +104,10 @@ class Namespace:
         """Delete a queue and all it holds. Raises EntityNotFoundError."""
         queue = self.queue(name)
         del self._queues[name.lower()]
-        self._transfer.pop(name.lower(), None)
+        transfer = self._transfer.pop(name.lower(), None)
         self.journal.queue_deleted(queue)
         # Links may still let go of what they held: from now on that is written nowhere.
-        for part in (queue, queue.dead_letters):
+        for part in (queue, queue.dead_letters, transfer):
             if part is not None:
                 part.house, part.wake_at = Namespace(), None
         return queue
