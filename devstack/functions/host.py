@@ -167,6 +167,7 @@ class Host(AsyncRunnable):
         limit_s = self._drain_s if drain_s is None else drain_s
         for runner in self._runners:
             runner.stop()
+        answering = asyncio.ensure_future(self._http.drain(limit_s)) if self._http else None
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
             for task in late:
@@ -174,7 +175,8 @@ class Host(AsyncRunnable):
             if late:
                 _log.warning("%d listeners were cut off after %g s", len(late), limit_s)
                 await asyncio.wait(late)
-        if self._http is not None:
+        if self._http is not None and answering is not None:
+            await answering
             await self._http.stop()
         if self._clients is not None:
             await self._clients.close()

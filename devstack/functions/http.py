@@ -6,6 +6,7 @@ without them every key is accepted, as the Core Tools accept requests without an
 """
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,8 @@ class HttpServer:
         limit = options.max_concurrent_requests
         self._slots = asyncio.Semaphore(limit) if limit > 0 else None
         self._runner: web.AppRunner | None = None
+        self._stopping = False
+        self._answered = asyncio.Event()
         self.port = 0
         self.in_hand = 0
 
@@ -65,14 +68,24 @@ class HttpServer:
         """
         app = web.Application(client_max_size=_BODY_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
+    async def drain(self, limit_s: float) -> None:
+        """Close the port, and wait up to `limit_s` seconds for the requests in hand."""
+        self._stopping = True
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+        if self.in_hand:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), limit_s)
+
     async def stop(self) -> None:
-        """Close the port; requests in hand have had their time before."""
+        """Close every connection; requests in hand have had their time before."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -86,11 +99,9 @@ class HttpServer:
             return web.Response(status=404)  # for a wrong method too, as in Azure
         trigger = function.trigger
         assert isinstance(trigger, HttpTrigger)  # noqa: S101  # for mypy
-        if not self._allowed(trigger.auth_level, request):
-            return web.Response(status=401)
-        limit = self._options.max_outstanding_requests
-        if limit > 0 and self.in_hand >= limit:
-            return web.Response(status=429)
+        refusal = self._refusal(trigger, request)
+        if refusal is not None:
+            return web.Response(status=refusal)
         self.in_hand += 1
         try:
             if self._slots is None:
@@ -99,6 +110,17 @@ class HttpServer:
                 return await self._invoke(function, request, values)
         finally:
             self.in_hand -= 1
+            if self._stopping and not self.in_hand:
+                self._answered.set()
+
+    def _refusal(self, trigger: HttpTrigger, request: web.Request) -> int | None:
+        """The status with which a request is turned away, None where it is not."""
+        if not self._allowed(trigger.auth_level, request):
+            return 401
+        if self._stopping:  # over a connection that was there before the port was closed
+            return 503
+        limit = self._options.max_outstanding_requests
+        return 429 if 0 < limit <= self.in_hand else None
 
     def _find(self, path: str, method: str) -> tuple[IndexedFunction | None, dict[str, str]]:
         for route, function in self._routes:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 
+import aiohttp
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -33,6 +34,7 @@ def other(msg: str) -> None:
 
 @app.route("pid")
 def pid(req: func.HttpRequest) -> str:
+    time.sleep(float(req.params.get("wait", "0")))
     return str(os.getpid())
 """
 
@@ -132,6 +134,30 @@ async def test_sigterm_lets_work_in_hand_finish_and_ends_with_zero(
         assert await command.ended() == 0
         assert "Succeeded" in command.said
         assert broker.counts("in").active == 0
+
+
+@pytest.mark.parametrize(("drain", "answered"), [("8", True), ("0.3", False)])
+async def test_sigterm_lets_requests_in_hand_be_answered_within_the_drain(
+    app_dir: Path, drain: str, answered: bool
+) -> None:
+    async with (
+        Command(app_dir, "--only", "pid", "--drain", drain) as command,
+        aiohttp.ClientSession() as session,
+    ):
+        url = f"http://127.0.0.1:{(await command.ready())['http_port']}/api/pid"
+        asked = asyncio.ensure_future(session.get(url, params={"wait": "2.5"}))
+        await until(lambda: "Executing" in command.said)
+        began = asyncio.get_running_loop().time()
+        command.child.send_signal(signal.SIGTERM)
+        if answered:
+            assert await (await asked).text() == str(command.child.pid)
+        else:
+            with pytest.raises(aiohttp.ClientError):
+                await asked
+        assert await command.ended() == 0
+        assert asyncio.get_running_loop().time() - began < 6
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(url)
 
 
 async def test_a_sync_function_that_never_ends_is_left_behind_after_the_drain(
