@@ -23,7 +23,7 @@ from devstack.functions.options import ServiceBusOptions
 _log = logging.getLogger("devstack.functions")
 _BACKOFF_S = 1.0
 _SHORTEST_S = 0.5
-_NEEDS_SESSIONS = "amqp:not-allowed"
+_NEEDS_SESSIONS = "requires sessions"
 
 
 class SessionPump:
