@@ -132,7 +132,7 @@ class Child:
         """Whether a signal ended it that comes from outside: `kill`, or a lack of memory."""
         return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
 
-    def obituary(self) -> str:
+    def describe_end(self) -> str:
         """How it died, and the last it said where that may say why."""
         how = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
         if self.killed:

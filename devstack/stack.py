@@ -266,7 +266,7 @@ class Stack(AsyncRunnable):
             if not child.alive and not child.stopping and child not in self._unwatched:
                 if self._scratch is not None:
                     self._scratch.keep()  # somebody will want to read its logs
-                raise ChildFailedError(f"{child.obituary()}\nIts logs stay in {self.logs}.")
+                raise ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")
 
     async def watch(self) -> None:
         """Return never; raise as `check` does as soon as a child dies."""
