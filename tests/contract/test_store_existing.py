@@ -1,0 +1,57 @@
+"""What an operator's tool opens must be there already, and be a state store."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from devstack.azurite import Azurite
+from sas.adapters.existing import NoStoreError, connect_existing
+from sas.adapters.tables import TableStore
+from sas.config import Endpoint
+from tests.contract import cases
+from tests.contract.conftest import new_table
+
+KEY = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;TableEndpoint={};"
+
+
+async def test_a_store_that_is_there_is_opened_with_its_own_number_of_shards(
+    azurite: Azurite,
+) -> None:
+    table = new_table()
+    made = TableStore.connect(azurite.connection_string, table, 4)
+    await made.commit(cases.submitted("o"))
+    await made.close()
+    store = await connect_existing(Endpoint(connection_string=azurite.connection_string), table)
+    assert len(store.shards) == 4
+    assert await store.load("o") is not None
+    await store.close()
+
+
+async def test_a_table_that_is_not_there_is_said_to_be_none_and_is_not_made(
+    azurite: Azurite,
+) -> None:
+    where = Endpoint(connection_string=azurite.connection_string)
+    for _ in range(2):
+        with pytest.raises(NoStoreError, match="there is no table 'nowhere1' with orders at"):
+            await connect_existing(where, "nowhere1")
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 501])
+async def test_an_address_that_is_no_table_storage_is_said_to_be_none(status: int) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=status, text="<html>Nothing to see</html>")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        address = f"http://127.0.0.1:{runner.addresses[0][1]}/a"
+        said = f"{address} does not answer as Table Storage does .*: check the address"
+        with pytest.raises(NoStoreError, match=said):
+            await connect_existing(Endpoint(connection_string=KEY.format(address)), "orders")
+    finally:
+        await runner.cleanup()
