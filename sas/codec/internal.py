@@ -15,7 +15,7 @@ from sas.bounds import (
     RESULT_INLINE_BYTES_MAX,
     utf16_units,
 )
-from sas.codec.strict import DEPTH_MAX, MalformedError, check_depth, convert, parse
+from sas.codec.strict import DEPTH_MAX, PLAIN, MalformedError, check_depth, convert, parse
 from sas.domain.blobs import BlobRef, Content
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
@@ -71,7 +71,7 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_de
     """
 
     verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
-    by: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    by: Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=PLAIN)]
     seq: int | None = None
     step: str | None = None
     input: Part = UNSET

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from sas.bounds import PAYLOAD_BYTES_MAX
-from sas.codec.strict import MalformedError, canonical, check_depth, convert, parse
+from sas.codec.strict import PLAIN, MalformedError, canonical, check_depth, convert, parse
 from sas.domain.ids import InvalidIdError, check_order_id
 
 ORDER_BYTES_MAX = 256 * 1024
@@ -26,8 +26,7 @@ ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
 """What SAS_ORDER_BYTES_MAX may say at most."""
 ID_LENGTH_MAX = 128
 # CloudEvents and AMQP carry these ids as attributes, which hold no control characters.
-_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=_PLAIN)]
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=PLAIN)]
 _UNREADABLE = re.compile("[\ud800-\udfff\ufffd]")
 _SALVAGE_DEPTH_MAX = 200
 
@@ -134,7 +133,7 @@ def salvage(body: bytes) -> Salvage:
     return Salvage(
         order_id=_readable(value.get("order_id"), 260),
         reply_queue=_readable(value.get("reply_queue"), 260),
-        correlation_id=correlation_id if re.match(_PLAIN, correlation_id or "") else None,
+        correlation_id=correlation_id if re.match(PLAIN, correlation_id or "") else None,
     )
 
 

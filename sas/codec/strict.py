@@ -15,6 +15,8 @@ import msgspec
 
 T = TypeVar("T")
 DEPTH_MAX = 32
+PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+"""What a text of one line matches: no control characters."""
 DESCRIPTION_LENGTH_MAX = 500
 # Possessive, and a string need not end: whatever the text, each character is read once.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)

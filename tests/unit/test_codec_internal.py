@@ -237,6 +237,13 @@ def test_a_command_of_the_operator_reads_back(verb: Verb) -> None:
     assert (command.seq, command.by) == (4, "anna")
 
 
+@pytest.mark.parametrize("by", ["", "a\nb", "a\x1b[2J", "x" * 101])
+def test_who_says_so_is_one_line_that_any_journal_can_show(by: str) -> None:
+    sent = CommandMessage(id="c-1", order_id="A", verb="undo", seq=4, by=by)
+    with pytest.raises(MalformedError, match=r"\$\.by"):
+        decode(encode(sent), CommandMessage)
+
+
 def test_a_raw_part_is_text_or_absent() -> None:
     assert value_of(raw(None)) is None
     assert value_of(raw('{"a": [1]}')) == {"a": [1]}
