@@ -49,25 +49,38 @@ def grouped(orders: Iterable[Order], step: str | None = None) -> str:
     """Return how many orders there are of each fingerprint (of one step alone, where it is named),
     most frequent first.
     """
-    counts = Counter(
-        one
-        for order in orders
-        for one in fingerprints(order)
-        if step is None or one.startswith(f"{step}/")
+    return spelled(
+        Counter(
+            one
+            for order in orders
+            for one in fingerprints(order)
+            if step is None or one.startswith(f"{step}/")
+        )
     )
+
+
+def spelled(counts: Counter[str]) -> str:
+    """Return counts of fingerprints in words, the most frequent first."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common(10))
 
 
 async def find(store: StateStore, wanted: Wanted) -> list[Order]:
     """Return orders in Error, under way or Processed, loaded, the oldest first."""
-    found: list[Order] = []
+    return [order async for order in each(store, wanted)]
+
+
+async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
+    """Yield orders in Error, under way or Processed, loaded, the oldest first, as they are found:
+    no more of them is held than one batch.
+    """
+    left = wanted.limit
     async for ids in _candidates(store, wanted):
         for order in await load_all(store, ids):
-            if _fits(order, wanted) and len(found) < wanted.limit:
-                found.append(order)
-        if len(found) >= wanted.limit:
-            break
-    return found
+            if _fits(order, wanted):
+                yield order
+                left -= 1
+                if not left:
+                    return
 
 
 async def find_finished(store: StateStore, wanted: Wanted) -> list[Summary]:

@@ -54,16 +54,18 @@ async def _list(where: storage.Storage, wanted: Wanted, *, as_json: bool) -> int
 
 
 async def _loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
-    orders = await finding.find(store, wanted)
-    for order in orders:
+    found, failures = 0, Counter[str]()
+    async for order in finding.each(store, wanted):
+        found += 1
+        failures.update(finding.fingerprints(order))
         record = record_of(order, (), content=False)
         output.say(to_line(record) if as_json else _line(order))
     if as_json:
         return
     what = "in Error" if wanted.state == "error" else "under way"
-    said = f"{page.orders(len(orders))} {what}"
-    failures = finding.grouped(orders)
-    _end(f"{said}: {failures}" if failures else said, len(orders), wanted.limit)
+    said = f"{page.orders(found)} {what}"
+    how = finding.spelled(failures)
+    _end(f"{said}: {how}" if how else said, found, wanted.limit)
     if stand := await conditions.standing(store):
         kinds = ", ".join(sorted({one.kind.value for one in stand}))
         output.say(f"wrong with the system itself: {kinds}; `sas conditions` says more")

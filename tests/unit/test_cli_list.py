@@ -111,3 +111,25 @@ def test_a_moment_is_utc_unless_it_says_otherwise(text: str, meant: datetime) ->
 def test_what_is_no_moment_is_bad_usage() -> None:
     with pytest.raises(UsageError, match="'yesterday' is no moment"):
         moment("yesterday")
+
+
+async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "BATCH", 2)
+    store = MemoryStore()
+    for number in range(7):
+        await store.commit(cases.submitted(f"o-{number}"))
+    loaded: list[str] = []
+    load = store.load
+
+    async def counted(order_id: str) -> Order | None:
+        loaded.append(order_id)
+        return await load(order_id)
+
+    monkeypatch.setattr(store, "load", counted)
+    found = finding.each(store, finding.Wanted("running", limit=5))
+    assert (await anext(found)) is not None
+    assert len(loaded) == 2
+    assert len([order async for order in found]) == 4
+    assert len(loaded) == 6
