@@ -84,7 +84,11 @@ async def scheduler_urgent(message: func.ServiceBusMessage) -> None:
 async def replies(message: func.ServiceBusMessage) -> None:
     """Record what an agent answered and start what has become possible."""
     await application().scheduler.handle_reply(
-        message.get_body(), message.message_id, message.application_properties
+        message.get_body(),
+        message.message_id,
+        message.application_properties,
+        delivery_count=message.delivery_count,
+        enqueued_at=message.enqueued_time_utc,
     )
 
 
@@ -92,7 +96,12 @@ async def replies(message: func.ServiceBusMessage) -> None:
 async def replies_urgent(message: func.ServiceBusMessage) -> None:
     """Record what an agent answered for an urgent order and start what has become possible."""
     await application().scheduler.handle_reply(
-        message.get_body(), message.message_id, message.application_properties, urgent=True
+        message.get_body(),
+        message.message_id,
+        message.application_properties,
+        delivery_count=message.delivery_count,
+        enqueued_at=message.enqueued_time_utc,
+        urgent=True,
     )
 
 
@@ -110,6 +119,7 @@ def agent_function(
                 message.message_id,
                 message.application_properties,
                 delivery_count=message.delivery_count,
+                enqueued_at=message.enqueued_time_utc,
                 urgent=urgent,
             )
         )

@@ -91,7 +91,7 @@ async def speed(orders: int) -> None:
     """Print orders a second and latency at several numbers in flight, and CPU per order."""
     async with (
         RemoteServices() as remote,
-        Stack(PROJECT, settings=_settings(remote), groups={"app": []}) as stack,
+        Stack(PROJECT, settings=settings_of(remote), groups={"app": []}) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
         await closed_loop(client, Run(4), 20, "warm")
@@ -118,7 +118,7 @@ async def speed(orders: int) -> None:
 async def counts() -> None:
     """Print storage requests and Service Bus messages per order, without sweeps."""
     async with RemoteServices() as remote:
-        stack = Stack(PROJECT, settings=_settings(remote), groups={})
+        stack = Stack(PROJECT, settings=settings_of(remote), groups={})
         async with stack:
             settings = stack.host_settings()
             async with (
@@ -155,7 +155,7 @@ async def memory(orders: int) -> None:
     """Print the memory of a host process every thousand orders, and how it grew."""
     async with (
         RemoteServices() as remote,
-        Stack(PROJECT, settings=_settings(remote), groups={"app": []}) as stack,
+        Stack(PROJECT, settings=settings_of(remote), groups={"app": []}) as stack,
         OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
     ):
         pid = stack.group("app")[0].pid
@@ -167,7 +167,8 @@ async def memory(orders: int) -> None:
     print(f"host process after {orders} orders / after 1000: {sizes[-1] / sizes[0]:.3f}")
 
 
-def _settings(remote: RemoteServices) -> dict[str, str]:
+def settings_of(remote: RemoteServices) -> dict[str, str]:
+    """Return the app settings of a host that speaks to these services."""
     return {
         "ORDERS_STOCK_URL": remote.stock_url,
         "ORDERS_PAYMENT_URL": remote.payment_url,

@@ -74,7 +74,7 @@ def tell(
     if moves["progress"]:
         say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
     _tell_calls(console, ledgers)
-    resets = moves["step reset"] + moves["undo reset"]
+    resets = moves["step reset"] + moves["undo reset"] + moves["reset, not counted"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and had it done again.")
     say(f"  {verdict.states['Compensated']} web-shop orders failed for good and were undone:")

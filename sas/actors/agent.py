@@ -92,23 +92,25 @@ class AgentActor:
         properties: Mapping[str, object] | None = None,
         *,
         delivery_count: int | None = None,
+        enqueued_at: datetime | None = None,
         urgent: bool = False,
     ) -> Reply | None:
         """Take one request; return the reply that was sent, None where there was none to send.
 
         ``properties`` are the message's application properties: they carry its trace. After the
         first delivery (``delivery_count`` from 1; None: not known) a call may have gone out.
-        ``urgent`` says that it came by that lane.
+        ``enqueued_at`` tells how long its queue is. ``urgent`` says that it came by that lane.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: let the message come again. So does
             whatever the agent raises that is neither refused nor transient (a bug in it).
         """
         with tracing.received(f"agent {self._name}", "agent", properties):
+            queue = self._context.queues.agent(self._name, urgent=urgent)
+            await self._context.lags.took_up(queue, enqueued_at, delivery_count)
             try:
                 request = internal.decode(body, RequestMessage)
             except MalformedError as wrong:
-                queue = self._context.queues.agent(self._name, urgent=urgent)
                 await self._put_aside(body, message_id, queue, wrong)
                 return None
             delivery = Delivery(body, message_id, properties or {}, delivery_count)

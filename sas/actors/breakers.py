@@ -134,29 +134,21 @@ class BreakerGuard:
             log.warning("breaker of %s: the operator is told later: %s", self._agent, down)
 
 
-async def note_conditions(context: Context) -> None:
-    """Note the conditions that stand, breakers that are not closed among them; once a minute where
-    nothing was met.
+async def conditions_of(context: Context) -> tuple[list[Condition], list[tuple[AlertKind, str]]]:
+    """Return the conditions that breakers are in which are not closed, from their state, so that no
+    crash and no outage loses one; and the kinds and scopes of those that are.
 
-    An open breaker is told from its state, so no crash and no outage loses that. Where the store
-    or the bus is down it waits for the next time.
+    Raises:
+        StoreUnavailableError: they could not be read.
     """
-    board = context.conditions
-    if board.noted_lately and not board.seen_any:
-        return
-    try:
-        cells = await context.store.cells(CELLS)
-    except StoreUnavailableError as down:
-        log.warning("breakers are looked at later: %s", down)
-        return
-    closed = []
-    for name, cell in cells.items():
-        agent, found = name.removeprefix(CELLS), from_cell(cell)
-        if found.state is BreakerState.CLOSED:
-            closed.append(_condition_name(agent))
-        else:
-            board.saw(_condition(agent, found, context.clock.now()))
-    await board.note(closed)
+    now = context.clock.now()
+    found = {
+        name.removeprefix(CELLS): from_cell(cell)
+        for name, cell in (await context.store.cells(CELLS)).items()
+    }
+    shut = {agent: one for agent, one in found.items() if one.state is not BreakerState.CLOSED}
+    standing = [_condition(agent, one, now) for agent, one in shut.items()]
+    return standing, [_condition_name(agent) for agent in found if agent not in shut]
 
 
 def _condition_name(agent: str) -> tuple[AlertKind, str]:

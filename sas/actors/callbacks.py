@@ -20,6 +20,7 @@ from sas.actors import returned
 from sas.actors.calls import key_missing
 from sas.actors.compose import alert
 from sas.actors.context import Context
+from sas.actors.routes import Routes
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import callbacks
 from sas.codec.callbacks import CallbackMessage, Claims, ForgedError
@@ -91,6 +92,7 @@ class Callbacks:
         self._context = context
         self._business = business
         self._shell = Shell(context, business.workflow_of)
+        self._routes = Routes(context, business.workflows)
 
     async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
         """Take a callback by HTTP, its token from the address or the Authorization header.
@@ -238,10 +240,12 @@ class Callbacks:
             if standing is not Standing.OUT:
                 return None
             _check_time(claims, now)
-            rules = self._business.workflow_of(order).rules
+            workflow, urgent = self._business.workflow_of(order), order.details.urgent
+            rules = self._routes.rules_of(workflow, now, urgent=urgent)
             return decisions.returned(order, said, rules, now=now, instance=self._context.instance)
 
         cause = Cause(cause_of(self._context.queues.callbacks, own_id), "callback")
+        await self._routes.look()
         acted = await self._shell.act(said.order_id, cause, decide)
         return acted, standing, since
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sas.actors.compose import Addresses
 from sas.actors.conditions import Conditions
+from sas.actors.lags import Lags
 from sas.actors.outbox import Outbox
 from sas.actors.privacy import Privacy
 from sas.actors.rejections import Rejections
@@ -31,6 +32,7 @@ class Context:
     outbox: Outbox
     rejections: Rejections
     conditions: Conditions
+    lags: Lags
     callback_keys: CallbackKeys = NO_KEYS
     privacy: Privacy = field(default_factory=Privacy)
 
@@ -59,8 +61,10 @@ class Context:
         instance: str,
         callback_keys: CallbackKeys = NO_KEYS,
     ) -> Context:
-        """Return a context with its outbox, rejections and conditions over the given ports."""
+        """Return a context with its outbox and the like over the given ports."""
         rejections = Rejections(bus, clock, to)
         outbox = Outbox(store, bus, clock, to, rejections)
         conditions = Conditions(store, bus, clock, to)
-        return cls(store, bus, clock, to, instance, outbox, rejections, conditions, callback_keys)
+        lags = Lags(store, clock)
+        parts = (outbox, rejections, conditions, lags)
+        return cls(store, bus, clock, to, instance, *parts, callback_keys)

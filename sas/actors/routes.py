@@ -8,12 +8,14 @@ nobody where its breaker has opened meanwhile.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sas.actors.breakers import LOOK_AGAIN_AFTER
 from sas.actors.context import Context
 from sas.codec.breakers import cell_name, from_cell
 from sas.domain.breaker import Breaker, wait_of
+from sas.domain.lags import slack
+from sas.domain.queues import lane
 from sas.domain.workflow import Rules, Workflow, Workflows
 
 
@@ -33,11 +35,12 @@ class Routes:
         self._looked_at: datetime | None = None
 
     async def look(self) -> None:
-        """Read the breakers, where any matter and the last look is not a second ago.
+        """Read the breakers, where any matter and the last look is not a second ago; and lags.
 
         Raises:
             StoreUnavailableError: let the message come again.
         """
+        await self._context.lags.look()
         now = self._context.clock.now()
         if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER:
             return
@@ -45,8 +48,8 @@ class Routes:
             self._breakers[agent] = from_cell(await self._context.store.read_cell(cell_name(agent)))
         self._looked_at = now
 
-    def rules_of(self, workflow: Workflow, now: datetime) -> Rules:
-        """Return a workflow's rules, with what is shut right now."""
+    def rules_of(self, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
+        """Return a workflow's rules, with what is shut right now and whose queues are long."""
         shut = frozenset(
             (number, route)
             for number, step in enumerate(workflow.steps)
@@ -54,4 +57,17 @@ class Routes:
             for route, agent in enumerate(step.agents)
             if wait_of(self._breakers.get(agent, Breaker()), "", now) is not None
         )
-        return replace(workflow.rules, shut=shut) if shut else workflow.rules
+        slack = self._slack(workflow, urgent=urgent)
+        if not shut and not slack:
+            return workflow.rules
+        return replace(workflow.rules, shut=shut, slack=slack)
+
+    def _slack(self, workflow: Workflow, *, urgent: bool) -> dict[tuple[int, int], timedelta]:
+        queues, lags = self._context.queues, self._context.lags
+        replies = lags.behind(lane(queues.replies, urgent=urgent))
+        found = {
+            (number, route): replies + lags.behind(queues.agent(agent, urgent=urgent))
+            for number, step in enumerate(workflow.steps)
+            for route, agent in enumerate(step.agents)
+        }
+        return {at: slack(behind) for at, behind in found.items() if behind}

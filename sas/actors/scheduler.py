@@ -25,6 +25,7 @@ from sas.domain.messages import AlertKind, Progress, Reply
 from sas.domain.model import Order
 from sas.domain.queues import lane
 from sas.domain.transitions import Decision
+from sas.domain.workflow import Rules
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
 from sas.telemetry.logs import logger
@@ -67,10 +68,17 @@ class Scheduler:
         message_id: str,
         properties: Mapping[str, object] | None = None,
         *,
+        delivery_count: int | None = None,
+        enqueued_at: datetime | None = None,
         urgent: bool = False,
     ) -> Acted:
-        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does.
+
+        ``delivery_count`` (from 1) and ``enqueued_at`` tell how long that queue is.
+        """
         with tracing.received("scheduler reply", "scheduler", properties):
+            queue = lane(self._context.queues.replies, urgent=urgent)
+            await self._context.lags.took_up(queue, enqueued_at, delivery_count)
             return await self._handle_reply(body, message_id, urgent=urgent)
 
     async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> Acted:
@@ -111,7 +119,7 @@ class Scheduler:
                 tracing.about(step=step)
             if isinstance(said, Progress):
                 return transitions.progressed(order, said, now=now)
-            rules = self._routes.rules_of(self._business.workflow_of(order), now)
+            rules = self._rules_of(order, now)
             instance = self._context.instance
             return transitions.answer(order, said, rules, now=now, instance=instance)
 
@@ -126,8 +134,12 @@ class Scheduler:
     def _claim(self, order: Order, now: datetime) -> Decision | None:
         if order.rejected:  # it may name a workflow that never was
             return None
-        rules = self._routes.rules_of(self._business.workflow_of(order), now)
+        rules = self._rules_of(order, now)
         return transitions.claim(order, rules, now=now, instance=self._context.instance)
+
+    def _rules_of(self, order: Order, now: datetime) -> Rules:
+        workflow = self._business.workflow_of(order)
+        return self._routes.rules_of(workflow, now, urgent=order.details.urgent)
 
     async def _known(self, acted: Acted, message: Internal, body: bytes, queue: str) -> Acted:
         if acted is Acted.UNKNOWN_ORDER:

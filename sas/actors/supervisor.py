@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from sas.actors.breakers import note_conditions
 from sas.actors.context import Context
 from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.actors.shell import CONFLICTS_MAX, backoff
+from sas.actors.watch import note_conditions
 from sas.domain import transitions
 from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue, next_change
 from sas.domain.ids import shard_of
@@ -104,6 +104,8 @@ class Supervisor:
                 break
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
+            if rows:
+                await self._context.lags.look()
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
         await note_conditions(self._context)
         metrics.swept((now - (found.oldest or now)).total_seconds())
@@ -196,7 +198,8 @@ class Supervisor:
             return transitions.postpone(order, row.step, str(unknown), now=now)
         if isinstance(row, DeadlineDue):
             return transitions.expire_deadline(order, rules, now=now)
-        return transitions.expire(order, row.step, row.epoch, rules, now=now)
+        behind = self._context.lags.behind(*self._context.lags.fresh)
+        return transitions.expire(order, row.step, row.epoch, rules, now=now, behind=behind)
 
 
 def _of(order: Order, what: str, step: str | None = None) -> AbstractContextManager[object]:

@@ -26,6 +26,7 @@ when it is over.
   not-runnable    a workflow version that orders need is not deployed
   breaker-open    a remote service failed; no calls go out (see sas breakers)
   waiting         a step of a workflow rests past its threshold, to be tried again
+  behind          a queue's messages are taken up a minute and more after they were sent
   key-missing     a key that sealed secret fields is not among SAS_ENCRYPTION_KEYS
 
 Met is when an order last met it. One that no order meets any more is gone from here once the

@@ -43,6 +43,7 @@ class AlertKind(Enum):
     BREAKER_OPEN = "breaker-open"
     UNREADABLE = "unreadable"
     KEY_MISSING = "key-missing"
+    BEHIND = "behind"
     CLEARED = "cleared"
 
 

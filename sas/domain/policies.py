@@ -6,7 +6,8 @@ agents: the supervisor "shouldn't have knowledge of the actual business operatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 
@@ -87,8 +88,9 @@ class Rules:
     """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
     before it is woken again; ``alert_after`` from what age on an operator is told of it.
 
-    A step's routes are its agents by number, in order of preference; ``shut`` are those (step,
-    route) that are not to be had right now: the one thing here that is of the moment.
+    A step's routes are its agents by number, in order of preference. Of the moment are ``shut``,
+    those (step, route) that are not to be had right now; and ``slack``, how much longer than the
+    time allowed a request to one of them is given, for its queue is long.
     """
 
     steps: tuple[StepRules, ...]
@@ -98,6 +100,7 @@ class Rules:
     alert_after: timedelta
     deadline: timedelta | None = None
     shut: frozenset[tuple[int, int]] = frozenset()
+    slack: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""

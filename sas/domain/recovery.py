@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from sas.domain.conditions import Condition
 from sas.domain.decisions import Decision
+from sas.domain.lags import NONE, excuses
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
 from sas.domain.model import Direction, Fault, Order, OrderState, StepRecord, StepState
 from sas.domain.policies import OnFailure, Rules
@@ -22,15 +23,45 @@ REWAKE_MAX = timedelta(minutes=15)
 
 
 def expire(
-    order: Order, number: int, epoch: int, rules: Rules, *, now: datetime
+    order: Order,
+    number: int,
+    epoch: int,
+    rules: Rules,
+    *,
+    now: datetime,
+    behind: timedelta = NONE,
 ) -> Decision | None:
-    """Decide what follows once a step's CompleteBy has passed; None leaves it alone."""
+    """Decide what follows once a step's CompleteBy has passed; None leaves it alone.
+
+    ``behind`` is how far queues are behind right now: where that alone may have cost the step its
+    time, no failure is counted.
+    """
     if order.rejected or not 0 <= number < len(order.steps):
         return None
     step = order.steps[number]
     if step.epoch != epoch or step.complete_by is None or step.complete_by > now:
         return None
+    if step.dispatched and _excused(step, rules, behind):
+        return _not_counted(order, step, rules, now)
     return _expired(order, step, rules, now)
+
+
+def _excused(step: StepRecord, rules: Rules, behind: timedelta) -> bool:
+    if step.process_state is StepState.PROCESSING and step.direction is Direction.UNDO:
+        return False  # cancelled: it is undone, whatever came of it
+    own = rules.steps[step.number]
+    doing = step.process_state is StepState.PROCESSING
+    allowed = own.time_allowed if doing else own.undo_time_allowed or own.time_allowed
+    return excuses(behind, allowed)
+
+
+def _not_counted(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    """Decide to ask anew for a step (or its undo) that a long queue may have cost its time."""
+    free = replace(step, locked_by=None, complete_by=None)
+    if step.process_state is StepState.PROCESSING:
+        free = replace(acted(free), process_state=StepState.PENDING, since=now)
+    after = open_steps(with_step(order.steps, free), rules, now)
+    return Decision("reset, not counted", after, (Wake(),))
 
 
 def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

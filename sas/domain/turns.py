@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from sas.domain.lags import NONE
 from sas.domain.messages import Request
 from sas.domain.model import Direction, Order, StepRecord, StepState
 from sas.domain.policies import Rules
@@ -76,8 +77,8 @@ def dispatch(
 
 
 def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
-    until = now + rules.steps[step.number].time_allowed
     route, others = _route(step, rules)
+    until = now + rules.steps[step.number].time_allowed + _slack(step, route, rules)
     claimed = replace(
         step,
         process_state=StepState.PROCESSING,
@@ -96,12 +97,16 @@ def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Requ
 
 def _undo(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
     own = rules.steps[step.number]
-    until = now + (own.undo_time_allowed or own.time_allowed)
-    claimed = replace(step, complete_by=until, epoch=step.epoch + 1, note=None)
     route = step.tried[0] if step.tried else step.route
+    until = now + (own.undo_time_allowed or own.time_allowed) + _slack(step, route, rules)
+    claimed = replace(step, complete_by=until, epoch=step.epoch + 1, note=None)
     return claimed, Request(
         step.number, Direction.UNDO, claimed.epoch, step.generation, until, route
     )
+
+
+def _slack(step: StepRecord, route: int, rules: Rules) -> timedelta:
+    return rules.slack.get((step.number, route), NONE)
 
 
 def _route(step: StepRecord, rules: Rules) -> tuple[int, bool]:

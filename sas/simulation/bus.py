@@ -96,11 +96,16 @@ class MemoryBus:
 
     def take(self, queue: str) -> Message | None:
         """Return the oldest visible message and forget it; None where there is none."""
+        found = self.take_queued(queue)
+        return found.message if found else None
+
+    def take_queued(self, queue: str) -> Queued | None:
+        """Return the oldest visible message, with when it was queued, and forget it."""
         found = self._visible(self.queues[queue])
         if not found:
             return None
         self.queues[queue].waiting.remove(found[0])
-        return found[0].message
+        return found[0]
 
     def messages(self, queue: str) -> list[Message]:
         """Return every visible message, oldest first, without taking any."""

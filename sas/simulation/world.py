@@ -12,10 +12,11 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+from sas.domain.ids import key_time
 from sas.ports import Message, MessageBus
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -24,6 +25,8 @@ from sas.simulation.store import MemoryStore, StoreFault
 F = TypeVar("F")
 DELIVERY_COUNT = "delivery-count"
 """The property that says how often a message was handed out."""
+ENQUEUED_AT = "enqueued-at"
+"""The property that says when a message was queued, or became visible."""
 Handler = Callable[[Message], Awaitable[object]]
 
 
@@ -57,6 +60,7 @@ class Delivery:
     queue: str
     message: Message
     count: int = 1
+    enqueued_at: datetime | None = None
 
 
 _life: ContextVar[int] = ContextVar("life", default=0)
@@ -203,8 +207,10 @@ class World:
         if chosen < len(self._returned):
             return self._returned.pop(chosen)
         queue = queues[chosen - len(self._returned)]
-        message = self.memory_bus.take(queue)
-        return Delivery(queue, message) if message else None
+        found = self.memory_bus.take_queued(queue)
+        if found is None:
+            return None
+        return Delivery(queue, found.message, enqueued_at=max(found.enqueued_at, found.visible_at))
 
     async def _deliver(self, delivery: Delivery) -> None:
         if self._happens(self.faults.duplicate):
@@ -257,8 +263,10 @@ class World:
 
 
 def _counted(delivery: Delivery) -> Message:
-    """Return a message with how often it was handed out, as a host tells."""
+    """Return a message with how often it was handed out and when it was queued, as a host tells."""
     counted = {**delivery.message.properties, DELIVERY_COUNT: str(delivery.count)}
+    if delivery.enqueued_at is not None:
+        counted[ENQUEUED_AT] = key_time(delivery.enqueued_at)
     return replace(delivery.message, properties=counted)
 
 

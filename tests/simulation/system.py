@@ -29,7 +29,7 @@ from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
 from sas.domain.breaker import BreakerPolicy
-from sas.domain.ids import cause_of, idempotency_key, message_id
+from sas.domain.ids import cause_of, idempotency_key, message_id, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
 from sas.domain.queues import Queues, lane
@@ -49,6 +49,7 @@ from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
 from sas.simulation.world import (
     DELIVERY_COUNT,
+    ENQUEUED_AT,
     CrashError,
     Faults,
     Handler,
@@ -355,7 +356,7 @@ class Host:
         }
         for urgent in (False, True):
             own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(scheduler.handle)
-            own[lane(QUEUES.replies, urgent=urgent)] = _handler(scheduler.handle_reply)
+            own[lane(QUEUES.replies, urgent=urgent)] = _replies(scheduler)
             own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(self.callbacks.handle)
         policy = RetryPolicy(0.2, 2.0)
         for name, agent in business.agents.items():
@@ -382,8 +383,21 @@ def _agent(actor: AgentActor) -> Handler:
         message.body,
         message.message_id,
         message.properties,
-        delivery_count=int(message.properties[DELIVERY_COUNT]),
+        **told_of(message),
     )
+
+
+def _replies(scheduler: Scheduler) -> Handler:
+    return lambda message: scheduler.handle_reply(
+        message.body, message.message_id, **told_of(message)
+    )
+
+
+def told_of(message: Message) -> dict[str, Any]:
+    """Return what a host tells of a message beside the message."""
+    count, at = message.properties[DELIVERY_COUNT], message.properties.get(ENQUEUED_AT)
+    told: dict[str, Any] = {"delivery_count": int(count)}
+    return told | ({"enqueued_at": parse_key_time(at)} if at else {})
 
 
 def _dead(dead: DeadLetters) -> Handler:

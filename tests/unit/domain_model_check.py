@@ -53,6 +53,8 @@ FAULT = Fault("sold-out", "there is none left")
 
 REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
 IN_VAIN = ("waited", "undo waited")
+BEHIND = "expire behind"
+"""A step's time passes while queues are far behind."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
@@ -248,6 +250,8 @@ def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]
         yield Event("expire", step.number)
         if not is_out(step):  # the same whenever it comes
             yield Event("expire", step.number, LATE)
+        elif vain:
+            yield Event(BEHIND, step.number)
         if step.process_state is StepState.ERROR:
             yield from (Event("resubmit", step.number), Event("skip", step.number))
     if any(own.call_limit for own in rules.steps):
@@ -282,9 +286,9 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
             return commands.acknowledge(order, "ann")
         case "deadline":
             return transitions.expire_deadline(order, rules, now=event.at)
-        case "expire":
-            epoch = order.steps[event.step].epoch
-            return transitions.expire(order, event.step, epoch, rules, now=event.at)
+        case "expire" | "expire behind" as name:
+            epoch, behind = order.steps[event.step].epoch, timedelta(name == BEHIND)
+            return transitions.expire(order, event.step, epoch, rules, now=event.at, behind=behind)
         case "progress" | "undo progress":
             return transitions.progressed(order, progress_of(order, event), now=event.at)
         case _:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
@@ -44,6 +45,7 @@ class Budget(NamedTuple):
     shut: int = 0
     unavailable: int = 0
     waited: int = 0
+    behind: int = 0
 
     def spend(self, what: str) -> Budget:
         return self._replace(**{what: getattr(self, what) - 1})
@@ -345,6 +347,9 @@ class Protocol:
             )
             if step.complete_by is not None and not (undoing and step.number in calls):
                 yield from self.apply(state, ("expire", step.number))
+                if state.budget.behind:
+                    spent = state._replace(budget=state.budget.spend("behind"))
+                    yield from self.apply(spent, ("behind", step.number))
 
     # ------------------------------------------------------------------ deciding
 
@@ -406,9 +411,9 @@ class Protocol:
             )
             return transitions.answer(order, reply, rules, now=LATE, instance="s")
         match event:
-            case ("expire", int(number)):
-                epoch = order.steps[number].epoch
-                return transitions.expire(order, number, epoch, rules, now=LATE)
+            case ("expire" | "behind" as what, int(number)):
+                epoch, behind = order.steps[number].epoch, timedelta(what == "behind")
+                return transitions.expire(order, number, epoch, rules, now=LATE, behind=behind)
             case ("resubmit",):
                 return transitions.resubmit(order, rules, now=LATE)
             case ("edit",):

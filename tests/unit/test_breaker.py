@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.breakers import note_conditions
 from sas.actors.compose import Addresses
 from sas.actors.context import Context
+from sas.actors.watch import note_conditions
 from sas.codec.breakers import cell_name, from_cell, to_value
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage

@@ -35,6 +35,7 @@ from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, submitted
 from tests.unit.domain_model_check import (
+    BEHIND,
     BUDGET,
     CALL_LIMIT,
     FAULT,
@@ -270,6 +271,23 @@ def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_ti
         assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
         assert (new.hold, new.locked_by, new.complete_by) == (True, None, old.complete_by)
         assert not edge.change.entry.messages
+
+
+@in_every_graph
+def test_a_step_whose_queue_was_long_counts_no_failure_and_is_asked_for_anew_at_once(
+    graph: Graph,
+) -> None:
+    found = [edge for edge in graph.edges if edge.event.name == BEHIND]
+    assert bool(found) == graph.case.vain
+    for edge in found:
+        old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
+        if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
+            continue  # cancelled: it is turned
+        doing = old.process_state is StepState.PROCESSING
+        assert new.process_state is (StepState.PENDING if doing else old.process_state)
+        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
+        assert (new.hold, new.locked_by, new.epoch) == (False, None, old.epoch)
+        assert edge.change.entry.messages == (Wake(),)
 
 
 @in_every_graph
@@ -866,7 +884,7 @@ def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> No
 
 @in_every_graph
 def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
-    circles = {*OPERATOR, "unavailable", *IN_VAIN}
+    circles = {*OPERATOR, "unavailable", *IN_VAIN, BEHIND}
     onward = graph.successors(lambda edge: edge.event.name not in circles)
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
@@ -925,7 +943,8 @@ def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_
                 expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
-    assert ends == {"done", "refused", "unavailable", "expire", *IN_VAIN[:1] * graph.case.vain}
+    uncounted = (IN_VAIN[0], BEHIND) * graph.case.vain
+    assert ends == {"done", "refused", "unavailable", "expire", *uncounted}
 
 
 @in_every_graph

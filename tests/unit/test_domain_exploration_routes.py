@@ -109,7 +109,7 @@ def expected_tried(  # noqa: PLR0911  a table
     match edge.event.name:
         case "done" if out:
             return set(old.tried) - {old.route}
-        case "expire" | "refused" | "waited" if out:
+        case "expire" | "expire behind" | "refused" | "waited" if out:
             return {*old.tried, old.route}
         case "undone":
             return set(old.tried[1:])

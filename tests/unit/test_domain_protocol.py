@@ -47,6 +47,22 @@ def test_processed_means_every_effect_once_and_compensated_none_whatever_happens
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 
 
+BEHIND = [
+    *product(("one",), OnFailure, (0, 1), (ALL._replace(behind=1), MEDDLED._replace(behind=2))),
+    *product(PAIRS, OnFailure, (0,), (Budget(early=1, twice=1, behind=1),)),
+]
+
+
+@pytest.mark.timeout(120 * BUDGET**2)
+@pytest.mark.parametrize("case", BEHIND, ids=name)
+def test_a_step_that_is_asked_for_anew_without_a_failure_counted_breaks_no_promise(
+    case: tuple[str, OnFailure, int, Budget],
+) -> None:
+    protocol = Protocol(*case)
+    assert protocol.explore() is None
+    assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
+
+
 IN_VAIN = [
     *product(("one",), OnFailure, (0, 1), (ALL._replace(waited=1), MEDDLED._replace(waited=2))),
     *product(PAIRS, OnFailure, (0,), (Budget(early=1, twice=1, waited=1),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -208,13 +209,27 @@ async def test_an_actor_is_told_that_a_message_came_by_the_urgent_lane(
 ) -> None:
     await FUNCTIONS[name].get_user_function()(message())
     await FUNCTIONS[f"{name}_urgent"].get_user_function()(message())
-    assert seen.told == [{}, {"urgent": True}]
+    ordinary, urgent = seen.told
+    assert urgent == ordinary | {"urgent": True}
+    assert "urgent" not in ordinary
 
 
 @pytest.mark.parametrize("name", ["agent_payment", "agent_payment_urgent"])
-async def test_an_agent_is_told_how_often_its_request_was_delivered(seen: Seen, name: str) -> None:
-    await FUNCTIONS[name].get_user_function()(message(delivery_count=3))
-    assert seen.told == [{"delivery_count": 3, "urgent": name.endswith("_urgent")}]
+async def test_an_agent_is_told_how_often_its_request_was_delivered_and_how_old_it_is(
+    seen: Seen, name: str
+) -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    await FUNCTIONS[name].get_user_function()(message(delivery_count=3, enqueued_time_utc=at))
+    urgent = name.endswith("_urgent")
+    assert seen.told == [{"delivery_count": 3, "enqueued_at": at, "urgent": urgent}]
+
+
+@pytest.mark.parametrize("name", ["replies", "replies_urgent"])
+async def test_the_scheduler_is_told_how_old_a_reply_is(seen: Seen, name: str) -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    await FUNCTIONS[name].get_user_function()(message(delivery_count=2, enqueued_time_utc=at))
+    (told,) = seen.told
+    assert (told["delivery_count"], told["enqueued_at"]) == (2, at)
 
 
 async def test_a_dead_letter_goes_with_where_it_comes_from_and_why(seen: Seen) -> None:

@@ -1,0 +1,93 @@
+"""More orders at once than can be worked upon in their time: load alone fails none.
+
+A request (or its reply) then lies in its queue for longer than the time allowed. That says nothing
+of a step, and asking for it again only makes the queue longer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from sas.actors.lags import Lags
+from sas.domain.model import OrderState
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
+from tests.simulation.system import System, build, check_end
+
+BURST = 120
+ALLOWED_S = 10.0
+OPERATION_S = 0.2
+
+
+def loaded(seed: int, faults: Faults, remote: RemoteFaults) -> System:
+    """Return a system that takes minutes for a burst: four handlers, each operation of the store
+    a fifth of a second.
+    """
+    system = build(seed, faults, remote, failures_max_seconds=ALLOWED_S, clocks_apart=(0.0, 1.0))
+    world = system.world
+
+    async def pause() -> None:
+        await world.clock.sleep(OPERATION_S * world.rng.uniform(0.5, 1.5))
+        await world.pause()
+
+    system.store.pause = pause
+    for number in range(BURST):
+        system.submit(f"O-{number}", "order")
+    return system
+
+
+async def run(system: System) -> Counter[str]:
+    """Run to the end; return what every journal says happened, counted."""
+    try:
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    return Counter(row.what for stored in system.store.orders.values() for row in stored.journal)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_burst_of_orders_is_processed_whole_and_hardly_any_step_is_asked_for_twice(
+    seed: int,
+) -> None:
+    system = loaded(seed, Faults(), RemoteFaults())
+    words = await run(system)
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    assert words["step processed"] == 3 * BURST
+    assert words["claimed"] < 1.3 * BURST
+    assert words["step reset"] + words["reset, not counted"] < 0.3 * BURST
+
+
+async def test_without_lags_the_same_burst_undoes_orders_that_nothing_was_wrong_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the test above can fail."""
+
+    async def blind(self: Lags, *_what: object) -> None:
+        return
+
+    monkeypatch.setattr(Lags, "took_up", blind)
+    system = loaded(1, Faults(), RemoteFaults())
+    words = await run(system)
+    assert Counter(system.states().values())[OrderState.COMPENSATED] > 3
+    assert words["step reset"] > BURST
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
+    faults = Faults(crash=0.002, lease_lost=0.02, duplicate=0.02, store_conflict=0.01)
+    remote = RemoteFaults(transient=0.1, lost_answer=0.05, hangs=0.02, refused=0.05)
+    system = loaded(seed, faults, remote)
+    await run(system)
+    states = Counter(system.states().values())
+    assert states[OrderState.PROCESSED] > BURST / 2
+
+
+async def test_the_operator_is_told_once_of_each_queue_that_is_far_behind() -> None:
+    system = loaded(3, Faults(), RemoteFaults())
+    await run(system)
+    kinds = system.alerts()
+    assert 1 <= kinds["behind"] <= 3
+    assert set(kinds) <= {"behind", "cleared"}

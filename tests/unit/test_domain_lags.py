@@ -1,0 +1,143 @@
+"""A lag is given on top of the time allowed, and while it lasts an expiry counts no failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sas.codec.lags import CELLS, cell_name, from_cell, to_value
+from sas.domain import lags, transitions
+from sas.domain.lags import Lag
+from sas.domain.policies import OnFailure
+from sas.ports import Cell
+from tests.unit.domain_cases import SECOND, T0, Story, story
+
+
+def claimed(shape: str = "one", **policy: object) -> Story:
+    order = story(shape, **policy)
+    assert order.claim()
+    return order
+
+
+def slack(order: Story, name: str, seconds: float, route: int = 0) -> None:
+    """Let the requests of a step be given so much more time from now on."""
+    step = order.step(name)
+    rules = replace(order.workflow.rules, slack={(step.number, route): seconds * SECOND})
+    object.__setattr__(order.workflow, "rules", rules)
+
+
+def expire(order: Story, name: str, behind: float) -> bool:
+    """Let a step's time pass while queues are so many seconds behind."""
+    step = order.step(name)
+    assert step.complete_by is not None
+    order.now = max(order.now, step.complete_by)
+    return order.apply(
+        transitions.expire(
+            order.order, step.number, step.epoch, order.rules, now=order.now,
+            behind=behind * SECOND,
+        )
+    )  # fmt: skip
+
+
+def test_the_longest_of_the_lags_that_are_fresh_counts() -> None:
+    found = [Lag(9 * SECOND, T0 - lags.FRESH), Lag(4 * SECOND, T0), Lag(5 * SECOND, T0)]
+    assert lags.behind(found, T0) == 9 * SECOND
+    assert lags.behind(found, T0 + SECOND) == 5 * SECOND
+    assert lags.behind([], T0) == lags.NONE
+
+
+@pytest.mark.parametrize(("lag", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])
+def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) -> None:
+    assert lags.slack(lag * SECOND) == given * SECOND
+
+
+def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
+    assert lags.excuses(30 * SECOND, 60 * SECOND)
+    assert not lags.excuses(29 * SECOND, 60 * SECOND)
+
+
+def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
+    lag = Lag(timedelta(seconds=12, microseconds=345678), T0)
+    assert from_cell(Cell(to_value(lag), "t")) == lag
+    assert from_cell(None) is None
+    assert cell_name("agent-stock-urgent") == CELLS + "agent-stock-urgent"
+
+
+def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed() -> None:
+    order = story("two in a row")
+    slack(order, "a", 90)
+    assert order.claim()
+    assert order.step("a").complete_by == order.now + 60 * SECOND + 90 * SECOND
+    assert order.step("a").called_until == order.step("a").complete_by
+    order.done("a")
+    assert order.step("b").complete_by == order.now + 60 * SECOND  # its own queue is not long
+
+
+def test_so_is_the_request_of_an_undo() -> None:
+    order = claimed("one")
+    order.done("a")
+    assert order.undo()
+    slack(order, "a", 90)
+    assert order.claim()
+    allowed = order.rules.steps[0].undo_time_allowed
+    assert allowed is not None
+    assert order.step("a").complete_by == order.now + allowed + 90 * SECOND
+
+
+def test_the_slack_is_that_of_the_agent_that_is_asked() -> None:
+    order = story("one", routes=2)
+    slack(order, "a", 90, route=1)
+    order.shutting(("a", 0))
+    assert order.claim()
+    assert order.step("a").route == 1
+    assert order.step("a").complete_by == order.now + 150 * SECOND
+
+
+@pytest.mark.parametrize("policy", OnFailure)
+def test_while_queues_are_far_behind_a_step_is_asked_for_anew_and_no_failure_counted(
+    policy: OnFailure,
+) -> None:
+    order = claimed("one", failures_max=0, on_failure=policy)
+    for epoch in range(1, 8):
+        assert order.step("a").epoch == epoch
+        assert expire(order, "a", behind=30)
+        step = order.step("a")
+        assert (order.states, step.failure_count, step.locked_by) == (["Pending"], 0, None)
+        assert order.woken
+        assert order.claim()
+    assert order.done("a").state == "Processed"
+
+
+def test_what_may_have_run_without_an_answer_is_undone_all_the_same() -> None:
+    order = claimed("one")
+    assert expire(order, "a", behind=30)
+    assert order.undo()
+    assert order.ledger == ["undoing"]
+    assert order.claim()
+    assert order.requests == [("a", "undo", 2)]
+
+
+def test_an_undo_is_not_given_up_for_a_long_queue() -> None:
+    order = claimed("one", failures_max=0)
+    assert order.undo()
+    for _ in range(5):
+        assert order.claim()
+        assert expire(order, "a", behind=60)
+        assert (order.states, order.step("a").failure_count) == (["Compensating"], 0)
+    assert order.claim()
+    assert order.done("a").state == "Compensated"
+
+
+def test_a_lag_that_is_short_of_half_the_time_allowed_excuses_nothing() -> None:
+    order = claimed("one", failures_max=0)
+    assert expire(order, "a", behind=29)
+    assert order.state == "Error"
+
+
+def test_a_cancelled_step_is_turned_however_long_the_queues_are() -> None:
+    order = claimed("one")
+    assert order.cancel()
+    assert expire(order, "a", behind=600)
+    assert order.states == ["Compensating"]
