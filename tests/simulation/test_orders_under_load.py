@@ -21,7 +21,9 @@ ALLOWED_S = 10.0
 OPERATION_S = 0.2
 
 
-def loaded(seed: int, faults: Faults, remote: RemoteFaults) -> System:
+def loaded(
+    seed: int, faults: Faults, remote: RemoteFaults, operation_s: float = OPERATION_S
+) -> System:
     """Return a system that takes minutes for a burst: four handlers, each operation of the store
     a fifth of a second.
     """
@@ -29,7 +31,7 @@ def loaded(seed: int, faults: Faults, remote: RemoteFaults) -> System:
     world = system.world
 
     async def pause() -> None:
-        await world.clock.sleep(OPERATION_S * world.rng.uniform(0.5, 1.5))
+        await world.clock.sleep(operation_s * world.rng.uniform(0.5, 1.5))
         await world.pause()
 
     system.store.pause = pause
@@ -86,8 +88,9 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
 
 
 async def test_the_operator_is_told_once_of_each_queue_that_is_far_behind() -> None:
-    system = loaded(3, Faults(), RemoteFaults())
+    system = loaded(3, Faults(), RemoteFaults(), operation_s=1.0)
     await run(system)
     kinds = system.alerts()
     assert 1 <= kinds["behind"] <= 3
     assert set(kinds) <= {"behind", "cleared"}
+    assert set(system.states().values()) == {OrderState.PROCESSED}

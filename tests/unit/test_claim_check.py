@@ -60,7 +60,9 @@ async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
     made.store.plan = lambda operation, _key: asked.append(operation)
     await made.submit()
     await made.drain()
-    assert asked == ["commit"] + ["load", "commit"] * 3
+    looks = asked.count("cells")  # for long queues, every few seconds
+    assert looks == 1
+    assert [one for one in asked if one != "cells"] == ["commit"] + ["load", "commit"] * 3
     assert made.state() == "Processed"
 
 
