@@ -17,18 +17,16 @@ from datetime import datetime, timedelta
 from opentelemetry.trace import SpanKind
 
 from sas.actors import returned
-from sas.actors.calls import key_missing
-from sas.actors.compose import alert
 from sas.actors.context import Context
 from sas.actors.routes import Routes
 from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import callbacks
 from sas.codec.callbacks import CallbackMessage, Claims, ForgedError
-from sas.codec.outward import AlertMessage, Rejection
+from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain import callbacks as decisions
 from sas.domain.callbacks import Standing
-from sas.domain.ids import cause_hash, cause_of, key_time
+from sas.domain.ids import cause_of, key_time
 from sas.domain.messages import AlertKind, Returned
 from sas.domain.model import Order
 from sas.domain.queues import lane
@@ -38,7 +36,6 @@ from sas.ports import (
     Business,
     BusUnavailableError,
     CallbacksOffError,
-    KeyMissingError,
     Message,
     StoreUnavailableError,
     UndeliverableError,
@@ -180,10 +177,7 @@ class Callbacks:
             try:
                 said = await self._readable(message, claims, order)
             except UnreadableError as wrong:
-                await self._tell(order, callbacks.own_id(message), wrong)
-                since = _since(order, claims, self._context.clock.now())
-                await self._put_back(self._lane(order), claims, body, message_id, since)
-                return Acted.NOTHING
+                return await self._wait(message, claims, order, body, message_id, wrong)
             acted, standing, since = await self._act(said, claims, callbacks.own_id(message))
             if acted is not Acted.NOTHING:
                 return acted
@@ -193,6 +187,26 @@ class Callbacks:
                 again_on = self._lane(order)
                 await self._put_back(again_on, claims, body, message_id, since)
         return acted
+
+    async def _wait(
+        self,
+        message: CallbackMessage,
+        claims: Claims,
+        order: Order,
+        body: bytes,
+        message_id: str,
+        wrong: UnreadableError,
+    ) -> Acted:
+        """Let a callback that cannot be read come again; one that was acted upon is finished."""
+        own_id = callbacks.own_id(message)
+        cause = cause_of(self._context.queues.callbacks, own_id)
+        repeated = await self._shell.repeat(order, cause)
+        if repeated is not None:
+            return repeated
+        await returned.tell(order, own_id, wrong, AGAIN_MAX, self._context)
+        since = _since(order, claims, self._context.clock.now())
+        await self._put_back(self._lane(order), claims, body, message_id, since)
+        return Acted.NOTHING
 
     async def _readable(self, message: CallbackMessage, claims: Claims, order: Order) -> Returned:
         """Return what a callback says, fit to be recorded; raises as ``returned`` does."""
@@ -206,23 +220,6 @@ class Callbacks:
     def _to_returned(self, message: CallbackMessage, claims: Claims, order: Order) -> Returned:
         return callbacks.to_returned(message, claims, self._agents(order, claims))
 
-    async def _tell(self, order: Order, own_id: str, wrong: UnreadableError) -> None:
-        """Alert the operator of a callback that cannot be read, once."""
-        log.warning("a callback of order %s waits: %s", order.order_id, wrong)
-        if isinstance(wrong, KeyMissingError):
-            await key_missing(order.order_id, wrong, AGAIN_MAX, self._context)
-            return
-        told = AlertMessage(
-            kind=AlertKind.UNREADABLE.value,
-            at=key_time(self._context.clock.now()),
-            text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until "
-            "its token expires.",
-            id=f"unreadable/{cause_hash(own_id)}",
-            order_id=order.order_id,
-            workflow=order.details.workflow,
-        )
-        await self._context.bus.send([alert(told, self._context.to)])
-
     async def _act(
         self, said: Returned, claims: Claims, own_id: str
     ) -> tuple[Acted, Standing, datetime]:
@@ -231,6 +228,7 @@ class Callbacks:
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal standing, since
+            claims.check_order(order)  # it may have been purged, and its id used, since
             standing = decisions.standing(order, said)
             if standing is Standing.CLOSED:
                 return None

@@ -5,17 +5,28 @@ A large result is kept apart, a refusal quotes no secret field of its order.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
+from sas.actors.calls import key_missing
+from sas.actors.compose import alert
 from sas.actors.contents import kept, redeemed
 from sas.actors.context import Context
 from sas.actors.privacy import scrubbed
 from sas.bounds import RESULT_INLINE_BYTES_MAX
 from sas.codec.callbacks import CallbackMessage, Claims
 from sas.codec.internal import FaultBody, content_of, to_kept
+from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.blobs import BlobRef
+from sas.domain.ids import cause_hash, key_time
+from sas.domain.messages import AlertKind
 from sas.domain.model import Fault, Order
+from sas.ports import KeyMissingError, UnreadableError
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
 
 
 async def discreet(
@@ -54,6 +65,26 @@ async def light(message: CallbackMessage, order: Order, context: Context) -> Cal
     if isinstance(content, str):
         return message
     return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_kept(content))
+
+
+async def tell(
+    order: Order, own_id: str, wrong: UnreadableError, again_within: timedelta, context: Context
+) -> None:
+    """Alert the operator of a callback that cannot be read, once."""
+    log.warning("a callback of order %s waits: %s", order.order_id, wrong)
+    if isinstance(wrong, KeyMissingError):
+        await key_missing(order.order_id, wrong, again_within, context)
+        return
+    told = AlertMessage(
+        kind=AlertKind.UNREADABLE.value,
+        at=key_time(context.clock.now()),
+        text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until its "
+        "token expires.",
+        id=f"unreadable/{cause_hash(own_id)}",
+        order_id=order.order_id,
+        workflow=order.details.workflow,
+    )
+    await context.bus.send([alert(told, context.to)])
 
 
 async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:

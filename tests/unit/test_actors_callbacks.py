@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from sas.actors.callbacks import Answer
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.callbacks import CALLBACK_BYTES_MAX, NO_KEYS, CallbackKeys
 from sas.domain.blobs import BlobRef
-from sas.domain.model import Fault
+from sas.domain.model import Fault, Order
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.ports import (
     AwaitCallback,
@@ -28,7 +29,7 @@ from sas.ports import (
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, KEYS, QUEUES, Kit, command, kit, letter, order
+from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, Kit, command, kit, letter, order
 from tests.unit.test_privacy import privacy
 
 HOUR = timedelta(hours=1)
@@ -527,9 +528,9 @@ SECRET = {"chain": ("card",)}
 CARD = "4111-1111-1111-1111"
 
 
-async def secretly(*keys: tuple[str, bytes]) -> tuple[Kit, Callback]:
+async def secretly(*keys: tuple[str, bytes], workflow: Workflow = CARE) -> tuple[Kit, Callback]:
     """Return a kit that awaits a callback of an order with a secret field."""
-    made = kit(CARE, privacy=privacy(*keys, secret=SECRET))
+    made = kit(workflow, privacy=privacy(*keys, secret=SECRET))
     given = Given()
     await made.submit(order(order={"card": CARD}))
     made.agents["stock"].then(given.awaits())
@@ -574,6 +575,20 @@ async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is
     assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
 
 
+async def test_a_refusal_acted_upon_is_finished_though_its_key_went_missing_meanwhile() -> None:
+    made, callback = await secretly(("old", b"o" * 32), workflow=CHAIN)
+    refused = said(callback, outcome="refused", result=None, error={"code": "no", "message": CARD})
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    with pytest.raises(BusUnavailableError):
+        await made.hand(refused)
+    assert made.state() == "Compensating"
+    assert made.requests("stock") == []
+    gone = kit(CHAIN, beside=made, privacy=privacy(("new", b"n" * 32), secret=SECRET))
+    await gone.hand(refused)
+    assert [one.direction for one in made.requests("stock")] == ["undo"]
+    assert waiting(made) == []
+
+
 # An order id that is used again once its order was purged
 
 
@@ -606,3 +621,22 @@ async def test_a_token_from_before_orders_were_told_apart_is_believed_until_it_e
     made, callback = await awaiting()
     bare = msgspec.structs.replace(KEYS.read(callback.token), submission=None)
     assert (await post(made, KEYS.issue(bare))).status == 202
+
+
+async def test_an_order_that_takes_its_place_while_a_callback_is_taken_is_left_alone() -> None:
+    made, callback = await awaiting()
+    load, loads = made.store.load, 0
+
+    async def loaded(order_id: str) -> Order | None:
+        nonlocal loads
+        loads += 1
+        if loads == 2:  # it was found, and is loaded to be decided upon
+            stored = made.store.orders[order_id]
+            later = replace(stored.order.details, submitted_at=START + HOUR)
+            stored.order = replace(stored.order, details=later)
+        return await load(order_id)
+
+    made.store.load = loaded  # type: ignore[method-assign]
+    await made.hand(said(callback))
+    assert made.states()[0] == "Processing"
+    assert [one.reason for one in made.rejected()] == ["unknown-order"]
