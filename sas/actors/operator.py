@@ -65,7 +65,7 @@ class Operator:
                 return None
             decision = commands.decide(order, wish, rules, now=now)
             if decision is None:
-                refusal = f"{commands.WHEN[command.verb]}, and this is {order.process_state.value}"
+                refusal = commands.why_not(order, command.verb)
             return decision
 
         by = Cause(cause, f"operator {command.by}")

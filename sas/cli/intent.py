@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sas.cli.page import is_failed
-from sas.domain.commands import WHEN, can_undo
+from sas.domain.commands import can_undo, why_not
 from sas.domain.messages import Verb
 from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
 
@@ -40,7 +40,7 @@ def refusal(order: Order, intent: Intent) -> str:
     if intent.step is not None and order.process_state is OrderState.ERROR:
         own = order.steps[names.index(intent.step)].process_state.value
         return f"only a step in Error can be, and {intent.step} is {own}"
-    return f"{WHEN[intent.verb]}, and this is {state}"
+    return why_not(order, intent.verb)
 
 
 def outlook(order: Order, intent: Intent) -> str:

@@ -26,14 +26,28 @@ from sas.domain.undo import begin_undo, completed_notice, leave, turn, undone_by
 WHEN = {
     Verb.RESUBMIT: "only an order in Error can be resubmitted",
     Verb.SKIP: "only a step in Error can be skipped",
-    Verb.UNDO: "it is being undone, or was, already",
+    Verb.UNDO: "only an order that was begun can be undone",
     Verb.CANCEL: "only an order under way can be cancelled",
     Verb.ACKNOWLEDGE: "only an order in Error needs to be acknowledged",
 }
 """Why a command changed nothing, by verb."""
 
+
 EFFECT_POSSIBLE = frozenset({"timed-out", "result-too-large", "result-too-deep", "result-no-json"})
 """Codes of a fault after which the remote action may have been done, or was: no refusal."""
+
+
+def why_not(order: Order, verb: Verb) -> str:
+    """Return why an order cannot be put to a command: what state it is in, and what can be done."""
+    state = order.process_state.value
+    if verb not in {Verb.UNDO, Verb.CANCEL} or order.direction is Direction.DO:
+        return f"{WHEN[verb]}, and this is {state}"
+    if order.process_state is OrderState.ERROR:
+        return (
+            "its undo was decided and has failed in part: resubmit tries that again, skip says "
+            "that it was done by hand"
+        )
+    return f"its undo was decided already: it is {state}"
 
 
 def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> Decision | None:

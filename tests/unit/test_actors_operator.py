@@ -289,14 +289,9 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
         {},
         "only an order in Error needs to be acknowledged, and this is Processed.",
     ),
-    (undo_failed, "undo", {}, "it is being undone, or was, already, and this is Error."),
-    (undo_failed, "cancel", {}, "only an order under way can be cancelled, and this is Error."),
-    (
-        cancelled,
-        "cancel",
-        {},
-        "only an order under way can be cancelled, and this is Compensating.",
-    ),
+    (undo_failed, "undo", {}, "and has failed in part: resubmit tries that again, skip says that"),
+    (undo_failed, "cancel", {}, "its undo was decided and has failed in part: resubmit tries"),
+    (cancelled, "cancel", {}, "its undo was decided already: it is Compensating."),
     (failed, "resubmit", {"step": "ship"}, "it has no step 'ship', only reserve, pay."),
     (failed, "skip", {"step": ""}, "it has no step '', only reserve, pay."),
     (
