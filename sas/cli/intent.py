@@ -36,7 +36,6 @@ def refusal(order: Order, intent: Intent) -> str:
         return f"it has no step {intent.step!r}, only {', '.join(names)}"
     if _possible(order, intent):
         return ""
-    state = order.process_state.value
     if intent.step is not None and order.process_state is OrderState.ERROR:
         own = order.steps[names.index(intent.step)].process_state.value
         return f"only a step in Error can be, and {intent.step} is {own}"

@@ -274,6 +274,10 @@ async def second_failed() -> Kit:
 
 
 WHOLE = "it is about the whole order: name no step, and give no input."
+UNDO_FAILED = (
+    "its undo was decided and has failed in part: resubmit tries that again, skip says that it was "
+    "done by hand."
+)
 REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
     (
         processed,
@@ -289,8 +293,8 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
         {},
         "only an order in Error needs to be acknowledged, and this is Processed.",
     ),
-    (undo_failed, "undo", {}, "and has failed in part: resubmit tries that again, skip says that"),
-    (undo_failed, "cancel", {}, "its undo was decided and has failed in part: resubmit tries"),
+    (undo_failed, "undo", {}, UNDO_FAILED),
+    (undo_failed, "cancel", {}, UNDO_FAILED),
     (cancelled, "cancel", {}, "its undo was decided already: it is Compensating."),
     (failed, "resubmit", {"step": "ship"}, "it has no step 'ship', only reserve, pay."),
     (failed, "skip", {"step": ""}, "it has no step '', only reserve, pay."),
