@@ -55,11 +55,11 @@ class HttpServer:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_MAX_BYTES)
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_HEAD_MAX_BYTES)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -67,22 +67,25 @@ class HttpServer:
         """Stop listening and drop what is open."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._open):
+        for task, writer in self._open.items():
             task.cancel()
+            writer.close()  # a task that has not begun yet closes nothing
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or len(self._open) >= _CONNECTIONS_MAX:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _CONNECTIONS_MAX:
             writer.close()
             return
-        self._open.add(task)
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._open[task] = writer
+        task.add_done_callback(self._open.pop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._answer_one(reader, writer):
                     pass
         finally:
-            self._open.discard(task)
             writer.close()
 
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
