@@ -46,8 +46,6 @@ PUT_BACK = "put-back/"
 """How the MessageId begins of a request that was put back."""
 CALLED = "sas_called"
 """The property of one for which a call may have gone out before it was put back."""
-NEAR = timedelta(seconds=5)
-"""So near its CompleteBy (or a sixth of its time) a request is not put back any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,7 @@ class AgentActor:
             if returnable and not wait.stays:
                 return term, _reply(request, Outcome.UNAVAILABLE)
             called = wait.called or request.checks > 0 or delivery.called_before
-            near = min(NEAR, timedelta(seconds=request.time_allowed) / 6)
-            if wait.until >= term.request.complete_by - near:
+            if term.is_near(wait.until):
                 log.info("agent %s: order %s waits no longer", self._name, request.order_id)
                 return term, None if called else _reply(request, Outcome.WAITED)
             if term.moved:  # what it comes back with is to be read anew

@@ -26,6 +26,8 @@ from sas.telemetry.logs import logger
 
 log = logger(__name__)
 EVERY_MIN = timedelta(seconds=10)
+NEAR = timedelta(seconds=5)
+"""How long before CompleteBy at most nothing is waited for any more."""
 EARLY_MAX = timedelta(seconds=2)
 """How long before CompleteBy an agent that has asked for more begins to look for it."""
 
@@ -59,14 +61,22 @@ class Term:
         """How long a call must have had before its silence says anything of its service."""
         return self._allowed / 3
 
+    def is_near(self, moment: datetime) -> bool:
+        """Return whether CompleteBy comes so soon after a moment that it is too late to wait for
+        anything: the word that more time was given would come after it.
+        """
+        return moment >= self.request.complete_by - min(NEAR, self._allowed / 6)
+
     async def begin(self) -> None:
         """Ask for the time allowed once more where a request was taken up late, as its first call
         begins: what stood before it in its queue is no fault of its service.
 
-        Only once, and not for one that came back: its time is over at some time.
+        Only once, and not for one that came back: its time is over at some time. Nor so near its
+        CompleteBy that the call would be cut off first, and the time granted be nobody's.
         """
-        late, self._fresh = self._fresh and self.left() < self.fair.total_seconds(), False
-        if late:
+        fresh, self._fresh = self._fresh, False
+        late = self.left() < self.fair.total_seconds()
+        if fresh and late and not self.is_near(self._context.clock.now()):
             await self.beat("taken up late")
 
     def left(self) -> float:

@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 NONE = timedelta(0)
 LATE = timedelta(seconds=2)
 """A message taken up within this time is not late: clocks are apart, and senders batch."""
+APART = timedelta(seconds=5)
+"""How far clocks may be apart."""
 FRESH = timedelta(seconds=30)
 """How long a lag that was seen holds where nobody says anything newer."""
 SLACK_TIMES = 3
@@ -41,5 +43,8 @@ def slack(lag: timedelta) -> timedelta:
 
 
 def excuses(lag: timedelta, time_allowed: timedelta) -> bool:
-    """Return whether the lag alone may have cost a step its time."""
-    return lag >= time_allowed / 2
+    """Return whether the lag alone may have cost a step its time.
+
+    One that a clock may make up by being apart excuses nothing: it would do so for ever.
+    """
+    return lag >= max(time_allowed / 2, APART)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,7 @@ OUTAGE_PATIENCE_S = 30.0
 class World:
     """Queues with their handlers, a timer, and faults.
 
+    ``at_once`` handlers run, of ``at_once_each`` queue no more than that: a bottleneck of its own.
     While the ``store_out`` every operation of the store waits, and then fails.
     """
 
@@ -84,6 +86,7 @@ class World:
     dead_letters: str = "dead-letters"
     deliveries_max: int = 3
     at_once: int = 4
+    at_once_each: int | None = None
     rng: random.Random = field(init=False)
     handlers: dict[str, Handler] = field(default_factory=dict)
     timer: Callable[[], Awaitable[object]] | None = None
@@ -93,6 +96,7 @@ class World:
     lives: int = 1
     reborn: Callable[[], None] | None = None
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _at_work: Counter[str] = field(default_factory=Counter)
     _returned: list[Delivery] = field(default_factory=list)
     _timer_task: asyncio.Task[None] | None = None
     _closing: bool = False
@@ -182,7 +186,13 @@ class World:
     def _work_waits(self) -> bool:
         if len(self._running) >= self.at_once:
             return False
-        return bool(self._returned) or any(self.memory_bus.messages(q) for q in self.handlers)
+        return bool(self._returned) or any(map(self._ready, self.handlers))
+
+    def _ready(self, queue: str) -> bool:
+        """Return whether a queue has a message, and a handler free for it."""
+        most = self.at_once_each
+        free = most is None or self._at_work[queue] < most
+        return free and bool(self.memory_bus.messages(queue))
 
     def _hand_out(self) -> None:
         while len(self._running) < self.at_once:
@@ -191,15 +201,17 @@ class World:
                 return
             task = asyncio.ensure_future(self._deliver(delivery))
             self._running.add(task)
+            self._at_work[delivery.queue] += 1
             task.add_done_callback(partial(self._ended, delivery))
 
     def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._at_work[delivery.queue] -= 1
         if task.cancelled() and not self._closing:  # its host died before it began
             self._give_back(delivery)
 
     def _next(self) -> Delivery | None:
-        queues = [queue for queue in self.handlers if self.memory_bus.messages(queue)]
+        queues = [queue for queue in self.handlers if self._ready(queue)]
         choices: Sequence[int] = range(len(self._returned) + len(queues))
         if not choices:
             return None

@@ -205,7 +205,7 @@ async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on() 
         return {}
 
     made.agents["stock"].then(slow)
-    await handled(made, await late(made, seconds=5), 30)
+    await handled(made, await late(made, seconds=8), 30)
     assert made.states()[0] == "Processed"
     assert (len(made.agents["stock"].calls), made.order().steps[0].failure_count) == (1, 0)
 
@@ -213,16 +213,20 @@ async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on() 
 async def test_a_request_taken_up_late_is_given_time_once_and_not_for_ever() -> None:
     made = made_with()
     made.agents["stock"].then(*(TransientError("busy", answered=True) for _ in range(500)))
-    await handled(made, await late(made, seconds=5), 60)
+    await handled(made, await late(made, seconds=8), 60)
     assert made.words().count("progress") == 1
     await made.sweep()
     assert made.order().failure_count == 1
 
 
-async def test_one_that_has_time_enough_asks_for_no_more() -> None:
+@pytest.mark.parametrize("seconds", [15, 4])
+async def test_one_that_has_time_enough_or_would_be_told_too_late_asks_for_none(
+    seconds: float,
+) -> None:
     made = made_with()
-    await handled(made, await late(made, seconds=15), 3)
+    await handled(made, await late(made, seconds=seconds), 3)
     assert "progress" not in made.words()
+    assert made.states()[0] == "Processed"
 
 
 async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_its_service() -> None:

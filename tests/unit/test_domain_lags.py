@@ -58,6 +58,11 @@ def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
     assert not lags.excuses(29 * SECOND, 60 * SECOND)
 
 
+def test_what_clocks_may_be_apart_excuses_nothing_however_short_the_time_allowed() -> None:
+    assert not lags.excuses(4 * SECOND, SECOND)
+    assert lags.excuses(5 * SECOND, SECOND)
+
+
 def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
     lag = Lag(timedelta(seconds=12, microseconds=345678), T0)
     assert from_cell(Cell(to_value(lag), "t")) == lag

@@ -1,0 +1,69 @@
+"""Many more orders at once than an agent does in a step's time allowed: they take long, none fails.
+
+Here each queue has handlers of its own, as functions have, and the agents' are the bottleneck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from sas.domain.breaker import BreakerPolicy
+from sas.domain.model import OrderState
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
+from tests.simulation.system import build, check_end
+
+TIME = timedelta(seconds=20)
+CROWDED = Workflows(
+    [
+        Workflow(
+            "crowded",
+            1,
+            (
+                Step("reserve", "inventory", TIME, undo=Undo(TIME)),
+                Step("charge", "payment", TIME, undo=Undo(TIME)),
+            ),
+            OnFailure.UNDO,
+        )
+    ]
+)
+SHORT = Workflows([Workflow("short", 1, (Step("reserve", "inventory", TIME / 4),))])
+OFF = BreakerPolicy(failures_max=0)
+ORDERS = 300
+AT_ONCE = 3
+"""Calls of an agent; each takes a second on average, so a step is through in 100 seconds."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(seed: int) -> None:
+    system = build(seed, Faults(), RemoteFaults(seconds_max=2.0), definitions=CROWDED)
+    system.world.at_once, system.world.at_once_each = 64, AT_ONCE
+    for number in range(ORDERS):
+        system.submit(f"O-{number}", "crowded")
+    try:
+        await system.world.run(system.finished, hours_max=1)
+        check_end(system)
+    finally:
+        await system.close()
+    assert Counter(system.states().values()) == {OrderState.PROCESSED: ORDERS}
+    steps = [step for one in system.store.orders.values() for step in one.order.steps]
+    assert sum(step.epoch for step in steps) <= 1.1 * len(steps)  # hardly any was asked for twice
+    words = {entry.what for one in system.store.orders.values() for entry in one.journal}
+    assert "step reset" not in words
+    assert set(system.alerts()) <= {"behind", "cleared"}
+
+
+async def test_a_clock_that_is_apart_keeps_no_failure_from_being_counted() -> None:
+    """Every message seems late to it: that must not excuse a service that never answers."""
+    system = build(1, Faults(), RemoteFaults(), definitions=SHORT, clocks_apart=(3.0,), breaker=OFF)
+    system.agents["inventory"].down = True
+    system.submit("O-1", "short")
+    try:
+        await system.world.run(system.finished, hours_max=1)
+    finally:
+        await system.close()
+    assert system.states() == {"O-1": OrderState.ERROR}
