@@ -155,6 +155,10 @@ class Broker(AsyncRunnable):
             given = given.queues
         if given is None:
             given = ()
+        if isinstance(given, str):
+            raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
+                f"queues are a list of names: write [{given!r}]"
+            )
         pairs = given.items() if isinstance(given, Mapping) else ((name, None) for name in given)
         for name, properties in pairs:
             self.namespace.create(name, properties, self.clock())

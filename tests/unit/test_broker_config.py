@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from devstack.servicebus import ConfigError, EntityStatus, QueueProperties, read_config
+from devstack.servicebus import Broker, ConfigError, EntityStatus, QueueProperties, read_config
 from devstack.servicebus.config import parse_config
 from devstack.servicebus.core.durations import FOREVER_S, format_duration, parse_duration
 from devstack.servicebus.core.errors import UnauthorizedError
@@ -123,6 +123,11 @@ def test_a_wrong_file_gets_one_sentence(text: str, says: str) -> None:
         parse_config(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
+    with pytest.raises(ValueError, match=r"a list of names: write \['orders'\]"):
+        await Broker("orders").start()
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
