@@ -158,7 +158,7 @@ def _condition_name(agent: str) -> tuple[AlertKind, str]:
 def _condition(agent: str, found: Breaker, now: datetime) -> Condition:
     text = (
         f"The remote service of agent {agent} failed too often in a row ({found.why}). No calls go "
-        "out until a probe succeeds; requests wait within their CompleteBy."
+        "out until a probe succeeds; requests wait, and no failure is counted for it."
     )
     kind, scope = _condition_name(agent)
     return Condition(kind, scope, text, found.since or now, now + _STANDS_FOR)
