@@ -90,6 +90,17 @@ async def test_a_rejected_place_is_never_claimed_swept_or_commanded() -> None:
     assert made.order() == before
 
 
+async def test_an_order_whose_place_could_not_be_kept_is_not_told_rejected() -> None:
+    """Its slow first handler would write it all the same."""
+    made = kit()
+    made.store.fail_next("commit", StoreFault.CONFLICT)
+    with pytest.raises(ContentionError):
+        await dead(made, letter(order(), QUEUES.orders))
+    assert made.told() == []
+    await dead(made, letter(order(), QUEUES.orders))
+    assert (made.told(), made.state()) == (["rejected"], "Rejected")
+
+
 async def test_an_order_dead_lettered_twice_is_told_under_the_same_ids() -> None:
     made = kit()
     for _ in range(2):
