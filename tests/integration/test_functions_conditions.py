@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,7 +13,9 @@ import pytest_asyncio
 
 from orders.workflows import workflows
 from sas.codec.conditions import CELLS, from_cell
-from sas.domain import transitions
+from sas.codec.lags import cell_name
+from sas.codec.lags import from_cell as from_lag
+from sas.domain import lags, transitions
 from sas.domain.changes import first_change
 from sas.domain.conditions import Standing
 from tests.contract import cases
@@ -85,3 +88,25 @@ async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig
     (alert,) = (await made.alerts())[before:]
     assert (alert.kind, alert.scope) == ("not-runnable", "order version 7")
     assert "workflow 'order' has no version 7: there is 1. Deploy that version" in alert.text
+
+
+async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_all(
+    made: Rig,
+) -> None:
+    async with made.host("submission", "scheduler", "agent_inventory"):
+        await made.submit("L-1")
+        await until(lambda: _waits(made), "the first reply waits")
+        await asyncio.sleep(lags.LATE.total_seconds())
+    async with made.host():
+        await made.ends("L-1", "Processed")
+        await made.quiet()
+    noted = from_lag(await made.store.read_cell(cell_name("agent-replies")))
+    assert noted is not None
+    assert noted.behind >= lags.LATE
+    assert [(step.epoch, step.failure_count) for step in (await made.order("L-1")).steps] == [
+        (1, 0)
+    ] * 3
+
+
+async def _waits(made: Rig) -> bool:
+    return made.broker.counts("agent-replies").active > 0
