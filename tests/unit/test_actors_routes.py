@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from sas.codec.callbacks import CallbackMessage, encode_message
 from sas.domain import breaker
 from sas.domain.breaker import Breaker, BreakerPolicy
 from sas.domain.workflow import OnFailure, Step, Workflow
-from sas.ports import AwaitCallback, Call, RefusedError, StillRunning, TransientError
+from sas.ports import AwaitCallback, Call, Message, RefusedError, StillRunning, TransientError
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
@@ -304,3 +305,23 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     await without.submit()
     await without.step(QUEUES.scheduler)
     assert len(read) == 2
+
+
+async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had() -> None:
+    first = Step("reserve", "stock", ALLOWED, undo=UNDO)
+    then = Step("pay", "stock", ALLOWED, undo=UNDO, alternatives=("payment",))
+    made = kit(Workflow("chain", 1, (first, then)))
+    tokens: list[str] = []
+
+    async def ask(call: Call) -> AwaitCallback:
+        tokens.append(call.callback(timedelta(hours=1)).token)
+        return AwaitCallback(timedelta(hours=1))
+
+    made.agents["stock"].then(ask)
+    await made.submit()
+    await made.drain()
+    await cut_off(made, "stock")
+    body = {"token": tokens[0], "outcome": "done"}
+    await made.hand(Message(QUEUES.callbacks, "c-1", json.dumps(body).encode()))
+    assert made.order().steps[1].route == 1
+    assert [request.alternative for request in made.requests("payment")] == ["payment"]
