@@ -13,7 +13,8 @@ from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.decode import Described
 from devstack.servicebus.amqp.errors import AmqpError, DecodeError, FramingError
 from devstack.servicebus.amqp.sections import sections, unbatch, with_application_properties
-from devstack.servicebus.core.message import encode_message, parse_message
+from devstack.servicebus.core.delivery import encode_message
+from devstack.servicebus.core.message import parse_message
 
 scalars = (
     st.none()

@@ -10,6 +10,7 @@ from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, sections
 from devstack.servicebus.core import browse, settlement
 from devstack.servicebus.core.admission import check_receivable
+from devstack.servicebus.core.delivery import encode_message
 from devstack.servicebus.core.durations import FOREVER_S
 from devstack.servicebus.core.errors import (
     EntityDisabledError,
@@ -20,7 +21,7 @@ from devstack.servicebus.core.errors import (
     NotAllowedError,
     QuotaExceededError,
 )
-from devstack.servicebus.core.message import Message, MessageState, encode_message, parse_message
+from devstack.servicebus.core.message import Message, MessageState, parse_message
 from devstack.servicebus.core.namespace import Namespace
 from devstack.servicebus.core.properties import EntityStatus, QueueProperties
 from devstack.servicebus.core.queue import QueueCore

@@ -12,13 +12,14 @@ from devstack.servicebus.amqp import encode
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core import browse, settlement
 from devstack.servicebus.core.admission import check_browsable, check_receivable
+from devstack.servicebus.core.delivery import encode_message
 from devstack.servicebus.core.errors import (
     ArgumentError,
     BrokerError,
     NotAllowedError,
     NotImplementedByBrokerError,
 )
-from devstack.servicebus.core.message import Message, encode_message, parse_message
+from devstack.servicebus.core.message import Message, parse_message
 from devstack.servicebus.core.queue import QueueCore
 from devstack.servicebus.core.sessions import Session, SessionDispatch
 

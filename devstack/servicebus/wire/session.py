@@ -6,8 +6,9 @@ from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.shapes import read_disposition, read_transfer
 from devstack.servicebus.core import settlement
+from devstack.servicebus.core.delivery import encode_message
 from devstack.servicebus.core.errors import BrokerError, ServerBusyError
-from devstack.servicebus.core.message import Message, encode_message
+from devstack.servicebus.core.message import Message
 from devstack.servicebus.wire import outcomes
 from devstack.servicebus.wire.attach import read_attach
 from devstack.servicebus.wire.hub import Wire
