@@ -42,6 +42,8 @@ def tool(place: Path, name: str, text: str) -> None:
 
 def make(place: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": str(place / "bin")}
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # `make test` may be what runs this
+        env.pop(name, None)
     return subprocess.run(
         [str(place / "bin" / "make"), READY],
         cwd=place, env=env, capture_output=True, text=True, timeout=60, check=False,
