@@ -73,14 +73,13 @@ class Conditions:
                     await self._look_at(name, await self._store.read_cell(name))
 
     async def over(self, kind: AlertKind, scope: str) -> None:
-        """Tell that a condition is over, where it stood.
+        """Tell that a condition is over, where it stood and was told.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: nobody was told.
         """
         name = cell_name(kind, scope)
         async with self._turn:
-            self._found.pop(name, None)
             with suppress(ConflictError):  # a rival is at it
                 await self._look_at(name, await self._store.read_cell(name), ended=True)
 
@@ -120,9 +119,12 @@ class Conditions:
         now = self._clock.now()
         standing = from_cell(cell)
         if standing is not None and (ended or conditions.is_over(standing, now)):
-            await self._tell(_over(standing, now))
+            if standing.told:
+                await self._tell(_over(standing, now))
             standing = None
         found = self._found.pop(name, None)
+        if ended:  # what was seen before is over, too
+            found = None
         try:
             if found is not None:
                 standing = conditions.seen(standing, found, now)

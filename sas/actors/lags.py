@@ -68,10 +68,15 @@ class Lags:
         found = {name.removeprefix(CELLS): from_cell(cell) for name, cell in cells.items()}
         self._known = {queue: lag for queue, lag in found.items() if lag is not None}
 
-    def behind(self, *queues: str) -> timedelta:
-        """Return how far the slowest of these queues is behind, as far as is known."""
-        known = (self._known[queue] for queue in queues if queue in self._known)
+    def behind(self, queue: str) -> timedelta:
+        """Return how far a queue is behind, as far as is known."""
+        known = [self._known[queue]] if queue in self._known else []
         return lags.behind(known, self._clock.now())
+
+    @property
+    def worst(self) -> timedelta:
+        """How far the slowest queue of all is behind, as far as is known."""
+        return lags.behind(self._known.values(), self._clock.now())
 
     @property
     def fresh(self) -> Mapping[str, Lag]:

@@ -1,4 +1,5 @@
-"""Which agents are not to be had right now, for the steps that name several.
+"""What rules have that is of the moment: which agents are not to be had right now, for the steps
+that name several, and how much longer than its time allowed a request is given for a long queue.
 
 A scheduler looks at their breakers, once a second at most, before it decides whom to ask. What
 it sees may be a second old: the agent that is asked looks again, and answers that it called
@@ -20,7 +21,7 @@ from sas.domain.workflow import Rules, Workflow, Workflows
 
 
 class Routes:
-    """The breakers of all agents among which there is a choice."""
+    """The breakers of all agents among which there is a choice, and every queue's lag."""
 
     def __init__(self, context: Context, workflows: Workflows) -> None:
         self._context = context

@@ -198,7 +198,7 @@ class Supervisor:
             return transitions.postpone(order, row.step, str(unknown), now=now)
         if isinstance(row, DeadlineDue):
             return transitions.expire_deadline(order, rules, now=now)
-        behind = self._context.lags.behind(*self._context.lags.fresh)
+        behind = self._context.lags.worst
         return transitions.expire(order, row.step, row.epoch, rules, now=now, behind=behind)
 
 

@@ -197,13 +197,13 @@ def waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     back = replace(acted(step), process_state=StepState.PENDING, since=now) if doing else step
     held = replace(back, locked_by=None, hold=True)
     after = open_steps(with_step(order.steps, held), rules, now)
-    scope = f"{_workflow_of(order)}, step {step.name}"
+    name = _named(step, "step" if doing else "undo")
     text = (
-        f"In {scope}, cannot be begun: its service is cut off by its breaker, or as many calls are "
-        "out as may be. No failure is counted, and it is tried again by itself. Look at that "
-        "service; cancel orders that must not wait."
+        f"In {_workflow_of(order)} {name} cannot be begun: its service is cut off by its breaker, "
+        "or as many calls are out as may be. No failure is counted, and it is tried again by "
+        "itself. Look at that service; cancel orders that must not wait."
     )
-    condition = Condition(AlertKind.WAITING, scope, text, now, step.complete_by or now)
+    condition = _resting(order, name, text, now, step.complete_by or now)
     return Decision("waited in vain", after, (), condition=condition)
 
 
@@ -234,14 +234,13 @@ def _again(
         return None
     until = now + wait.time
     held = replace(free, waits=step.waits + 1, hold=True, complete_by=until)
-    name = f"step {step.name}" if what == "step" else f"the undo of step {step.name}"
+    name = _named(step, what)
     text = (
         f"In {_workflow_of(order)} {name} timed out past its threshold. It rests, in the "
         "expectation that the fault is resolved, and is tried again by itself. Look at the "
         "service behind it; cancel orders that must not wait."
     )
-    scope = f"{_workflow_of(order)}, {name}"
-    condition = Condition(AlertKind.WAITING, scope, text, now, until)
+    condition = _resting(order, name, text, now, until)
     after = open_steps(with_step(order.steps, held), rules, now)
     return Decision("extended wait", after, (), condition=condition)
 
@@ -262,6 +261,15 @@ def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> 
         )
         condition = Condition(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
     return Decision("woken again", steps, (Wake(),), condition=condition)
+
+
+def _named(step: StepRecord, what: str) -> str:
+    return f"step {step.name}" if what == "step" else f"the undo of step {step.name}"
+
+
+def _resting(order: Order, name: str, text: str, now: datetime, until: datetime) -> Condition:
+    scope = f"{_workflow_of(order)}, {name}"
+    return Condition(AlertKind.WAITING, scope, text, now, until)
 
 
 def _workflow_of(order: Order) -> str:

@@ -203,6 +203,26 @@ async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next
     assert rig.alerts() == ["breaker-open"]
 
 
+async def test_a_breaker_that_closed_before_anybody_could_be_told_is_not_told_of_afterwards(
+    rig: Rig,
+) -> None:
+    rig.bus.plan = lambda message: (
+        BusFault.UNAVAILABLE if message.queue == "operator-alerts" else None
+    )
+    await rig.handle(0, "O-1")
+    sweeper = Context.of(rig.store, rig.bus, rig.clock, Addresses(Queues(), "/t"), "sweep")
+    await rig.clock.run(note_conditions(sweeper))
+    await rig.clock.advance(61)
+    rig.remote.answer = dict
+    await rig.handle(1, "O-2")
+    assert (await rig.state()).state is BreakerState.CLOSED
+    rig.bus.plan = lambda _message: None
+    for _ in range(3):
+        await rig.clock.run(note_conditions(sweeper))
+        await rig.clock.advance(61)
+    assert rig.alerts() == []
+
+
 async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to_the_sweep(
     rig: Rig,
 ) -> None:

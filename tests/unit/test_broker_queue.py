@@ -364,6 +364,8 @@ def test_a_held_message_may_be_completed_after_its_time_to_live(world: World) ->
     _, token = world.take(queue)
     world.wait(2)
     settlement.complete(queue, token, world.now)
+    assert not queue.messages
+    assert not queue.dead_letters or not queue.dead_letters.messages
 
 
 def test_a_held_message_abandoned_after_its_time_to_live_expires(world: World) -> None:

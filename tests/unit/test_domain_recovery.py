@@ -8,7 +8,7 @@ import pytest
 
 from sas.domain import transitions
 from sas.domain.changes import DeadlineDue, StepDue, due_rows
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Wake
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
 from sas.domain.model import Fault
 from sas.domain.undo import SKEW
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
@@ -123,6 +123,18 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
     order.expired("a")
     assert order.alerts == ["undo-failed"]
     assert order.state == "Error"
+
+
+def test_a_step_and_its_undo_that_cannot_be_begun_are_conditions_of_their_own() -> None:
+    order = claimed()
+    assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
+    assert order.condition is not None
+    assert order.condition.scope == "test version 1, step a"
+    assert "In test version 1 step a cannot be begun: its service" in order.condition.text
+    assert order.undo()
+    assert order.claim()
+    assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
+    assert order.condition.scope == "test version 1, the undo of step a"
 
 
 def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
