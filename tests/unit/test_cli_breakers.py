@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.cli import main, storage
+from sas.cli import main
 from sas.codec.breakers import cell_name, to_value
 from sas.domain.breaker import Breaker, BreakerPolicy, closed, opened, probe
-from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
+from tests.unit.cli_kit import store
+
+__all__ = ["store"]  # a fixture of the tests here
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = BreakerPolicy(open_for=timedelta(seconds=15), probe_for=timedelta(seconds=60))
@@ -26,19 +27,6 @@ BREAKERS = {
     "payment": OPEN,
     "inventory": closed(NOW),
 }
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    made = MemoryStore()
-
-    @asynccontextmanager
-    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
-        yield made
-
-    monkeypatch.setattr(storage, "opened", opened_store)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    return made
 
 
 def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.cli import main, storage
+from sas.cli import main
 from sas.codec.conditions import cell_name, to_value
 from sas.domain import conditions
 from sas.domain.conditions import Condition, Sightings
 from sas.domain.messages import AlertKind
-from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
+from tests.unit.cli_kit import store
+
+__all__ = ["store"]  # a fixture of the tests here
 
 LONG_AGO = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    made = MemoryStore()
-
-    @asynccontextmanager
-    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
-        yield made
-
-    monkeypatch.setattr(storage, "opened", opened_store)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    return made
 
 
 def keep(

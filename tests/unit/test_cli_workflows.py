@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from sas.adapters.versions import Versions
-from sas.cli import main, storage
+from sas.cli import main
 from sas.domain.changes import Change
 from sas.domain.workflow import Step, Workflow, Workflows
-from sas.ports import Business, StateStore
+from sas.ports import Business
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.actors_kit import ScriptedAgent
+from tests.unit.cli_kit import store
+
+__all__ = ["store"]  # a fixture of the tests here
 
 NAMES = ("step-0", "step-1", "step-2")
 Check = Callable[..., int]
@@ -31,19 +33,6 @@ def workflow(version: int = 2, names: tuple[str, ...] = NAMES, agent: str = "a")
 
 def business_of(workflows: Workflows) -> Business:
     return Business(workflows, {name: ScriptedAgent() for name in workflows.agents()})
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    made = MemoryStore()
-
-    @asynccontextmanager
-    async def opened(where: storage.Storage) -> AsyncIterator[StateStore]:
-        yield made
-
-    monkeypatch.setattr(storage, "opened", opened)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    return made
 
 
 @pytest.fixture
