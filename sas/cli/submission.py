@@ -60,9 +60,9 @@ async def submit_and_follow(plan: Plan) -> int:
 class _Run:
     def __init__(self, plan: Plan) -> None:
         self.tally = Tally()
-        self.progress = output.progress(self._describe)
         self._plan = plan
         self._began = time.monotonic()
+        self.progress = output.progress(self._describe)  # describes this run from now on
 
     async def everything(self, client: OrdersClient) -> None:
         """Send and follow side by side; whichever fails ends both."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -14,7 +15,6 @@ import msgspec
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.exceptions import MessageLockLostError
 from opentelemetry.trace import SpanKind
 
 from sas.client import links
@@ -35,6 +35,7 @@ from sas.domain.queues import Queues
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
+RECEIVE_MAX = 50
 
 
 class OrdersClient:
@@ -61,9 +62,10 @@ class OrdersClient:
             credential: an azure-identity credential.
             queues: the queues' names, where they are not the default ones; ``Queues().urgent``
                 submits by the lane that overtakes all others (it takes the right to send there).
-            patience_s: longest that one send or one read may take, in seconds.
+            patience_s: longest outage of Service Bus that the client survives, in seconds.
             order_bytes_max: largest order message that the system takes (SAS_ORDER_BYTES_MAX).
-            options: for the SDK's client, ``transport_type`` or ``retry_total`` for instance.
+            options: for the SDK's client, for instance ``transport_type``. The SDK does not
+                retry by itself unless ``retry_total`` says so: this client does.
 
         Raises:
             ForbiddenReplyQueueError: the reply queue is not an application's.
@@ -71,6 +73,7 @@ class OrdersClient:
         """
         self._queues = queues or Queues()
         self._reply_queue = self._queues.check_reply_queue(reply_queue)
+        options = {"retry_total": 0} | options
         if connection_string:
             self._client = ServiceBusClient.from_connection_string(connection_string, **options)
         elif fully_qualified_namespace and credential:
@@ -182,7 +185,7 @@ class OrdersClient:
                     told = await self._told(receiver, waiting[0])
                     if told is not None:
                         yield told
-                        await self._settle(receiver.complete_message(waiting[0]))
+                        await self._settle(receiver, partial(receiver.complete_message, waiting[0]))
                         if left is not None and is_end(told):
                             left.discard(told.data.order_id)
                     waiting.popleft()
@@ -192,9 +195,8 @@ class OrdersClient:
             await links.close(receiver)
 
     async def _receive(self, receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
-        receiving = receiver.receive_messages(max_message_count=50, max_wait_time=1)
         try:
-            return await links.bounded(receiving, self._patience_s)
+            return await links.receive(receiver, RECEIVE_MAX, self._patience_s)
         except LinkError as failed:
             raise FollowError(f"queue {self._reply_queue!r} cannot be read: {failed}") from failed
 
@@ -205,21 +207,25 @@ class OrdersClient:
             return outward.decode_notification(links.bytes_of(message))
         except MalformedError as wrong:
             await self._settle(
-                receiver.dead_letter_message(
-                    message, reason="not-a-notification", error_description=str(wrong)
-                )
+                receiver,
+                partial(
+                    receiver.dead_letter_message,
+                    message,
+                    reason="not-a-notification",
+                    error_description=str(wrong),
+                ),
             )
             return None
 
-    async def _settle(self, settling: Awaitable[None]) -> None:
-        """Finish a message; one whose lease has run out comes again, as at-least-once allows."""
+    async def _settle(
+        self, receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]]
+    ) -> None:
         try:
-            await links.bounded(settling, self._patience_s)
+            await links.settle(receiver, action, self._patience_s)
         except LinkError as failed:
-            if not isinstance(failed.__cause__, MessageLockLostError):
-                raise FollowError(
-                    f"a notification on {self._reply_queue!r} comes again: {failed}"
-                ) from failed
+            raise FollowError(
+                f"a notification on {self._reply_queue!r} is delivered again: {failed}"
+            ) from failed
 
     async def _send_all(self, messages: Sequence[ServiceBusMessage]) -> None:
         if not messages:
