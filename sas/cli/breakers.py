@@ -79,7 +79,7 @@ def _table(breakers: Mapping[str, Breaker]) -> None:
         output.say("no breaker was ever opened here")
         return
     rows = [[cell(name, one) for cell in COLUMNS.values()] for name, one in breakers.items()]
-    for line in page.table([[*COLUMNS], *rows]):
+    for line in output.table([*COLUMNS], rows):
         output.say(line)
     counts = Counter(one.state for one in breakers.values())
     output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))

@@ -82,11 +82,8 @@ def _table(found: Sequence[Standing], now: datetime) -> None:
         output.say("no condition stands")
         return
     rows = [[cell(one, now) for cell in COLUMNS.values()] for one in found]
-    heading, *lines = page.table([[*COLUMNS], *rows])
-    output.say(heading)
-    for line, one in zip(lines, found, strict=True):
+    for line in output.table([*COLUMNS], rows, [[one.text] for one in found]):
         output.say(line)
-        output.say(f"    {output.one_line(one.text)}")
 
 
 def _record(one: Standing, now: datetime) -> dict[str, object]:

@@ -103,12 +103,12 @@ def _line(order: Order) -> str:
     ]
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
-    return output.one_line("  ".join(parts))
+    return output.row(parts)
 
 
 def _finished_line(one: Summary) -> str:
     parts = (page.time_of(one.at), f"{one.order_id:<20}", one.workflow, one.process_state.value)
-    return output.one_line("  ".join(parts))
+    return output.row(parts)
 
 
 def _summary(one: Summary) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from sas.cli.output import one_line
+from sas.cli.output import one_line, table
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
 from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
 
@@ -34,14 +34,6 @@ def time_of(moment: datetime | None) -> str:
 def orders(count: int) -> str:
     """Return how many orders, in words."""
     return {0: "no order", 1: "1 order"}.get(count, f"{count:,} orders")
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines whose columns stand below each other; foreign text does no harm."""
-    safe = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
-    for row in safe:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def is_failed(step: StepRecord) -> bool:
@@ -119,15 +111,13 @@ def _head(order: Order) -> Iterator[str]:
 
 
 def _steps(steps: Sequence[StepRecord]) -> Iterator[str]:
-    rows = table([FIELDS, *(_row(step) for step in steps)])
-    for row, step in zip(rows, (None, *steps), strict=True):
-        yield row
-        if step is not None and step.error is not None:
-            yield one_line(f"    {step.error.code}: {step.error.message}")
-        if step is not None and (asked := _asked(step)):
-            yield f"    {asked}"
-        if step is not None and step.note is not None:
-            yield one_line(f"    {step.note}")
+    return table(FIELDS, [_row(step) for step in steps], [_below(step) for step in steps])
+
+
+def _below(step: StepRecord) -> list[str]:
+    """Return what is said below a step: its error, its agents, its progress."""
+    error = f"{step.error.code}: {step.error.message}" if step.error else None
+    return [text for text in (error, _asked(step), step.note) if text]
 
 
 def _asked(step: StepRecord) -> str:

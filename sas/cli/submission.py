@@ -62,7 +62,7 @@ class _Run:
         self.tally = Tally()
         self._plan = plan
         self._began = time.monotonic()
-        self.progress = output.progress(self._describe)  # describes this run from now on
+        self.progress = output.Progress(self._describe)
 
     async def everything(self, client: OrdersClient) -> None:
         """Send and follow side by side; whichever fails ends both."""
