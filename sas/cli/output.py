@@ -1,24 +1,56 @@
-"""What a command prints: results on stdout; progress, questions and errors on stderr."""
+"""What a command prints: results on stdout; progress, questions and errors on stderr.
+
+Also the errors that end a command: each has its exit code and one sentence.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TextIO
 
-from sas.cli.errors import OutputError
-from sas.codec import outward
-from sas.codec.outward import Notification, notice_of
+USAGE = 2
+UNAVAILABLE = 3
+INTERRUPTED = 130
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR = "\r\x1b[K"
 _live: Progress | None = None
 """The live line on the terminal; every other line goes above it."""
+
+
+class CommandError(Exception):
+    """A command ends: its text is one sentence, its class has the exit code."""
+
+    exit_code = 1
+
+
+class NotPossibleError(CommandError):
+    """What was asked for is not there, or not in a state for it. Nothing was changed."""
+
+
+class UsageError(CommandError):
+    """The caller must change something: an argument, a setting, a line of the input."""
+
+    exit_code = USAGE
+
+
+class OutputError(UsageError):
+    """The output could not be written: the disk is full, for instance."""
+
+
+class UnavailableError(CommandError):
+    """Service Bus or Storage did not answer, or refused. The same command may work later."""
+
+    exit_code = UNAVAILABLE
 
 
 def say(text: str) -> None:
@@ -110,26 +142,6 @@ def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
     )
 
 
-def as_line(told: Notification) -> str:
-    """Return a notification for people."""
-    data = told.data
-    parts = [f"{data.order_id or '(no order id)':<20} {notice_of(told.type):<14}"]
-    if data.step:
-        parts.append(data.step)
-    if data.duplicate:
-        parts.append(f"again: it is {data.state}")
-    if data.error:
-        parts.append(f"{data.error.code}: {data.error.message}")
-    if data.awaits:
-        parts.append({"undo": "(being undone)", "operator": "(held for an operator)"}[data.awaits])
-    return one_line(" ".join(parts).rstrip())
-
-
-def as_json(told: Notification) -> str:
-    """Return a notification for programs: the CloudEvent on one line."""
-    return outward.encode(told).decode()
-
-
 class Progress:
     """How far a command is: one line that changes in place on a terminal, else a line now and then.
 
@@ -195,3 +207,48 @@ def _above_live_line() -> Iterator[None]:
 
 def _to_terminal(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+
+
+def confirmed(what: str) -> bool:
+    """Ask at the terminal; return whether the answer is yes.
+
+    Raises:
+        UsageError: there is no terminal to ask at.
+        KeyboardInterrupt: the answer was Ctrl-C.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{what}: there is no terminal to ask at; give --yes. Nothing was sent.")
+    _to_terminal(f"{what}? [y/N] ")
+    try:
+        if _answer().strip().lower() in {"y", "yes"}:
+            return True
+    except KeyboardInterrupt:
+        complain("\nnothing was sent")
+        raise
+    complain("nothing was sent")
+    return False
+
+
+def _answer() -> str:
+    """Return a line of the terminal.
+
+    The event loop handles Ctrl-C, and would end the command only after the line was read. Here
+    Ctrl-C must end it at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return sys.stdin.readline()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def time_of(moment: datetime | None) -> str:
+    """Return a moment for people, in UTC."""
+    return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def orders(count: int) -> str:
+    """Return how many orders, in words."""
+    return {0: "no order", 1: "1 order"}.get(count, f"{count:,} orders")

@@ -97,7 +97,7 @@ async def show(at: At) -> None:
     assert await at.sas("show", "A") == 0
     shown = at.screen.last
     assert shown[0] == "order A  Error  (seq 3)"
-    assert shown[-1].startswith("next: put right what the error of step-0 says, then `sas resub")
+    assert shown[-1].startswith("next: repair what the error of step-0 says, then `sas resub")
     if at.narrow:
         place = shown.index("Step: step-0")
         assert shown[place + 1 : place + 3] == ["ProcessState: Error", "FailureCount: 0"]
@@ -134,12 +134,12 @@ async def incidents(at: At) -> None:
     value = to_value(conditions.seen(None, Sightings(condition, 1, ("O-1",)), now))
     name = cell_name(condition.kind, condition.scope)
     await at.store.write_cell(name, value, None)
-    assert await at.sas("conditions") == 0
+    assert await at.sas("incidents") == 0
     shown = at.screen.last
     if at.narrow:
-        assert shown[:3] == ["Kind: not-picked-up", "About: ordinary orders", "State: stands"]
+        assert shown[:3] == ["Kind: not-picked-up", "About: ordinary orders", "State: active"]
     else:
-        assert shown[1].startswith("not-picked-up  ordinary orders  stands")
+        assert shown[1].startswith("not-picked-up  ordinary orders  active")
     assert text in " ".join(line.strip() for line in shown)
     at.fits()
 
@@ -153,7 +153,7 @@ async def export(at: At) -> None:
 
 async def workflows(at: At) -> None:
     assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
-    assert at.screen.last[0] == "sas: --app names workflows alone: secret fields are not looked at"
+    assert at.screen.last[0] == "sas: --app names workflows only: secret fields are not checked"
     assert "order version 1: no order in flight; not used yet" in at.screen.last
 
 
@@ -196,22 +196,22 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     ),
     "skip": asked(
         *("skip", "--input", "7"),
-        outlook="go on as if done, with the result 7: step-0 (out-of-stock",
+        outlook="continue as if done, with the result 7: step-0 (out-of-stock",
         done="done: seq 4, skipped; the order is Processing",
     ),
     "undo": asked(
         "undo",
-        outlook="undo the order, for good; steps begun",
+        outlook="undo the order (there is no way back); these",
         done="done: seq 4, undo decided; the order is Compensating",
     ),
     "cancel": asked(
         "cancel",
-        outlook="start no new step, then undo the order, for good",
+        outlook="start no new step, then undo the order (there",
         done="done: seq 4, cancelled; the order is Compensating",
     ),
     "acknowledge": acknowledge,
     "breakers": breakers,
-    "conditions": incidents,
+    "incidents": incidents,
     "export": export,
     "workflows": workflows,
 }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sas.cli import output
+from sas.cli.submission import as_json, as_line
 from sas.codec.outward import Error, decode_notification
 from tests.terminal import terminal
 from tests.unit.test_cli_tally import told
@@ -24,7 +25,7 @@ from tests.unit.test_cli_tally import told
         (
             "failed",
             {"step": "ship", "awaits": "operator"},
-            "A-1                  failed         ship (held for an operator)",
+            "A-1                  failed         ship (waiting for an operator)",
         ),
         (
             "received",
@@ -36,23 +37,23 @@ from tests.unit.test_cli_tally import told
 def test_a_notification_is_one_line_for_people(
     notice: str, data: dict[str, Any], line: str
 ) -> None:
-    assert output.as_line(told("A-1", notice, **data)) == line
+    assert as_line(told("A-1", notice, **data)) == line
 
 
 def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
-    line = output.as_line(told("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
+    line = as_line(told("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
     assert line.isprintable()
     assert "A\\n1" in line
     assert "\\x1b[2J" in line
 
 
 def test_a_rejection_without_an_order_id_says_so() -> None:
-    assert output.as_line(told("", "rejected")).startswith("(no order id)")
+    assert as_line(told("", "rejected")).startswith("(no order id)")
 
 
 def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
     event = told("A-1", "completed", correlation_id="c")
-    text = output.as_json(event)
+    text = as_json(event)
     assert "\n" not in text
     assert decode_notification(text.encode()) == event
     assert json.loads(text)["type"] == "sas.order.completed.v1"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sas.cli.tally import SEEN_MAX, Tally
+from sas.cli.submission import SEEN_MAX, Tally
 from sas.codec.outward import Notification, NotificationData, event_type
 
 _NUMBER = iter(range(10**9))

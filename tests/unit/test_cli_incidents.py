@@ -1,4 +1,4 @@
-"""``sas conditions``: what stands is shown with its text, over a store in memory."""
+"""``sas incidents``: with their texts, over a store in memory."""
 
 from __future__ import annotations
 
@@ -32,50 +32,50 @@ def keep(
     asyncio.run(store.write_cell(cell_name(kind, scope), value, None))
 
 
-def test_what_stands_is_shown_with_its_text_and_what_is_over_as_over(
+def test_incidents_are_shown_with_their_text_and_whether_they_are_over(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.NOT_PICKED_UP, "urgent orders", FAR_AWAY, "Nobody works.")
     keep(store, AlertKind.KEY_MISSING, "key 2026a", LONG_AGO)
-    assert main(["conditions"]) == 0
+    assert main(["incidents"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "Kind           About          State   Since                 Met                   Told",
+        "Kind           About          State   Since                 LastSeen              Alerts",
         "key-missing    key 2026a      over    2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
         "    Look.",
-        "not-picked-up  urgent orders  stands  2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
+        "not-picked-up  urgent orders  active  2026-01-02 03:04:05Z  2026-01-02 03:05:05Z  1",
         "    Nobody works.",
     ]
 
 
-def test_each_condition_is_one_line_of_json_that_says_when_it_is_told_again(
+def test_each_incident_is_one_line_of_json_that_says_when_the_next_alert_comes(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.NOT_RUNNABLE, "order version 2", FAR_AWAY)
-    assert main(["conditions", "--json"]) == 0
+    assert main(["incidents", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == {
         "Kind": "not-runnable",
         "About": "order version 2",
         "Over": False,
         "Since": "2026-01-02T03:04:05.000000Z",
-        "Met": "2026-01-02T03:05:05.000000Z",
-        "Told": 1,
-        "ToldAt": "2026-01-02T03:05:05.000000Z",
-        "NextToldAt": "2026-01-02T03:20:05.000000Z",
+        "LastSeen": "2026-01-02T03:05:05.000000Z",
+        "Alerts": 1,
+        "AlertedAt": "2026-01-02T03:05:05.000000Z",
+        "NextAlertAt": "2026-01-02T03:20:05.000000Z",
         "Orders": [],
         "Text": "Look.",
     }
 
 
-def test_without_any_condition_that_is_said(
+def test_without_any_incident_the_command_says_so(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
     (name, cell), *_ = asyncio.run(store.cells("condition|")).items()
     asyncio.run(store.write_cell(name, to_value(None), cell.token))
-    assert main(["conditions"]) == 0
-    assert capsys.readouterr().out == "no condition stands\n"
-    assert main(["conditions", "--json"]) == 0
+    assert main(["incidents"]) == 0
+    assert capsys.readouterr().out == "no incident is active\n"
+    assert main(["incidents", "--json"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -83,13 +83,13 @@ def test_a_text_can_neither_break_the_table_nor_drive_the_terminal(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.WAITING, "one\x1b[2J", FAR_AWAY, "two\n\u202ethree")
-    assert main(["conditions"]) == 0
+    assert main(["incidents"]) == 0
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 3
     assert not set(said) & set("\x1b\u202e")
 
 
-def test_the_list_of_orders_says_when_the_system_itself_is_what_is_wrong(
+def test_the_list_of_orders_names_the_incidents_of_the_system(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list"]) == 0
@@ -98,7 +98,7 @@ def test_the_list_of_orders_says_when_the_system_itself_is_what_is_wrong(
     keep(store, AlertKind.NOT_PICKED_UP, "ordinary orders", FAR_AWAY)
     keep(store, AlertKind.KEY_MISSING, "key 2026a", FAR_AWAY)
     assert main(["list"]) == 0
-    said = "wrong with the system itself: key-missing, not-picked-up; `sas conditions` says more"
+    said = "incidents of the system: key-missing, not-picked-up; see `sas incidents`"
     assert capsys.readouterr().out.splitlines() == ["no order in Error", said]
     assert main(["list", "--json"]) == 0
     assert capsys.readouterr().out == ""
