@@ -142,7 +142,7 @@ def outlook(order: Order, intent: Intent) -> str:
             return f"run again{with_input}: {_each(failed)}"
         case Verb.SKIP:
             by_hand = "count as undone by hand"
-            done = f"continue as if done, with the result {intent.input or 'null'}"
+            done = f"count as done, with the result {intent.input or 'null'}"
             return f"{by_hand if any(map(_undoing, failed)) else done}: {_each(failed)}"
         case Verb.UNDO:
             return f"undo the order (there is no way back); {_ledger(order)}"
@@ -496,7 +496,9 @@ async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str
     since = [one for one in await store.journal(order.order_id) if one.seq > seq]
     changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
     more = ", ..." if len(since) > 5 else ""
-    return f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look again"
+    return (
+        f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"
+    )
 
 
 # -- The verbs --------------------------------------------------------------------------------
@@ -538,7 +540,7 @@ VERBS = tuple(
     args.Verb(verb.value, summary, description, partial(_add_arguments, verb), partial(_run, verb))
     for verb, summary, description in (
         (Verb.RESUBMIT, "run the failed steps of an order again", RESUBMIT),
-        (Verb.SKIP, "continue as if a failed step were done", SKIP),
+        (Verb.SKIP, "count a failed step as done", SKIP),
         (Verb.UNDO, "undo an order; there is no way back", UNDO),
         (Verb.CANCEL, "stop an order under way, and undo it", CANCEL),
         (Verb.ACKNOWLEDGE, "note that you have seen an order in Error", ACKNOWLEDGE),

@@ -6,13 +6,12 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
 from sas.cli.arguments import Storage, Verb
-from sas.cli.output import time_of
 from sas.codec import breakers as breaker_cells
 from sas.codec import conditions as incident_cells
 from sas.codec.record import to_line
@@ -21,6 +20,8 @@ from sas.domain.breaker import Breaker, BreakerState
 from sas.domain.conditions import Standing
 from sas.domain.ids import key_time
 from sas.ports import StateStore
+
+Record = dict[str, object]
 
 # -- sas breakers -----------------------------------------------------------------------------
 
@@ -63,40 +64,25 @@ async def _breakers(
     async with args.open_store(where) as store:
         cells = await store.cells(prefix)
     names = sorted(list(wanted) or {*known, *(name.removeprefix(prefix) for name in cells)})
-    found = {
-        name: breaker_cells.from_cell(cells.get(breaker_cells.cell_name(name))) for name in names
-    }
-    if as_json:
-        for name, breaker in found.items():
-            output.say(to_line(_breaker_record(name, breaker)))
-    else:
-        _breaker_table(found)
+    found = [breaker_cells.from_cell(cells.get(breaker_cells.cell_name(name))) for name in names]
+    records = [_breaker_record(name, one) for name, one in zip(names, found, strict=True)]
+    if as_json or not records:
+        _print_json(records) if as_json else output.say("no circuit breaker ever opened here")
+        return 0
+    for record, one in zip(records, found, strict=True):
+        record["Why"] = one.why or ("-" if one.since else "never opened")
+    _print_table(("Agent", "State", "Since", "Until", "Rounds", "Why"), records)
+    counts = Counter(one.state for one in found)
+    output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
     return 0
 
 
-def _breaker_table(found: Mapping[str, Breaker]) -> None:
-    if not found:
-        output.say("no circuit breaker ever opened here")
-        return
-    rows = [
-        (
-            *(name, one.state.value, time_of(one.since), time_of(one.until), str(one.rounds)),
-            one.why or ("-" if one.since else "never opened"),
-        )
-        for name, one in found.items()
-    ]
-    for line in output.table(("Agent", "State", "Since", "Until", "Rounds", "Why"), rows):
-        output.say(line)
-    counts = Counter(one.state for one in found.values())
-    output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
-
-
-def _breaker_record(name: str, one: Breaker) -> dict[str, object]:
+def _breaker_record(name: str, one: Breaker) -> Record:
     return {
         "Agent": name,
         "State": one.state.value,
-        "Since": key_time(one.since) if one.since else None,
-        "Until": key_time(one.until) if one.until else None,
+        "Since": one.since,
+        "Until": one.until,
         "Rounds": one.rounds,
         "Why": one.why,
         "Prober": one.prober,
@@ -137,23 +123,15 @@ def _run_incidents(arguments: argparse.Namespace) -> int:
 async def _incidents(where: Storage, *, as_json: bool) -> int:
     async with args.open_store(where) as store:
         found = await incidents(store)
-    now = datetime.now(UTC)
+    now = output.now()
+    records = [_incident_record(one, now) for one in found]
     if as_json:
-        for one in found:
-            output.say(to_line(_incident_record(one, now)))
-    elif not found:
-        output.say("no incident is active")
+        _print_json(records)
+    elif records:
+        fields = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
+        _print_table(fields, records, [[one.text] for one in found])
     else:
-        heading = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
-        rows = [
-            (
-                *(one.kind.value, one.scope, "over" if conditions.is_over(one, now) else "active"),
-                *(time_of(one.since), time_of(one.seen_at), str(one.told)),
-            )
-            for one in found
-        ]
-        for line in output.table(heading, rows, [[one.text] for one in found]):
-            output.say(line)
+        output.say("no incident is active")
     return 0
 
 
@@ -163,19 +141,37 @@ async def incidents(store: StateStore) -> list[Standing]:
     return [one for cell in cells.values() if (one := incident_cells.from_cell(cell)) is not None]
 
 
-def _incident_record(one: Standing, now: datetime) -> dict[str, object]:
+def _incident_record(one: Standing, now: datetime) -> Record:
     return {
         "Kind": one.kind.value,
         "About": one.scope,
-        "Over": conditions.is_over(one, now),
-        "Since": key_time(one.since),
-        "LastSeen": key_time(one.seen_at),
+        "State": "over" if conditions.is_over(one, now) else "active",
+        "Since": one.since,
+        "LastSeen": one.seen_at,
         "Alerts": one.told,
-        "AlertedAt": key_time(one.told_at) if one.told_at else None,
-        "NextAlertAt": key_time(conditions.tell_at(one)),
+        "AlertedAt": one.told_at,
+        "NextAlertAt": conditions.tell_at(one),
         "Orders": list(one.orders),
         "Text": one.text,
     }
+
+
+def _print_json(records: Sequence[Record]) -> None:
+    for record in records:
+        times = {name: key_time(at) for name, at in record.items() if isinstance(at, datetime)}
+        output.say(to_line(record | times))
+
+
+def _print_table(
+    fields: Sequence[str], records: Sequence[Record], below: Sequence[Sequence[str]] = ()
+) -> None:
+    rows = [[_cell(record[name]) for name in fields] for record in records]
+    for line in output.table(fields, rows, below):
+        output.say(line)
+
+
+def _cell(value: object) -> str:
+    return output.time_of(value) if isinstance(value, datetime | None) else str(value)
 
 
 VERBS = (

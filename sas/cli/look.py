@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -136,6 +137,7 @@ which messages were sent), and what to do next.
   sas show 10248
   sas show 10248 --json --content
 """
+_AGENT = re.compile(r"^agent of step (\d+)$")
 FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
 
 
@@ -166,7 +168,7 @@ async def _show(where: Storage, arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.say(to_line(record_of(order, journal, content=arguments.content)))
     else:
-        for line in page(order, journal, datetime.now(UTC)):
+        for line in page(order, journal, output.now()):
             output.say(line)
     return 0
 
@@ -290,7 +292,8 @@ def _below(step: StepRecord) -> list[str]:
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}"))
+    by = _AGENT.sub(lambda found: f"agent of {_name(order, int(found[1]))}", entry.by)
+    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {by}"))
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
 
@@ -342,7 +345,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 def _run_export(arguments: argparse.Namespace) -> int:
     where = args.read_storage(arguments, os.environ)
-    until = datetime.now(UTC) - timedelta(days=arguments.older_than)
+    until = output.now() - timedelta(days=arguments.older_than)
     return asyncio.run(_export(where, arguments.file, until))
 
 

@@ -244,6 +244,11 @@ def _answer() -> str:
         signal.signal(signal.SIGINT, before)
 
 
+def now() -> datetime:
+    """Return the time in UTC."""
+    return datetime.now(UTC)
+
+
 def time_of(moment: datetime | None) -> str:
     """Return a moment for people, in UTC."""
     return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

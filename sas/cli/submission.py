@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ _REJECTED = event_type(Notice.REJECTED.value)
 _RECEIVED = event_type(Notice.RECEIVED.value)
 _END_OF_STATE = {
     OrderState.PROCESSED.value: "completed",
-    OrderState.COMPENSATED.value: "undone",
     OrderState.ERROR.value: "failed",
+    OrderState.COMPENSATED.value: "undone",
     OrderState.REJECTED.value: "rejected",
 }
 
@@ -137,8 +137,8 @@ class _Run:
         tally = self.tally
         parts = [f"submitted {tally.submitted:,}"]
         if self._plan.follow:
-            parts.append(f"ended {tally.ended:,}")
-            if bad := tally.failed + tally.undone + tally.rejected:
+            parts.append(f"ended {tally.ends.total():,}")
+            if bad := tally.not_completed:
                 parts.append(f"not completed {bad:,}")
         parts.append(f"{time.monotonic() - self._began:.0f} s")
         return ", ".join(parts)
@@ -179,10 +179,7 @@ class Tally:
     """
 
     submitted: int = 0
-    completed: int = 0
-    failed: int = 0
-    undone: int = 0
-    rejected: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     others: int = 0
     waiting: dict[str, int] = field(default_factory=dict)
@@ -216,14 +213,14 @@ class Tally:
         return self.all_sent and not self.waiting
 
     @property
-    def ended(self) -> int:
-        """How many orders ended."""
-        return self.completed + self.failed + self.undone + self.rejected
+    def not_completed(self) -> int:
+        """How many orders ended, but not completed."""
+        return self.ends.total() - self.ends["completed"]
 
     @property
     def went_well(self) -> bool:
-        """Whether no order failed, was undone, was rejected or is unfinished."""
-        return not (self.failed or self.undone or self.rejected or self.waiting)
+        """Whether every order has completed."""
+        return not (self.not_completed or self.waiting)
 
     def silent_s(self) -> float:
         """Return for how many seconds no notification came."""
@@ -234,7 +231,9 @@ class Tally:
         self.heard_at = time.monotonic()
         order_id = told.data.order_id
         repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
-        known = self._known(told)
+        key = (told.source, told.id)
+        known = key in self._seen
+        _keep(self._seen, key)
         if order_id not in self.waiting:
             # A step that ran beside the failed one is notified after the order's end.
             self.others += not known and order_id not in self._ended
@@ -244,43 +243,21 @@ class Tally:
         elif known:
             return False
         elif told.type == _REJECTED or (is_end(told) and order_id not in self._over):
-            self._end(_end_of(told))
+            self.ends[_end_of(told)] += 1
             if told.type != _REJECTED:
                 self._over.add(order_id)
             self.forget(order_id)
         return not known
 
-    def _known(self, told: Notification) -> bool:
-        """Return whether a notification has come before, and remember it."""
-        key = (told.source, told.id)
-        known = key in self._seen
-        _keep(self._seen, key)
-        return known
-
-    def _end(self, how: str) -> None:
-        match how:
-            case "completed":
-                self.completed += 1
-            case "undone":
-                self.undone += 1
-            case "rejected":
-                self.rejected += 1
-            case _:
-                self.failed += 1
-
     def counts(self) -> dict[str, int]:
         """Return the summary; the last two counts only if they are not 0."""
-        unfinished = sum(self.waiting.values())
-        said = {
-            "submitted": self.submitted,
-            "completed": self.completed,
-            "failed": self.failed,
-            "undone": self.undone,
-            "rejected": self.rejected,
-            "unfinished": unfinished,
-        }
         extra = {"repeated": self.repeated, "of_other_orders": self.others}
-        return said | {name: count for name, count in extra.items() if count}
+        return {
+            "submitted": self.submitted,
+            **{end: self.ends[end] for end in _END_OF_STATE.values()},
+            "unfinished": sum(self.waiting.values()),
+            **{name: count for name, count in extra.items() if count},
+        }
 
 
 def _keep(latest: OrderedDict[K, None], key: K) -> None:

@@ -196,7 +196,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     ),
     "skip": asked(
         *("skip", "--input", "7"),
-        outlook="continue as if done, with the result 7: step-0 (out-of-stock",
+        outlook="count as done, with the result 7: step-0 (out-of-stock",
         done="done: seq 4, skipped; the order is Processing",
     ),
     "undo": asked(

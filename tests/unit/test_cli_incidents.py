@@ -56,7 +56,7 @@ def test_each_incident_is_one_line_of_json_that_says_when_the_next_alert_comes(
     assert json.loads(line) == {
         "Kind": "not-runnable",
         "About": "order version 2",
-        "Over": False,
+        "State": "active",
         "Since": "2026-01-02T03:04:05.000000Z",
         "LastSeen": "2026-01-02T03:05:05.000000Z",
         "Alerts": 1,

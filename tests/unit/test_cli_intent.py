@@ -101,7 +101,7 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
         (
             "in error",
             Intent(Verb.SKIP, "ann", input='{"a":1}'),
-            'continue as if done, with the result {"a":1}: step-1 (out-of-stock',
+            'count as done, with the result {"a":1}: step-1 (out-of-stock',
         ),
         ("undo failed", Intent(Verb.RESUBMIT, "ann"), "run again: undo of step-1 (shut: no)"),
         ("undo failed", Intent(Verb.SKIP, "ann"), "count as undone by hand: undo of step-1 (shut"),
