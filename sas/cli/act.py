@@ -23,7 +23,7 @@ from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Storage
-from sas.cli.look import is_failed
+from sas.cli.look import actor, is_failed
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
 from sas.cli.selection import Wanted
 from sas.codec import internal, refusals
@@ -494,7 +494,7 @@ async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str
     if order.seq < seq:
         return f"you gave seq {seq}, but {now}: check which seq you saw"
     since = [one for one in await store.journal(order.order_id) if one.seq > seq]
-    changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
+    changes = ", ".join(f"{one.seq} {one.what} by {actor(order, one)}" for one in since[:5])
     more = ", ..." if len(since) > 5 else ""
     return (
         f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"

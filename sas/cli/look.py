@@ -292,10 +292,14 @@ def _below(step: StepRecord) -> list[str]:
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    by = _AGENT.sub(lambda found: f"agent of {_name(order, int(found[1]))}", entry.by)
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {by}"))
+    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {actor(order, entry)}"))
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
+
+
+def actor(order: Order, entry: JournalEntry) -> str:
+    """Return who changed the order, with the name of the step instead of its number."""
+    return _AGENT.sub(lambda found: f"agent of {_name(order, int(found[1]))}", entry.by)
 
 
 def _sent(order: Order, message: Outgoing) -> str:

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -111,9 +112,11 @@ async def _incident(story: Story) -> None:
     await story.made.store.write_cell(name, to_value(active), None)
 
 
-async def _under_way(story: Story) -> None:
-    await story.submit("10251")
-    await story.made.step(QUEUES.scheduler)
+async def _bob_was_here(story: Story) -> None:
+    order = story.made.order("10250")
+    command = actors_kit.command("acknowledge", order.seq, "w-bob", "10250")
+    body = command.body.replace(b'"by":"ann"', b'"by":"bob"')
+    await story.made.hand(replace(command, body=body))
 
 
 async def _scheduler_stops(story: Story) -> None:
@@ -138,7 +141,7 @@ BEFORE: dict[str, Callable[[Story], Awaitable[None]]] = {
     "list": _start,
     "breakers": _breakers,
     "incidents": _incident,
-    "cancel 10251 --yes": _under_way,
+    "skip 10250 --seq 4 --yes": _bob_was_here,
     "undo 10249 --yes --wait 1": _scheduler_stops,
     "resubmit --state error --fingerprint take-payment/card-declined --dry-run": _payment_was_down,
     "export --older-than 20 finished.jsonl": _weeks_pass,
@@ -147,9 +150,7 @@ BEFORE: dict[str, Callable[[Story], Awaitable[None]]] = {
 
 
 @pytest.fixture
-def story(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Story:
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Return the system before the night, with the commands connected to it."""
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(workflows().agents())))
     check = msgspec.json.Decoder(Content).decode
