@@ -27,8 +27,9 @@ VERBS: Sequence[Verb] = (
     *(*health.VERBS, *workflows.VERBS),
 )
 EPILOG = f"""\
-exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \
-{UNAVAILABLE} Service Bus or Storage did not answer or refused; {INTERRUPTED} interrupted"""
+exit codes:
+  0 done  1 not done, not possible, or an order did not complete  {USAGE} bad usage or input
+  {UNAVAILABLE} Service Bus or Storage did not answer or refused  {INTERRUPTED} interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,9 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
     parser = argparse.ArgumentParser(
         prog="sas",
-        description="Scheduler Agent Supervisor: submit orders and follow them to their end; "
+        description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
         "see what became of them, and act when one fails (docs/operating.md).",
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)

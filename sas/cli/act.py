@@ -186,7 +186,9 @@ def _ledger(order: Order) -> str:
 
 
 def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("order_id", metavar="ORDER_ID", nargs="?", help="the order; or --state")
+    parser.add_argument(
+        "order_id", metavar="ORDER_ID", nargs="?", help="the order (or --state for many)"
+    )
     if verb in {Verb.RESUBMIT, Verb.SKIP}:
         parser.add_argument("--step", metavar="NAME", help="only this failed step")
         use = "what the step gets instead of the order" if verb is Verb.RESUBMIT else "its result"

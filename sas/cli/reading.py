@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from sas.client.orders import NewOrder
+from sas.client import NewOrder
 from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, convert, parse
 

@@ -47,7 +47,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "order sent (default: 300)",
     )
     parser.add_argument(
-        "--workflow", default="order", metavar="NAME", help="of bare orders (default: order)"
+        "--workflow",
+        default="order",
+        metavar="NAME",
+        help="the workflow of bare orders (default: order)",
     )
     parser.add_argument(
         "--correlation-prefix",

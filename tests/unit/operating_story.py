@@ -10,10 +10,11 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +33,7 @@ from sas.domain.conditions import Condition, Sightings
 from sas.domain.messages import AlertKind
 from sas.ports import Message, MessageBus, RefusedError, StateStore
 from tests.unit import actors_kit
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, order
+from tests.unit.actors_kit import SHOP, Kit, kit, order
 
 CARE = "order-with-care"
 DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
@@ -137,7 +138,7 @@ async def _versions(story: Story) -> None:
     await Versions(list(workflows())).check(story.made.store, story.made.order("10248"))
 
 
-BEFORE: dict[str, Callable[[Story], Awaitable[None]]] = {
+BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "list": _start,
     "breakers": _breakers,
     "incidents": _incident,
@@ -153,8 +154,8 @@ BEFORE: dict[str, Callable[[Story], Awaitable[None]]] = {
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Return the system before the night, with the commands connected to it."""
     monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(workflows().agents())))
-    check = msgspec.json.Decoder(Content).decode
-    made = Story(kit(*workflows(), **{CARE: check}))
+    checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
+    made = Story(kit(*workflows(), **checks))
     made.made.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
 
     @asynccontextmanager
