@@ -95,13 +95,12 @@ def columns(stream: TextIO) -> int | None:
 
 
 def row(parts: Sequence[str]) -> str:
-    """Return the parts of a row on one line; on a narrower terminal, each on lines of its own."""
+    """Return the parts of a row on one line; on a narrower terminal, on several lines."""
     safe = [one_line(part) for part in parts]
     line, width = "  ".join(safe), columns(sys.stdout)
     if width is None or len(line) <= width:
         return line
-    first, *rest = (part.strip() for part in safe)
-    return "\n".join([*_wrapped(first, width, ""), *(x for p in rest for x in _wrapped(p, width))])
+    return "\n".join(_wrapped("  ".join(part.strip() for part in safe), width, first=""))
 
 
 def table(
@@ -109,20 +108,23 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a table; ``below`` has the lines that follow each row.
 
-    On a terminal that is too narrow for the table, each cell takes a line.
+    On a terminal that is too narrow for the table, a row is its first cell, and below it the
+    other cells with their headings; empty cells ("-") are left out.
     """
     safe = [[one_line(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
     screen = columns(sys.stdout)
-    wide = screen is None or sum(widths) + 2 * (len(widths) - 1) <= screen
-    if wide:
+    is_wide = screen is None or sum(widths) + 2 * (len(widths) - 1) <= screen
+    if is_wide:
         yield _aligned(safe[0], widths)
     for number, cells in enumerate(safe[1:]):
-        if wide:
+        if is_wide:
             yield _aligned(cells, widths)
         else:
-            for name, cell in zip(heading, cells, strict=True):
-                yield from _wrapped(f"{name}: {cell}", screen or 0, "")
+            yield cells[0]
+            named = zip(heading[1:], cells[1:], strict=True)
+            text = "; ".join(f"{name}: {cell}" for name, cell in named if cell != "-")
+            yield from _wrapped(text, screen or 0)
         for text in below[number] if below else ():
             line = one_line(text)
             yield from [f"    {line}"] if screen is None else _wrapped(line, screen)
@@ -132,11 +134,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
 
 
-def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
+def _wrapped(text: str, width: int, first: str = "    ") -> list[str]:
     return textwrap.wrap(
         text,
         max(width, 20),
-        initial_indent=indent,
+        initial_indent=first,
         subsequent_indent="    ",
         break_on_hyphens=False,
     )
