@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import azure.functions as func
 
 import orders
-from sas.actors.deadletters import DeadLetter
+from sas.actors.dead_letters import DeadLetter
 from sas.bootstrap import Application, bootstrap, checked
 from sas.config import CONNECTION
 

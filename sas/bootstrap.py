@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.callbacks import Callbacks
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
-from sas.actors.deadletters import DeadLetters
-from sas.actors.privacy import Privacy
+from sas.actors.dead_letters import DeadLetters
 from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
@@ -20,15 +16,19 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.table import Patience
-from sas.adapters.versions import VersionedStore, Versions
+from sas.adapters.table import RetryBudget
 from sas.config import Config, SettingError, read_config
-from sas.domain.breaker import BreakerPolicy
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
+from sas.features.callbacks.endpoint import Callbacks
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.features.version_check import VersionedStore, Versions
 from sas.ports import Business, KeyRing
 
-STORE_PATIENCE = Patience(attempts=1000, total_s=30.0)
+STORE_PATIENCE = RetryBudget(attempts=1000, total_s=30.0)
 """Time alone bounds it. A message given back comes again at once: were it given back as soon as
 the store is away, its few deliveries would be used up in seconds, and an order be rejected."""
 
@@ -152,7 +152,7 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     return {**business.limits, **settings.agent_limits}
 
 
-def _privacy(business: Business, settings: Config) -> Privacy:
+def _privacy(business: Business, settings: Config) -> FieldEncryption:
     ring: KeyRing | None = None
     if settings.encryption_keys:
         from sas.adapters.keyring import AesKeyRing  # noqa: PLC0415  # slow to import
@@ -163,7 +163,7 @@ def _privacy(business: Business, settings: Config) -> Privacy:
             f"workflow {next(iter(business.secret_fields))!r} has secret fields, and the setting "
             "SAS_ENCRYPTION_KEYS is missing: give an id, a colon, and 32 random bytes in base64"
         )
-    return Privacy.of(business, ring)
+    return FieldEncryption.of(business, ring)
 
 
 def _exporter(settings: Config) -> JsonLines | None:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sas.codec.callbacks import CallbackKeys, split_keys
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
+from sas.features.callbacks.codec import CallbackKeys, split_keys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"

@@ -17,13 +17,13 @@ from typing import Any
 
 from devstack.azurite import Azurite
 from orders.workflows import workflows
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
 from sas.adapters.clock import SystemClock
 from sas.adapters.tables import TableStore
 from sas.bootstrap import Application, assemble
 from sas.config import read_config
 from sas.domain.queues import Queues
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
 from sas.ports import Business, Call, Message
 from sas.simulation.bus import MemoryBus
 

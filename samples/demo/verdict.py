@@ -16,7 +16,7 @@ from samples.demo.tally import Tally
 from samples.services.ledger import LedgerView
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import JournalEntry, Notify
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.ports import StateStore
 
 AT_ONCE = 16

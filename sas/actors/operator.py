@@ -11,20 +11,21 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from sas.actors.compose import alert
-from sas.actors.context import Context
-from sas.actors.discretion import checked
-from sas.actors.shell import Acted, Cause, Shell
 from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec import refusals
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
-from sas.domain import commands
-from sas.domain.decisions import Decision
+from sas.domain.change import Decision
+from sas.domain.command import decide as decide_command
+from sas.domain.command import takes_input, why_not
 from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind, Command, Verb
-from sas.domain.model import Direction, Order, StepState
+from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
+from sas.engine.context import Context
+from sas.engine.messages import alert
+from sas.engine.transition import ApplyResult, Cause, TransitionRunner
+from sas.features.field_encryption.redaction import check_content
 from sas.ports import Business, ConflictError
 
 _TRIES = 5
@@ -33,12 +34,12 @@ _TRIES = 5
 class Operator:
     """Handles the commands on the ``scheduler`` queue."""
 
-    def __init__(self, context: Context, business: Business, shell: Shell) -> None:
+    def __init__(self, context: Context, business: Business, shell: TransitionRunner) -> None:
         self._context = context
         self._business = business
         self._shell = shell
 
-    async def carry_out(self, command: Command, cause: str) -> Acted:
+    async def carry_out(self, command: Command, cause: str) -> ApplyResult:
         """Put an order to a command; what cannot be done is answered on ``operator-alerts``.
 
         Raises as ``Shell.act`` does.
@@ -63,16 +64,16 @@ class Operator:
             except ValueError as wrong:
                 refusal = f"its input cannot be taken: {wrong}"
                 return None
-            decision = commands.decide(order, wish, rules, now=now)
+            decision = decide_command(order, wish, rules, now=now)
             if decision is None:
-                refusal = commands.why_not(order, command.verb)
+                refusal = why_not(order, command.verb)
             return decision
 
         by = Cause(cause, f"operator {command.by}")
         acted = await self._shell.act(command.order_id, by, decide)
-        if acted is Acted.UNKNOWN_ORDER:
+        if acted is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"
-        if acted in {Acted.NOTHING, Acted.UNKNOWN_ORDER}:
+        if acted in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
         return acted
 
@@ -89,7 +90,7 @@ class Operator:
         privacy, workflow = self._context.privacy, order.details.workflow
         sealed = privacy.sealed_input(workflow, order.order_id, command.input)
         value, secrets = privacy.opened(workflow, order.order_id, parse(sealed.encode()))
-        checked(self._business, workflow, json.dumps(value).encode(), secrets)
+        check_content(self._business, workflow, json.dumps(value).encode(), secrets)
         check_units("input, with its secret fields encrypted,", sealed, EDITED_UNITS_MAX)
         return replace(command, input=sealed)
 
@@ -166,7 +167,7 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     if command.input is None or command.verb is not Verb.RESUBMIT:
         return ""
     failed = [step for step in order.steps if step.process_state is StepState.ERROR]
-    bare = [step.name for step in failed if not commands.takes_input(step, rules)]
+    bare = [step.name for step in failed if not takes_input(step, rules)]
     if bare and command.step in {None, *bare}:
         return (
             f"its step {bare[0]} names no undo that closes its key at once, and only such a step "

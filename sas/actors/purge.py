@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sas.actors.contents import apart_bytes, whole
-from sas.actors.context import Context
-from sas.actors.outbox import OUT_AGAIN_AFTER
 from sas.codec.record import record_of, to_line
-from sas.domain.changes import OutDue
-from sas.domain.model import FINISHED, Order
+from sas.domain.change import OutDue
+from sas.domain.order import FINISHED, Order
+from sas.engine.context import Context
+from sas.engine.outbox import OUT_AGAIN_AFTER
+from sas.features.claim_check import apart_bytes, fetch_all
 from sas.ports import Exporter, StoreUnavailableError, Summary
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
@@ -155,7 +155,7 @@ class Purger:
         async with gate:
             try:
                 journal = await store.journal(order.order_id)
-                return to_line(record_of(await whole(store, order), journal, content=True))
+                return to_line(record_of(await fetch_all(store, order), journal, content=True))
             except Exception as wrong:  # noqa: BLE001  one order must not keep all others
                 self._note(order.order_id, wrong, found)
         return None

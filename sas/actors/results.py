@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sas.actors.contents import kept
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.blobs import Content
-from sas.domain.model import Fault
+from sas.domain.content import Content
+from sas.domain.order import Fault
+from sas.features.claim_check import offload
 from sas.ports import StateStore
 
 RESULT_DEPTH_MAX = DEPTH_MAX - 2
@@ -40,7 +40,7 @@ async def result_of(value: Any, agent: str, order_id: str, store: StateStore) ->
         )
     if not _fits_deep(text):
         return _too_deep(agent)
-    return await kept(store, order_id, text, RESULT_INLINE_BYTES_MAX)
+    return await offload(store, order_id, text, RESULT_INLINE_BYTES_MAX)
 
 
 def _too_deep(agent: str) -> Fault:

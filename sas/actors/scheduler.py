@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sas.actors.context import Context
 from sas.actors.operator import Operator
-from sas.actors.routes import Routes
-from sas.actors.shell import Acted, Cause, Shell
 from sas.codec import internal
 from sas.codec.internal import (
     CommandMessage,
@@ -19,13 +16,17 @@ from sas.codec.internal import (
 )
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
-from sas.domain import transitions
+from sas.domain.change import Decision
+from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.queues import lane
-from sas.domain.transitions import Decision
+from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
+from sas.engine.context import Context
+from sas.engine.transition import ApplyResult, Cause, TransitionRunner
+from sas.features.routing import Routes
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
 from sas.telemetry.logs import logger
@@ -41,7 +42,7 @@ class Scheduler:
     def __init__(self, context: Context, business: Business) -> None:
         self._context = context
         self._business = business
-        self._shell = Shell(context, business.workflow_of)
+        self._shell = TransitionRunner(context, business.workflow_of)
         self._operator = Operator(context, business, self._shell)
         self._routes = Routes(context, business.workflows)
 
@@ -52,7 +53,7 @@ class Scheduler:
         properties: Mapping[str, object] | None = None,
         *,
         urgent: bool = False,
-    ) -> Acted:
+    ) -> ApplyResult:
         """Take one message of the ``scheduler`` queue, or of its ``urgent`` lane; its
         ``properties`` carry its trace.
 
@@ -71,7 +72,7 @@ class Scheduler:
         delivery_count: int | None = None,
         enqueued_at: datetime | None = None,
         urgent: bool = False,
-    ) -> Acted:
+    ) -> ApplyResult:
         """Take one message of the ``agent-replies`` queue; raises as ``handle`` does.
 
         ``delivery_count`` (from 1) and ``enqueued_at`` tell how long that queue is.
@@ -81,7 +82,7 @@ class Scheduler:
             await self._context.lags.took_up(queue, enqueued_at, delivery_count)
             return await self._handle_reply(body, message_id, urgent=urgent)
 
-    async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> Acted:
+    async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> ApplyResult:
         queue = self._context.queues.scheduler
         came_by = lane(queue, urgent=urgent)
         try:
@@ -98,7 +99,7 @@ class Scheduler:
         acted = await self._shell.act(message.order_id, source, self._claim)
         return await self._known(acted, message, body, came_by)
 
-    async def _handle_reply(self, body: bytes, message_id: str, *, urgent: bool) -> Acted:
+    async def _handle_reply(self, body: bytes, message_id: str, *, urgent: bool) -> ApplyResult:
         queue = self._context.queues.replies
         came_by = lane(queue, urgent=urgent)
         try:
@@ -118,15 +119,15 @@ class Scheduler:
                 step = order.steps[said.step].name
                 tracing.about(step=step)
             if isinstance(said, Progress):
-                return transitions.progressed(order, said, now=now)
+                return progressed(order, said, now=now)
             rules = self._rules_of(order, now)
             instance = self._context.instance
-            return transitions.answer(order, said, rules, now=now, instance=instance)
+            return answer(order, said, rules, now=now, instance=instance)
 
         source = Cause(cause_of(queue, message.id), f"agent of step {message.step}")
         await self._routes.look()
         acted = await self._shell.act(message.order_id, source, decide)
-        if acted is Acted.NOTHING and isinstance(said, Reply):
+        if acted is ApplyResult.NOTHING and isinstance(said, Reply):
             metrics.late_reply(step)
             log.info("late reply: order %s step %s", message.order_id, step)
         return await self._known(acted, message, body, came_by)
@@ -135,24 +136,26 @@ class Scheduler:
         if order.rejected:  # it may name a workflow that never was
             return None
         rules = self._rules_of(order, now)
-        return transitions.claim(order, rules, now=now, instance=self._context.instance)
+        return claim(order, rules, now=now, instance=self._context.instance)
 
     def _rules_of(self, order: Order, now: datetime) -> Rules:
         workflow = self._business.workflow_of(order)
         return self._routes.rules_of(workflow, now, urgent=order.details.urgent)
 
-    async def _known(self, acted: Acted, message: Internal, body: bytes, queue: str) -> Acted:
-        if acted is Acted.UNKNOWN_ORDER:
+    async def _known(
+        self, acted: ApplyResult, message: Internal, body: bytes, queue: str
+    ) -> ApplyResult:
+        if acted is ApplyResult.UNKNOWN_ORDER:
             wrong = MalformedError("unknown-order", f"there is no order {message.order_id!r}")
             await self._put_aside(body, message.id, queue, wrong)
         return acted
 
     async def _put_aside(
         self, body: bytes, message_id: str, queue: str, wrong: MalformedError
-    ) -> Acted:
+    ) -> ApplyResult:
         rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
         await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
-        return Acted.NOTHING
+        return ApplyResult.NOTHING
 
 
 def _said(message: ReplyMessage | ProgressMessage) -> Reply | Progress:

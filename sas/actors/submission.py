@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime
 from uuid import uuid4
 
-from sas.actors.compose import notification
-from sas.actors.contents import details_kept, is_large
-from sas.actors.context import Context
-from sas.actors.discretion import checked
-from sas.actors.privacy import name_of
-from sas.actors.shell import Acted, ContentionError, backoff
 from sas.bounds import TooLargeError
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
-from sas.domain.changes import Change, first_change, revival
+from sas.domain.change import Change, first_change, revival
 from sas.domain.ids import cause_hash, cause_of
 from sas.domain.messages import Notice
-from sas.domain.model import Details, Order
+from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError, lane
-from sas.domain.transitions import submit
+from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
+from sas.engine.context import Context
+from sas.engine.messages import notification
+from sas.engine.transition import ApplyResult, ContentionError, backoff
+from sas.features.claim_check import is_large, offload_payload
+from sas.features.field_encryption.encryption import name_of
+from sas.features.field_encryption.redaction import check_content
 from sas.ports import Business, ConflictError
 from sas.telemetry import tracing
 from sas.telemetry.logs import logger
@@ -81,7 +81,7 @@ class Submitter:
             self._context.queues.check_reply_queue(submission.reply_queue)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             secrets = self._context.privacy.secrets_of(submission, workflow.name)
-            checked(self._business, workflow.name, submission.payload.encode(), secrets)
+            check_content(self._business, workflow.name, submission.payload.encode(), secrets)
             details = self._context.privacy.details(
                 submission,
                 workflow=workflow.name,
@@ -109,7 +109,7 @@ class Submitter:
         store, now = self._context.store, details.submitted_at
         if is_large(details) and await store.load(details.order_id) is not None:
             return False
-        details = await details_kept(store, details)
+        details = await offload_payload(store, details)
         change = first_change(
             details,
             submit(workflow.rules, now=now),
@@ -141,21 +141,21 @@ class Submitter:
         details: Details,
         cause: str,
         workflow: Workflow,
-    ) -> Acted | None:
+    ) -> ApplyResult | None:
         same = self._context.privacy.same(order.details, submission)
         if same:  # without an id of its own it may be known by a hash under an older key
             name = name_of(submission, order.details.content_hash)
             cause = cause_of(self._context.queues.orders, name)
         entry = await self._context.store.recorded(order.order_id, cause)
         if order.rejected and entry is None:
-            kept, now = await details_kept(self._context.store, details), details.submitted_at
+            kept, now = await offload_payload(self._context.store, details), details.submitted_at
             change = _revived(order, kept, workflow, cause, self._context.instance, now)
-            return Acted.COMMITTED if await self._committed(change, workflow) else None
+            return ApplyResult.COMMITTED if await self._committed(change, workflow) else None
         if order.rejected:
             # Given up and fenced: this is its slow handler, or a replay under the old name, which
             # needs a submission_id of its own (docs/operating.md); they look the same from here.
             log.warning("order %s: a submission that was given up came again", order.order_id)
-            return Acted.REPEATED
+            return ApplyResult.REPEATED
         if not same:
             raise MalformedError(
                 "order-id-taken",
@@ -164,9 +164,9 @@ class Submitter:
             )
         if entry is not None:
             await self._context.outbox.send(order, entry, self._business.workflow_of(order))
-            return Acted.REPEATED
+            return ApplyResult.REPEATED
         await self._tell_duplicate(order, submission, cause)
-        return Acted.NOTHING
+        return ApplyResult.NOTHING
 
     async def _committed(self, change: Change, workflow: Workflow) -> bool:
         try:

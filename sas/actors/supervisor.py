@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from sas.actors.context import Context
-from sas.actors.outbox import OUT_AGAIN_AFTER
-from sas.actors.shell import CONFLICTS_MAX, backoff
-from sas.actors.watch import note_conditions
-from sas.domain import transitions
-from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue, next_change
+from sas.domain.change import Change, DeadlineDue, Decision, Due, OutDue, StepDue, next_change
+from sas.domain.expire import expire, expire_deadline, postpone, postpone_deadline
 from sas.domain.ids import shard_of
-from sas.domain.model import Order
-from sas.domain.transitions import Decision
+from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
+from sas.engine.context import Context
+from sas.engine.outbox import OUT_AGAIN_AFTER
+from sas.engine.transition import CONFLICTS_MAX, backoff
+from sas.features.incidents.health import check_health
 from sas.ports import BusUnavailableError, ConflictError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.logs import logger
@@ -107,7 +106,7 @@ class Supervisor:
             if rows:
                 await self._context.lags.look()
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        await note_conditions(self._context)
+        await check_health(self._context)
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
@@ -194,12 +193,12 @@ class Supervisor:
             rules = self._rules_of(order.details.workflow, order.details.version)
         except UnknownWorkflowError as unknown:
             if isinstance(row, DeadlineDue):
-                return transitions.postpone_deadline(order, str(unknown), now=now)
-            return transitions.postpone(order, row.step, str(unknown), now=now)
+                return postpone_deadline(order, str(unknown), now=now)
+            return postpone(order, row.step, str(unknown), now=now)
         if isinstance(row, DeadlineDue):
-            return transitions.expire_deadline(order, rules, now=now)
+            return expire_deadline(order, rules, now=now)
         behind = self._context.lags.worst
-        return transitions.expire(order, row.step, row.epoch, rules, now=now, behind=behind)
+        return expire(order, row.step, row.epoch, rules, now=now, behind=behind)
 
 
 def _of(order: Order, what: str, step: str | None = None) -> AbstractContextManager[object]:

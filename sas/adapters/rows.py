@@ -8,7 +8,7 @@ A result above ``INLINE_UNITS_MAX`` has a row of its own, written only when it c
 start of an undo rewrites up to 30 step rows at once, and their results would not fit into the
 4 MiB of one transaction (the SDK writes up to 6 bytes for one unit: 30 x 16,000 x 6 do).
 
-Content kept apart (a ``BlobRef``) stands in rows outside of the aggregate, in binary columns;
+Content kept apart (a ``PayloadRef``) stands in rows outside of the aggregate, in binary columns;
 the row that refers to it has its hash, its bytes and its chunks.
 """
 
@@ -20,9 +20,9 @@ from typing import Any
 
 from sas.adapters import keys
 from sas.bounds import utf16_units
-from sas.domain.blobs import BlobRef, Content
+from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.model import (
+from sas.domain.order import (
     Details,
     Direction,
     Fault,
@@ -269,7 +269,7 @@ def _content_of(column: str, row: Row) -> Content | None:
     sha256 = row.get(f"{column}Sha256")
     if sha256 is None:
         return joined(column, row)
-    return BlobRef(sha256, row[f"{column}Bytes"], row[f"{column}Chunks"])
+    return PayloadRef(sha256, row[f"{column}Bytes"], row[f"{column}Chunks"])
 
 
 def _time(moment: datetime | None) -> str | None:

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from sas.cli import output, page, storage, workflows
-from sas.codec.breakers import CELLS, cell_name, from_cell
 from sas.codec.record import to_line
-from sas.domain.breaker import Breaker, BreakerState
 from sas.domain.ids import key_time
+from sas.features.circuit_breaker.guard import CELLS, cell_name, from_cell
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
 
 SUMMARY = "show which agents' circuit breakers are open"
 DESCRIPTION = """\

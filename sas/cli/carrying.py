@@ -19,18 +19,12 @@ from sas.cli.intent import Intent
 from sas.codec import internal, refusals
 from sas.codec.internal import CommandMessage
 from sas.config import Endpoint
-from sas.domain.changes import FENCED
+from sas.domain.change import FENCED
 from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
-from sas.ports import (
-    BusUnavailableError,
-    Message,
-    MessageBus,
-    StateStore,
-    UndeliverableError,
-)
+from sas.ports import BusUnavailableError, Message, MessageBus, StateStore, UndeliverableError
 
 SEND_MAX = 100
 """Commands handed to the bus at once."""

@@ -30,7 +30,7 @@ from sas.codec.internal import INPUT_DEPTH_MAX
 from sas.codec.strict import MalformedError, check_depth, parse
 from sas.config import Endpoint, read_queues
 from sas.domain.messages import Verb
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.ports import StateStore
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from sas.cli import output, page, storage
-from sas.codec.conditions import CELLS, from_cell
 from sas.codec.record import to_line
-from sas.domain import conditions
-from sas.domain.conditions import Standing
 from sas.domain.ids import key_time
+from sas.features.incidents import rules
+from sas.features.incidents.board import CELLS, from_cell
+from sas.features.incidents.rules import ActiveIncident
 from sas.ports import StateStore
 
 SUMMARY = "show what is wrong with the system right now"
@@ -36,10 +36,10 @@ supervisor has told so; until then it is shown as over.
   sas conditions --json
 """
 
-COLUMNS: Mapping[str, Callable[[Standing, datetime], str]] = {
+COLUMNS: Mapping[str, Callable[[ActiveIncident, datetime], str]] = {
     "Kind": lambda one, _: one.kind.value,
     "About": lambda one, _: one.scope,
-    "State": lambda one, now: "over" if conditions.is_over(one, now) else "stands",
+    "State": lambda one, now: "over" if rules.is_over(one, now) else "stands",
     "Since": lambda one, _: page.time_of(one.since),
     "Met": lambda one, _: page.time_of(one.seen_at),
     "Told": lambda one, _: str(one.told),
@@ -71,13 +71,13 @@ async def _show(where: storage.Storage, *, as_json: bool) -> int:
     return 0
 
 
-async def standing(store: StateStore) -> list[Standing]:
+async def standing(store: StateStore) -> list[ActiveIncident]:
     """Return every condition that stands, or is over and yet to be told so."""
     cells = await store.cells(CELLS)
     return [one for cell in cells.values() if (one := from_cell(cell)) is not None]
 
 
-def _table(found: Sequence[Standing], now: datetime) -> None:
+def _table(found: Sequence[ActiveIncident], now: datetime) -> None:
     if not found:
         output.say("no condition stands")
         return
@@ -89,16 +89,16 @@ def _table(found: Sequence[Standing], now: datetime) -> None:
         output.say(f"    {output.one_line(one.text)}")
 
 
-def _record(one: Standing, now: datetime) -> dict[str, object]:
+def _record(one: ActiveIncident, now: datetime) -> dict[str, object]:
     return {
         "Kind": one.kind.value,
         "About": one.scope,
-        "Over": conditions.is_over(one, now),
+        "Over": rules.is_over(one, now),
         "Since": key_time(one.since),
         "Met": key_time(one.seen_at),
         "Told": one.told,
         "ToldAt": key_time(one.told_at) if one.told_at else None,
-        "NextToldAt": key_time(conditions.tell_at(one)),
+        "NextToldAt": key_time(rules.tell_at(one)),
         "Orders": list(one.orders),
         "Text": one.text,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sas.cli.errors import UsageError
-from sas.domain.model import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState, StepState
 from sas.ports import StateStore, Summary
 
 BATCH = 200

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sas.cli.page import is_failed
-from sas.domain.commands import can_undo, why_not
+from sas.domain.command import can_undo, why_not
 from sas.domain.messages import Verb
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 
 UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 

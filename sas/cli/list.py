@@ -11,7 +11,7 @@ from sas.cli import choosing, conditions, finding, output, page, storage
 from sas.cli.finding import STATES, Wanted
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.ports import StateStore, Summary
 
 SUMMARY = "list orders in Error (or under way, or finished)"

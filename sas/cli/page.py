@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sas.cli.output import one_line
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 
 FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
 

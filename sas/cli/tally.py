@@ -10,7 +10,7 @@ from typing import TypeVar
 from sas.client import is_end
 from sas.codec.outward import Notification, event_type, notice_of
 from sas.domain.messages import Notice
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 
 SEEN_MAX = 10_000
 """Notifications remembered, so that one delivered twice is counted once; and orders that ended."""

@@ -10,7 +10,7 @@ import msgspec
 
 from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 
 _ENDS = frozenset(event_type(n.value) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
 _ENDED = frozenset(

@@ -16,10 +16,10 @@ from sas.bounds import (
     utf16_units,
 )
 from sas.codec.strict import DEPTH_MAX, PLAIN, MalformedError, check_depth, convert, parse
-from sas.domain.blobs import BlobRef, Content
+from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
-from sas.domain.model import Direction, Fault
+from sas.domain.order import Direction, Fault
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
@@ -261,14 +261,14 @@ def inline(content: Content | None) -> Part:
 
 def to_kept(content: Content | None) -> Kept | None:
     """Return the reference that travels in the place of content; None where that does itself."""
-    if not isinstance(content, BlobRef):
+    if not isinstance(content, PayloadRef):
         return None
     return Kept(content.sha256, content.size, content.chunks)
 
 
-def from_kept(kept: Kept) -> BlobRef:
+def from_kept(kept: Kept) -> PayloadRef:
     """Return a reference as the domain knows it."""
-    return BlobRef(kept.sha256, kept.size, kept.chunks)
+    return PayloadRef(kept.sha256, kept.size, kept.chunks)
 
 
 def content_of(part: Part, kept: Kept | None) -> Content | None:
@@ -278,7 +278,7 @@ def content_of(part: Part, kept: Kept | None) -> Content | None:
 
 def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
     """Raise MalformedError for a result that no reply, or callback, may bring."""
-    if isinstance(result, BlobRef):
+    if isinstance(result, PayloadRef):
         size, most = result.size, RESULT_BYTES_MAX
     else:
         size, most = len((result or "").encode()), inline_bytes_max

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from sas.domain.blobs import BlobRef, Content
+from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time
 from sas.domain.messages import JournalEntry, Outgoing
-from sas.domain.model import Order, StepRecord
+from sas.domain.order import Order, StepRecord
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _json(content: Content | None) -> Any:
     another one); its text where it is none (a rejected order's), and what stood for it where it
     was kept apart and is lost.
     """
-    if isinstance(content, BlobRef):
+    if isinstance(content, PayloadRef):
         return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}
     if content is None:
         return None

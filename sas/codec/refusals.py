@@ -9,11 +9,15 @@ from __future__ import annotations
 import msgspec
 
 from sas.domain.ids import cause_hash
-from sas.ports import Cell
+from sas.ports import SharedValue
 
 CELLS = "refused|"
 """How the names of these cells begin; two hex digits follow."""
+
+
 KEPT_MAX = 8
+
+
 WHY_LENGTH_MAX = 1000
 
 
@@ -29,13 +33,13 @@ def cell_name(command_id: str) -> str:
     return CELLS + cause_hash(command_id)[:2]
 
 
-def why(cell: Cell | None, command_id: str) -> str:
+def why(cell: SharedValue | None, command_id: str) -> str:
     """Return why a command was refused, as far as a cell still knows; else nothing."""
     own = cause_hash(command_id)
     return next((one.why for one in _read(cell) if one.command == own), "")
 
 
-def added(cell: Cell | None, command_id: str, text: str) -> str:
+def added(cell: SharedValue | None, command_id: str, text: str) -> str:
     """Return a cell's value with one refusal more; the oldest goes where there are many."""
     own = cause_hash(command_id)
     others = [one for one in _read(cell) if one.command != own]
@@ -43,7 +47,7 @@ def added(cell: Cell | None, command_id: str, text: str) -> str:
     return msgspec.json.encode(kept).decode()
 
 
-def _read(cell: Cell | None) -> list[Refused]:
+def _read(cell: SharedValue | None) -> list[Refused]:
     try:
         return msgspec.json.decode(cell.value, type=list[Refused]) if cell else []
     except msgspec.MsgspecError:  # a later version's

@@ -12,8 +12,8 @@ from datetime import datetime
 from enum import Enum
 from typing import ClassVar
 
-from sas.domain.blobs import Content
-from sas.domain.model import Direction, Fault
+from sas.domain.content import Content
+from sas.domain.order import Direction, Fault
 
 
 class Notice(Enum):
@@ -141,25 +141,6 @@ class Progress:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", self.note[: self.NOTE_LENGTH_MAX])
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What an external event said of a step, by a callback.
-
-    It names no epoch but the key: its ``generation``, and its ``route`` (the agent by number,
-    below 0 one that the step has no more). It is about the effect, whichever dispatch of the
-    step it was that asked for it.
-    """
-
-    order_id: str
-    step: int
-    direction: Direction
-    generation: int
-    outcome: Outcome
-    result: Content | None = None
-    fault: Fault | None = None
-    route: int = 0
 
 
 class Verb(Enum):

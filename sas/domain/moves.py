@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 
 
 class IllegalMoveError(Exception):

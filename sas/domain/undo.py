@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sas.domain.decisions import Decision
+from sas.domain.change import Decision
+from sas.domain.claim import dispatch, mark_attempted, open_steps, with_step
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Reply, Wake
-from sas.domain.model import (
+from sas.domain.order import (
     Direction,
     Fault,
     Order,
@@ -22,8 +23,7 @@ from sas.domain.model import (
     UndoRecord,
     roll_up,
 )
-from sas.domain.policies import Rules
-from sas.domain.turns import acted, dispatch, open_steps, with_step
+from sas.domain.workflow import Rules
 
 SKEW = timedelta(seconds=5)
 """How far clocks may be apart: an undo that waits out a call waits so much longer."""
@@ -31,15 +31,15 @@ SKEW = timedelta(seconds=5)
 
 def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> list[StepRecord]:
     """Turn every step round. There is no way back from here."""
-    return [turn(step, rules, now) for step in steps]
+    return [turn_to_undo(step, rules, now) for step in steps]
 
 
-def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step as it is once it is to be undone: Compensating, or Compensated at once."""
     own = rules.steps[step.number]
     needed = step.epoch > 0 and own.undo_time_allowed is not None
     turned = replace(
-        acted(step) if needed else replace(step, tried=()),
+        mark_attempted(step) if needed else replace(step, tried=()),
         process_state=StepState.COMPENSATING if needed else StepState.COMPENSATED,
         since=now,
         locked_by=None,
@@ -50,10 +50,10 @@ def turn(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
         hold=False,
         undo=UndoRecord.UNDOING if needed else UndoRecord.NOT_NEEDED,
     )
-    return _landed(turned, rules, now) if needed else turned
+    return _wait_out_calls(turned, rules, now) if needed else turned
 
 
-def _landed(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step to be undone, held for as long as a call of its do can still land."""
     limit = rules.steps[step.number].call_limit
     if limit is None or step.called_until is None or step.called_until + SKEW + limit <= now:
@@ -61,11 +61,11 @@ def _landed(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     return replace(step, hold=True, complete_by=step.called_until + SKEW + limit)
 
 
-def leave(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step just Processed, to be undone wherever else it may have been done."""
     elsewhere = tuple(route for route in step.tried if route != step.route)
     left = replace(step, tried=elsewhere)
-    return _landed(left, rules, now) if elsewhere else left
+    return _wait_out_calls(left, rules, now) if elsewhere else left
 
 
 def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:

@@ -6,12 +6,15 @@ import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain import transitions
-from sas.domain.blobs import Content
-from sas.domain.changes import Change, fence, first_change, next_change, rejection, revival
+from sas.domain.change import Change, Decision, fence, first_change, next_change, rejection, revival
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.content import Content
+from sas.domain.expire import fail
 from sas.domain.messages import Outcome, Reply
-from sas.domain.model import Details, Direction, Fault, Order, StepState, UndoRecord
-from sas.domain.transitions import Decision
+from sas.domain.order import Details, Direction, Fault, Order, StepState, UndoRecord
+from sas.domain.reply import answer
+from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -50,7 +53,7 @@ def submitted(
     cause: str | None = None,
     at: datetime = NOW,
 ) -> Change:
-    decision = transitions.submit(rules, now=at)
+    decision = submit(rules, now=at)
     given = cause or fresh("orders:envelope")
     details = details_of(order_id, payload=payload)
     return first_change(details, decision, by=BY, commit_id=fresh("commit"), cause=given, at=at)
@@ -73,7 +76,7 @@ def upon(
 
 
 def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
-    decision = transitions.claim(order, rules, now=NOW, instance="scheduler-1")
+    decision = claim(order, rules, now=NOW, instance="scheduler-1")
     return upon(order, decision, cause=cause)
 
 
@@ -87,24 +90,24 @@ def answered(
 ) -> Change:
     epoch = order.steps[step].epoch
     reply = Reply(order.order_id, step, Direction.DO, epoch, Outcome.DONE, result)
-    decision = transitions.answer(order, reply, rules, now=at, instance="scheduler-1")
+    decision = answer(order, reply, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
     fault = Fault("out-of-stock", "none left of article 11")
-    decision = transitions.fail(order, step, fault, rules, now=at, instance="scheduler-1")
+    decision = fail(order, step, fault, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
 
 def resubmitted(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
-    return upon(order, transitions.resubmit(order, rules, now=at), at=at)
+    return upon(order, resubmit(order, rules, now=at), at=at)
 
 
 def undone(
     order: Order, rules: Rules = ROW, *, at: datetime = NOW, out_at: datetime | None = None
 ) -> Change:
-    return upon(order, transitions.undo(order, rules, now=at), at=at, out_at=out_at)
+    return upon(order, undo(order, rules, now=at), at=at, out_at=out_at)
 
 
 def compensated(order: Order) -> Change:
@@ -143,7 +146,7 @@ def rejected(order_id: str, *, at: datetime = NOW) -> Change:
 
 
 def revived(order: Order, rules: Rules = ROW) -> Change:
-    decision = transitions.submit(rules, now=NOW)
+    decision = submit(rules, now=NOW)
     details = details_of(order.order_id, payload="submitted anew")
     cause = fresh("orders:envelope")
     return revival(order, details, decision, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)

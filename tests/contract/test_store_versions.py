@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from devstack.azurite import Azurite
-from sas.adapters.versions import VersionedStore, Versions
 from sas.domain.workflow import Step, Workflow
+from sas.features.version_check import VersionedStore, Versions
 from sas.ports import StateStore, StoreMismatchError
 from tests.contract import cases
 from tests.contract.conftest import new_table

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import orders
-from sas.actors.outbox import SAME_ID_FOR
 from sas.config import QUEUE_SETTINGS
 from sas.domain.queues import Queues, lane
+from sas.engine.outbox import SAME_ID_FOR
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tools.infra_queues import (

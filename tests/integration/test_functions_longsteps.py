@@ -14,10 +14,10 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
 
 from samples.remote_services import Faults
-from sas.actors import contents
-from sas.codec.callbacks import CallbackKeys, Claims
-from sas.domain.blobs import BlobRef
-from sas.domain.callbacks import submission_of
+from sas.domain.content import PayloadRef
+from sas.features.callbacks.codec import CallbackKeys, Claims
+from sas.features.callbacks.rules import submission_of
+from sas.features.claim_check import fetch_all
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 
@@ -169,8 +169,8 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
         assert await post(address, own, result=scan) == (200, "already")
         await made.quiet()
     order = await made.order("B-1")
-    whole = await contents.whole(made.store, order)
-    assert isinstance(order.steps[4].result, BlobRef)
+    whole = await fetch_all(made.store, order)
+    assert isinstance(order.steps[4].result, PayloadRef)
     assert json.loads(str(whole.steps[4].result)) == scan
     assert [one for one in await made.rejected() if one.order_id == "B-1"] == []
     made.nothing_lost()

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 
 from samples.remote_services import Faults
-from sas.codec.breakers import cell_name, to_value
-from sas.domain.breaker import Breaker, BreakerPolicy, opened
+from sas.features.circuit_breaker.guard import cell_name, to_value
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, ROOT, Rig, body_of, rig, until
 

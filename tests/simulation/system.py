@@ -15,34 +15,26 @@ from typing import Any
 
 from orders.workflows import workflows
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.callbacks import Callbacks
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
-from sas.actors.deadletters import DeadLetter, DeadLetters
-from sas.actors.privacy import Privacy
+from sas.actors.dead_letters import DeadLetter, DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.codec import internal, outward
-from sas.codec.callbacks import CallbackKeys
 from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
-from sas.domain.breaker import BreakerPolicy
 from sas.domain.ids import cause_of, idempotency_key, message_id, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, Notify
-from sas.domain.model import Direction, Order, OrderState, StepRecord, UndoRecord
+from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoRecord
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
-from sas.ports import (
-    AwaitCallback,
-    Business,
-    Call,
-    Callback,
-    Message,
-    RefusedError,
-    TransientError,
-)
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
+from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.endpoint import Callbacks
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.ports import AwaitCallback, Business, Call, Callback, Message, RefusedError, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
@@ -179,7 +171,7 @@ def build(
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
     agent: type[SimulatedAgent] = SimulatedAgent,
-    privacy: Privacy | None = None,
+    privacy: FieldEncryption | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -211,7 +203,7 @@ def build(
         )
         for n, apart in enumerate(clocks_apart, 1)
     ]
-    contexts = [replace(one, privacy=privacy or Privacy()) for one in contexts]
+    contexts = [replace(one, privacy=privacy or FieldEncryption()) for one in contexts]
     _wire(world, contexts, business, lease_time, breaker)
     return System(world, store, bus, ledger, agents, contexts[0], {})
 

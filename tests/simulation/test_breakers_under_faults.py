@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sas.codec.breakers import CELLS, from_cell
-from sas.domain.breaker import BreakerPolicy, BreakerState
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
+from sas.features.circuit_breaker.guard import CELLS, from_cell
+from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults

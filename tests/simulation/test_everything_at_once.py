@@ -13,16 +13,8 @@ from datetime import timedelta
 import pytest
 
 from sas.domain.ids import idempotency_key
-from sas.domain.model import Order, UndoRecord
-from sas.domain.workflow import (
-    Backoff,
-    ExtendedWait,
-    OnFailure,
-    Step,
-    Undo,
-    Workflow,
-    Workflows,
-)
+from sas.domain.order import Order, UndoRecord
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.simulation.system import (

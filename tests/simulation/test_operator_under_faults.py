@@ -11,7 +11,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from sas.domain.model import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sas.domain.messages import Request
-from sas.domain.model import Direction, OrderState
+from sas.domain.order import Direction, OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
 from sas.simulation.remote import RemoteFaults, SimulatedAgent

@@ -13,22 +13,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.callbacks import Callbacks
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
-from sas.actors.deadletters import DeadLetter, DeadLetters
-from sas.actors.privacy import Privacy
+from sas.actors.dead_letters import DeadLetter, DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
 from sas.codec import internal, outward
-from sas.codec.callbacks import CallbackKeys
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
 from sas.domain.messages import JournalEntry
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
+from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.endpoint import Callbacks
+from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Call, Message
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -205,7 +205,7 @@ def kit(
     duplicate_window: timedelta | None = None,
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
-    privacy: Privacy | None = None,
+    privacy: FieldEncryption | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -222,7 +222,7 @@ def kit(
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
     context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance, callback_keys)
-    context = replace(context, privacy=privacy or Privacy())
+    context = replace(context, privacy=privacy or FieldEncryption())
     policy = RetryPolicy(0.2, 2.0)
     return Kit(
         clock,

@@ -6,21 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain import commands, transitions
-from sas.domain.changes import Change, first_change, next_change
-from sas.domain.conditions import Condition
+from sas.domain import command
+from sas.domain.change import Change, Decision, Incident, first_change, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
-from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
-from sas.domain.transitions import Decision
-from sas.domain.workflow import (
-    Backoff,
-    ExtendedWait,
-    OnFailure,
-    Rules,
-    Step,
-    Undo,
-    Workflow,
-)
+from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState
+from sas.domain.reply import answer
+from sas.domain.submit import submit
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules, Step, Undo, Workflow
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -88,7 +83,7 @@ def details_of(order_id: str = "order-1") -> Details:
 
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
-    decision = transitions.submit(rules, now=at)
+    decision = submit(rules, now=at)
     return first_change(
         details_of(order_id), decision, by="test", commit_id="c", cause="orders:1", at=at
     )
@@ -117,7 +112,7 @@ class Story:
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
     sent: tuple[Outgoing, ...] = field(init=False)
-    condition: Condition | None = None
+    condition: Incident | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
@@ -155,9 +150,7 @@ class Story:
         return True
 
     def claim(self, instance: str = "scheduler-1") -> bool:
-        return self.apply(
-            transitions.claim(self.order, self.rules, now=self.now, instance=instance)
-        )
+        return self.apply(claim(self.order, self.rules, now=self.now, instance=instance))
 
     def reply(self, name: str, **changes: object) -> Reply:
         """Return the answer "done" to what a step has out, or with some members changed."""
@@ -173,7 +166,7 @@ class Story:
 
     def answer(self, reply: Reply) -> bool:
         return self.apply(
-            transitions.answer(self.order, reply, self.rules, now=self.now, instance="scheduler-2")
+            answer(self.order, reply, self.rules, now=self.now, instance="scheduler-2")
         )
 
     def done(self, *names: str) -> Story:
@@ -201,9 +194,7 @@ class Story:
     def expire(self, name: str) -> bool:
         """Let the supervisor look at a step now, whether or not it is due."""
         step = self.step(name)
-        return self.apply(
-            transitions.expire(self.order, step.number, step.epoch, self.rules, now=self.now)
-        )
+        return self.apply(expire(self.order, step.number, step.epoch, self.rules, now=self.now))
 
     def expired(self, name: str) -> Story:
         """Let a step's CompleteBy pass, and the supervisor look at it."""
@@ -217,26 +208,24 @@ class Story:
         """Let the order's deadline pass, and the supervisor look at it."""
         if self.order.deadline is not None:
             self.now = max(self.now, self.order.deadline)
-        return self.apply(transitions.expire_deadline(self.order, self.rules, now=self.now))
+        return self.apply(expire_deadline(self.order, self.rules, now=self.now))
 
     def resubmit(self, step: str | None = None, edited: str | None = None) -> bool:
-        return self.apply(
-            transitions.resubmit(self.order, self.rules, now=self.now, step=step, edited=edited)
-        )
+        return self.apply(resubmit(self.order, self.rules, now=self.now, step=step, edited=edited))
 
     def skip(self, step: str | None = None, result: str | None = None) -> bool:
         return self.apply(
-            commands.skip(self.order, self.rules, now=self.now, step=step, result=result)
+            command.skip(self.order, self.rules, now=self.now, step=step, result=result)
         )
 
     def cancel(self) -> bool:
-        return self.apply(commands.cancel(self.order, self.rules, now=self.now))
+        return self.apply(command.cancel(self.order, self.rules, now=self.now))
 
     def acknowledge(self, by: str = "ann") -> bool:
-        return self.apply(commands.acknowledge(self.order, by))
+        return self.apply(command.acknowledge(self.order, by))
 
     def undo(self) -> bool:
-        return self.apply(transitions.undo(self.order, self.rules, now=self.now))
+        return self.apply(undo(self.order, self.rules, now=self.now))
 
     def hold(self, name: str, *, seconds: float) -> None:
         """Put a Pending step on hold, as an extended wait would."""

@@ -16,9 +16,11 @@ from functools import cache
 from itertools import product
 from typing import TypeVar
 
-from sas.domain import commands, transitions
-from sas.domain.changes import Change, next_change
-from sas.domain.conditions import Condition
+from sas.domain import command
+from sas.domain.change import Change, Decision, Incident, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -30,9 +32,9 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
 from sas.domain.moves import IllegalMoveError
-from sas.domain.transitions import Decision
+from sas.domain.order import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
 from tests.unit.domain_cases import (
     SHAPES,
@@ -141,7 +143,7 @@ class Edge:
     source: Key
     to: Key
     case: Case
-    condition: Condition | None = None
+    condition: Incident | None = None
 
     @property
     def before(self) -> Order:
@@ -273,27 +275,27 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
     rules = replace(rules, shut=event.shut) if event.shut else rules
     match event.name:
         case "claim":
-            return transitions.claim(order, rules, now=event.at, instance="scheduler")
+            return claim(order, rules, now=event.at, instance="scheduler")
         case "resubmit":
-            return transitions.resubmit(order, rules, now=event.at, step=named(order, event))
+            return resubmit(order, rules, now=event.at, step=named(order, event))
         case "skip":
-            return commands.skip(order, rules, now=event.at, step=named(order, event))
+            return command.skip(order, rules, now=event.at, step=named(order, event))
         case "undo":
-            return transitions.undo(order, rules, now=event.at)
+            return undo(order, rules, now=event.at)
         case "cancel":
-            return commands.cancel(order, rules, now=event.at)
+            return command.cancel(order, rules, now=event.at)
         case "acknowledge":
-            return commands.acknowledge(order, "ann")
+            return command.acknowledge(order, "ann")
         case "deadline":
-            return transitions.expire_deadline(order, rules, now=event.at)
+            return expire_deadline(order, rules, now=event.at)
         case "expire" | "expire behind" as name:
             epoch, behind = order.steps[event.step].epoch, timedelta(name == BEHIND)
-            return transitions.expire(order, event.step, epoch, rules, now=event.at, behind=behind)
+            return expire(order, event.step, epoch, rules, now=event.at, behind=behind)
         case "progress" | "undo progress":
-            return transitions.progressed(order, progress_of(order, event), now=event.at)
+            return progressed(order, progress_of(order, event), now=event.at)
         case _:
             reply = reply_to(order, event.step, event.name)
-            return transitions.answer(order, reply, rules, now=event.at, instance="scheduler")
+            return answer(order, reply, rules, now=event.at, instance="scheduler")
 
 
 def named(order: Order, event: Event) -> str | None:

@@ -17,12 +17,16 @@ from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
-from sas.domain import callbacks, commands, transitions
-from sas.domain.changes import next_change
-from sas.domain.messages import Outcome, Reply, Request, Returned, Wake
-from sas.domain.model import Direction, Fault, Order, OrderState, StepState, UndoRecord
-from sas.domain.transitions import Decision
+from sas.domain import command
+from sas.domain.change import Decision, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire
+from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoRecord
+from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
+from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
 from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
@@ -74,9 +78,9 @@ class Flying(NamedTuple):
     may_return: bool = False
 
 
-def returned_as(callback: Flying) -> Returned:
+def returned_as(callback: Flying) -> CallbackResult:
     outcome = Outcome(callback.outcome)
-    return Returned(
+    return CallbackResult(
         "order-1",
         callback.step,
         Direction(callback.direction),
@@ -321,8 +325,8 @@ class Protocol:
         """Return whether a message is a callback that waits for its step to be out again."""
         if message.kind != Kind.CALLBACK.value:
             return False
-        found = callbacks.standing(self.orders[state.order], returned_as(message))
-        return found is callbacks.Standing.WAITS
+        found = status_of(self.orders[state.order], returned_as(message))
+        return found is StepStatus.WAITS
 
     @staticmethod
     def known(state: State, step: int, route: int, known: tuple[Effect, ...]) -> State:
@@ -396,10 +400,10 @@ class Protocol:
     ) -> Decision | None:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
-                return transitions.claim(order, rules, now=LATE, instance="s")
+                return claim(order, rules, now=LATE, instance="s")
             if event.kind == Kind.CALLBACK.value:
                 said = returned_as(event)
-                return callbacks.returned(order, said, rules, now=LATE, instance="s")
+                return decide(order, said, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
                 order.order_id,
@@ -409,21 +413,21 @@ class Protocol:
                 outcome,
                 fault=None if outcome is Outcome.DONE else FAULT,
             )
-            return transitions.answer(order, reply, rules, now=LATE, instance="s")
+            return answer(order, reply, rules, now=LATE, instance="s")
         match event:
             case ("expire" | "behind" as what, int(number)):
                 epoch, behind = order.steps[number].epoch, timedelta(what == "behind")
-                return transitions.expire(order, number, epoch, rules, now=LATE, behind=behind)
+                return expire(order, number, epoch, rules, now=LATE, behind=behind)
             case ("resubmit",):
-                return transitions.resubmit(order, rules, now=LATE)
+                return resubmit(order, rules, now=LATE)
             case ("edit",):
-                return transitions.resubmit(order, rules, now=LATE, edited=EDITED)
+                return resubmit(order, rules, now=LATE, edited=EDITED)
             case ("skip",):
-                return commands.skip(order, rules, now=LATE)
+                return command.skip(order, rules, now=LATE)
             case ("cancel",):
-                return commands.cancel(order, rules, now=LATE)
+                return command.cancel(order, rules, now=LATE)
             case _:
-                return transitions.undo(order, rules, now=LATE)
+                return undo(order, rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
         """Forget times, results and most of a fault, but no epoch: they fence what is out.

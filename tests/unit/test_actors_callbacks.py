@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.callbacks import Answer
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.callbacks import CALLBACK_BYTES_MAX, NO_KEYS, CallbackKeys
-from sas.domain.blobs import BlobRef
-from sas.domain.model import Fault, Order
+from sas.domain.content import PayloadRef
+from sas.domain.order import Fault, Order
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
+from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, NO_KEYS, CallbackKeys
+from sas.features.callbacks.endpoint import Answer
 from sas.ports import (
     AwaitCallback,
     BusUnavailableError,
@@ -488,7 +488,7 @@ async def test_a_large_result_is_kept_apart_and_reaches_the_next_agent_whole(by_
         await made.hand(said(callback, result=LARGE))
     await made.drain()
     kept = made.order().steps[0].result
-    assert isinstance(kept, BlobRef)
+    assert isinstance(kept, PayloadRef)
     assert made.agents["payment"].calls[0][1].results == {"reserve": LARGE}
     assert made.state() == "Processed"
     again = await post(made, callback.token, {"outcome": "done", "result": LARGE})

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from sas.domain.conditions import Condition
+from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.queues import lane
 from sas.domain.workflow import ExtendedWait, Step, Workflow
@@ -41,10 +41,10 @@ def told(made: Kit) -> list[str]:
     return [alert.kind for alert in made.alerts()]
 
 
-def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Condition:
+def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
     now: datetime = made.clock.now()
     until = now + timedelta(minutes=minutes)
-    return Condition(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
+    return Incident(AlertKind.NOT_PICKED_UP, scope, "Nobody works.", now, until)
 
 
 async def test_a_scheduler_away_for_three_hours_is_told_three_times_for_all_orders() -> None:

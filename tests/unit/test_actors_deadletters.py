@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.deadletters import DeadLetter
-from sas.actors.shell import ContentionError
+from sas.actors.dead_letters import DeadLetter
 from sas.codec import internal
 from sas.codec.outward import RejectedMessage
+from sas.engine.transition import ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault

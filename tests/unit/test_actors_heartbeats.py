@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.discretion import Discreet
-from sas.actors.slots import lease_name
-from sas.actors.term import every
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
-from sas.domain.breaker import BreakerPolicy
+from sas.features.call_limit import lease_name
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.field_encryption.redaction import RedactingAgent
+from sas.features.long_steps.deadline import heartbeat_interval
 from sas.ports import Call, Message, TransientError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
@@ -100,7 +100,11 @@ async def test_few_of_its_words_travel_and_the_journal_keeps_no_more() -> None:
     made.agents["stock"].then(works(made, 200))
     read = await beside(made, message, 220)
     said = made.words().count("progress")
-    assert 200 / every(ALLOWED).total_seconds() - 1 <= said <= 200 / every(ALLOWED).total_seconds()
+    assert (
+        200 / heartbeat_interval(ALLOWED).total_seconds() - 1
+        <= said
+        <= 200 / heartbeat_interval(ALLOWED).total_seconds()
+    )
     assert len(read) == said + 1
     assert len({one.message_id for one in read}) == len(read)
 
@@ -109,7 +113,7 @@ async def test_few_of_its_words_travel_and_the_journal_keeps_no_more() -> None:
     ("allowed", "rest"), [(3600, 1200), (60, 20), (30, 10), (20, 10), (12, 6), (1, 0.5)]
 )
 async def test_how_often_words_travel_leaves_time_for_the_next(allowed: int, rest: float) -> None:
-    assert every(timedelta(seconds=allowed)) == timedelta(seconds=rest)
+    assert heartbeat_interval(timedelta(seconds=allowed)) == timedelta(seconds=rest)
 
 
 async def test_what_it_says_is_the_steps_note() -> None:
@@ -230,7 +234,7 @@ async def test_a_note_quotes_no_secret_of_its_order() -> None:
         async def close(self) -> None: ...
 
     call = Call("O-1", "pay", "k", START, {}, {}, secrets=("4111-1111",), beats=hear)
-    await Discreet("payment", Talkative()).do(call)
+    await RedactingAgent("payment", Talkative()).do(call)
     assert len(heard) == 1
     assert "4111" not in heard[0]
 

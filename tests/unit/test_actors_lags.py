@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from sas.codec.lags import cell_name, from_cell
-from sas.domain.lags import Lag
 from sas.domain.queues import lane
+from sas.features.queue_delay.delays import cell_name, from_cell
+from sas.features.queue_delay.rules import QueueDelay
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import ALLOWED, QUEUES, SHOP, Kit, kit
 
@@ -21,7 +21,7 @@ async def late(made: Kit, queue: str, seconds: float, count: int | None = 1) -> 
     await made.run(made.context.lags.took_up(queue, at, count))
 
 
-async def noted(made: Kit, queue: str) -> Lag | None:
+async def noted(made: Kit, queue: str) -> QueueDelay | None:
     return from_cell(await made.store.read_cell(cell_name(queue)))
 
 
@@ -36,7 +36,7 @@ async def given(made: Kit, queue: str = QUEUES.scheduler) -> timedelta:
 async def test_a_late_message_is_noted_with_how_late_it_is() -> None:
     made = kit()
     await late(made, STOCK, 12)
-    assert await noted(made, STOCK) == Lag(timedelta(seconds=12), made.clock.now())
+    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=12), made.clock.now())
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(1.9, 1), (600, 2), (600, 5)])
@@ -60,12 +60,12 @@ async def test_an_instance_notes_a_queue_s_lag_every_few_seconds_at_most() -> No
     for _ in range(29):
         await made.later(0.1)
         await late(made, STOCK, 50)
-    assert await noted(made, STOCK) == Lag(
+    assert await noted(made, STOCK) == QueueDelay(
         timedelta(seconds=12), made.clock.now() - timedelta(seconds=2.9)
     )
     await made.later(0.2)
     await late(made, STOCK, 50)
-    assert await noted(made, STOCK) == Lag(timedelta(seconds=50), made.clock.now())
+    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=50), made.clock.now())
 
 
 async def test_what_a_rival_has_just_said_is_not_said_again_unless_it_is_far_more() -> None:
@@ -73,10 +73,10 @@ async def test_what_a_rival_has_just_said_is_not_said_again_unless_it_is_far_mor
     rival = kit(beside=made, instance="host-2")
     await late(made, STOCK, 12)
     await late(rival, STOCK, 20)
-    assert await noted(made, STOCK) == Lag(timedelta(seconds=12), made.clock.now())
+    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=12), made.clock.now())
     other = kit(beside=made, instance="host-3")
     await late(other, STOCK, 40)
-    assert await noted(made, STOCK) == Lag(timedelta(seconds=40), made.clock.now())
+    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=40), made.clock.now())
 
 
 @pytest.mark.parametrize("operation", ["read_cell", "write_cell"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sas.codec.callbacks import CallbackMessage, encode_message
 from sas.domain.queues import lane
+from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.ports import AwaitCallback, Call
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
 

@@ -9,8 +9,7 @@ import pytest
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
-from sas.domain.policies import TIME_ALLOWED_MAX
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow
+from sas.domain.workflow import TIME_ALLOWED_MAX, OnFailure, Step, Undo, Workflow
 from sas.ports import AwaitCallback, BusUnavailableError, Message, RefusedError, StillRunning
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.shell import Acted
 from sas.bounds import EDITED_UNITS_MAX
 from sas.codec import internal
 from sas.codec.internal import INPUT_DEPTH_MAX, CommandMessage, WakeMessage
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
+from sas.engine.transition import ApplyResult
 from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
@@ -427,7 +427,7 @@ async def test_a_command_whose_commit_answer_was_lost_is_done_once_when_it_comes
     made.store.fail_next("commit", StoreFault.LOST_ANSWER)
     with pytest.raises(StoreUnavailableError):
         await made.hand(message)
-    assert await made.run(made.scheduler.handle(message.body, "m")) is Acted.REPEATED
+    assert await made.run(made.scheduler.handle(message.body, "m")) is ApplyResult.REPEATED
     assert made.words().count("resubmitted") == 1
     await made.drain()
     assert made.state() == "Processed"
@@ -527,7 +527,7 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
         await made.sweep()
     before = made.order()
     stray = internal.encode(WakeMessage(id="stray", order_id="O-1"))
-    assert await made.run(made.scheduler.handle(stray, "stray")) is Acted.NOTHING
+    assert await made.run(made.scheduler.handle(stray, "stray")) is ApplyResult.NOTHING
     assert made.order() == before
 
 

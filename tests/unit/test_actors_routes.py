@@ -10,11 +10,11 @@ import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.scheduler import Scheduler
-from sas.codec.breakers import cell_name, to_value
-from sas.codec.callbacks import CallbackMessage, encode_message
-from sas.domain import breaker
-from sas.domain.breaker import Breaker, BreakerPolicy
 from sas.domain.workflow import OnFailure, Step, Workflow
+from sas.features.callbacks.codec import CallbackMessage, encode_message
+from sas.features.circuit_breaker import rules
+from sas.features.circuit_breaker.guard import cell_name, to_value
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.ports import AwaitCallback, Call, Message, RefusedError, StillRunning, TransientError
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
@@ -43,7 +43,7 @@ def made() -> Kit:
 
 async def cut_off(made: Kit, agent: str) -> None:
     """Open an agent's breaker, as another instance would."""
-    opened = breaker.opened(Breaker(), POLICY, made.clock.now(), "down")
+    opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
     await made.store.write_cell(cell_name(agent), to_value(opened), None)
 
 
@@ -245,14 +245,14 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
 async def cut_off_longer(made: Kit) -> None:
     cell = await made.store.read_cell(cell_name("stock"))
     assert cell is not None
-    opened = breaker.opened(Breaker(), POLICY, made.clock.now(), "down")
+    opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
     await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token)
 
 
 async def mended(made: Kit) -> None:
     cell = await made.store.read_cell(cell_name("stock"))
     assert cell is not None
-    closed = to_value(breaker.closed(made.clock.now()))
+    closed = to_value(rules.closed(made.clock.now()))
     await made.store.write_cell(cell_name("stock"), closed, cell.token)
 
 

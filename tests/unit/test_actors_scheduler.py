@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.shell import Acted
 from sas.codec import internal
 from sas.domain.workflow import UnknownWorkflowError, Workflow
+from sas.engine.transition import ApplyResult
 from sas.ports import BusUnavailableError, Message, RefusedError, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
@@ -109,7 +109,7 @@ async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same
 async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> None:
     made = await claimed()
     before = made.bus.messages(QUEUES.agent("stock"))
-    assert await made.run(made.scheduler.handle(wake().body, "m")) is Acted.REPEATED
+    assert await made.run(made.scheduler.handle(wake().body, "m")) is ApplyResult.REPEATED
     assert made.words() == ["submitted", "claimed"]
     assert made.bus.messages(QUEUES.agent("stock")) == before * 2
 
@@ -118,7 +118,7 @@ async def test_a_stray_wake_changes_nothing() -> None:
     made = await claimed()
     before = made.order()
     stray = wake(wake_id="stray").body
-    assert await made.run(made.scheduler.handle(stray, "m")) is Acted.NOTHING
+    assert await made.run(made.scheduler.handle(stray, "m")) is ApplyResult.NOTHING
     assert made.order() == before
     assert len(made.requests("stock")) == 1
 
@@ -238,7 +238,7 @@ async def test_a_reply_to_another_dispatch_changes_nothing(late: Message) -> Non
     made = await claimed()
     before = made.order()
     acted = await made.run(made.scheduler.handle_reply(late.body, late.message_id))
-    assert acted is Acted.NOTHING
+    assert acted is ApplyResult.NOTHING
     assert made.order() == before
     assert made.rejected() == []
     assert made.alerts() == []

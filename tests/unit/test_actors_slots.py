@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
-from sas.actors.slots import CALL_MAX, WAIT_HERE
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.queues import Queues
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
+from sas.features.call_limit import CALL_MAX, WAIT_HERE
 from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock

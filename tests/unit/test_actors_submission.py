@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sas.actors.shell import ContentionError
-from sas.domain.changes import Change, rejection
+from sas.domain.change import Change, rejection
 from sas.domain.ids import cause_of
+from sas.engine.transition import ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START

@@ -11,7 +11,7 @@ import pytest
 
 from sas.actors import supervisor as module
 from sas.actors.supervisor import AT_ONCE, SHARD_DUE_MAX, Supervisor
-from sas.domain.changes import Due, OutDue
+from sas.domain.change import Due, OutDue
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.codec.breakers import cell_name, from_cell, to_value
-from sas.domain import breaker
-from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
 from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
+from sas.features.circuit_breaker import rules
+from sas.features.circuit_breaker.guard import cell_name, from_cell, to_value
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import Call, Message, TransientError
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, command, kit, order
 
@@ -271,4 +271,4 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     await made.run(made.actors["stock"].handle(message.body, message.message_id))
     found = await breaker_of(made)
     assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
-    assert breaker.wait_of(found, "the next", made.clock.now()) is None
+    assert rules.wait_of(found, "the next", made.clock.now()) is None

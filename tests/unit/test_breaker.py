@@ -11,18 +11,18 @@ import msgspec
 import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.compose import Addresses
-from sas.actors.context import Context
-from sas.actors.watch import note_conditions
-from sas.codec.breakers import cell_name, from_cell, to_value
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
-from sas.domain import breaker
-from sas.domain.breaker import Breaker, BreakerPolicy, BreakerState
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.ports import Call, Cell, RefusedError, StoreUnavailableError, TransientError
+from sas.engine.context import Context
+from sas.engine.messages import Addresses
+from sas.features.circuit_breaker import rules
+from sas.features.circuit_breaker.guard import cell_name, from_cell, to_value
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
+from sas.features.incidents.health import check_health
+from sas.ports import Call, RefusedError, SharedValue, StoreUnavailableError, TransientError
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
@@ -33,13 +33,13 @@ QUEUE = "agent-stock"
 
 
 def test_an_open_breaker_makes_requests_wait_until_its_time_and_then_lets_one_probe() -> None:
-    opened = breaker.opened(Breaker(), POLICY, NOW, "down")
-    assert breaker.wait_of(opened, "r1", NOW) == NOW + timedelta(seconds=15)
+    opened = rules.opened(Breaker(), POLICY, NOW, "down")
+    assert rules.wait_of(opened, "r1", NOW) == NOW + timedelta(seconds=15)
     later = NOW + timedelta(seconds=15)
-    assert breaker.wait_of(opened, "r1", later) is None
-    probing = breaker.probe(opened, "r1", POLICY, later)
-    assert breaker.wait_of(probing, "r1", later) is None
-    assert breaker.wait_of(probing, "r2", later) == later + breaker.RECHECK
+    assert rules.wait_of(opened, "r1", later) is None
+    probing = rules.probe(opened, "r1", POLICY, later)
+    assert rules.wait_of(probing, "r1", later) is None
+    assert rules.wait_of(probing, "r2", later) == later + rules.RECHECK
 
 
 def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
@@ -47,7 +47,7 @@ def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
     waits = []
     found = Breaker()
     for _ in range(5):
-        found = breaker.opened(found, policy, NOW, "down")
+        found = rules.opened(found, policy, NOW, "down")
         assert found.until is not None
         waits.append((found.until - NOW).total_seconds())
     assert waits == [10, 20, 40, 60, 60]
@@ -55,9 +55,9 @@ def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
 
 
 def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
-    probing = breaker.probe(breaker.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
+    probing = rules.probe(rules.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
     silent = NOW + POLICY.probe_for
-    assert breaker.wait_of(probing, "r2", silent) is None
+    assert rules.wait_of(probing, "r2", silent) is None
 
 
 class Remote:
@@ -124,7 +124,7 @@ class Rig:
     async def sweep(self) -> None:
         """Do what a supervisor of yet another instance does about breakers."""
         board = Context.of(self.store, self.bus, self.clock, Addresses(Queues(), "/t"), "sweep")
-        await self.clock.run(note_conditions(board))
+        await self.clock.run(check_health(board))
 
     def told(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
@@ -211,14 +211,14 @@ async def test_a_breaker_that_closed_before_anybody_could_be_told_is_not_told_of
     )
     await rig.handle(0, "O-1")
     sweeper = Context.of(rig.store, rig.bus, rig.clock, Addresses(Queues(), "/t"), "sweep")
-    await rig.clock.run(note_conditions(sweeper))
+    await rig.clock.run(check_health(sweeper))
     await rig.clock.advance(61)
     rig.remote.answer = dict
     await rig.handle(1, "O-2")
     assert (await rig.state()).state is BreakerState.CLOSED
     rig.bus.plan = lambda _message: None
     for _ in range(3):
-        await rig.clock.run(note_conditions(sweeper))
+        await rig.clock.run(check_health(sweeper))
         await rig.clock.advance(61)
     assert rig.alerts() == []
 
@@ -226,7 +226,7 @@ async def test_a_breaker_that_closed_before_anybody_could_be_told_is_not_told_of
 async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to_the_sweep(
     rig: Rig,
 ) -> None:
-    opened = breaker.opened(Breaker(), POLICY, NOW, "down")
+    opened = rules.opened(Breaker(), POLICY, NOW, "down")
     await rig.store.write_cell(cell_name("stock"), to_value(opened), None)
     await rig.sweep()
     (alert,) = rig.told()
@@ -241,7 +241,7 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     rig.remote.answer = dict
     real = rig.store.read_cell
 
-    async def read_cell(name: str) -> Cell | None:
+    async def read_cell(name: str) -> SharedValue | None:
         if name.startswith("condition|"):
             raise StoreUnavailableError("away")
         return await real(name)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.cli import main
-from sas.codec.breakers import cell_name, to_value
-from sas.domain.breaker import Breaker, BreakerPolicy, closed, opened, probe
+from sas.features.circuit_breaker.guard import cell_name, to_value
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
 from sas.simulation.store import MemoryStore
 from tests.unit.cli_kit import store
 

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.cli import main
-from sas.codec.conditions import cell_name, to_value
-from sas.domain import conditions
-from sas.domain.conditions import Condition, Sightings
+from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.features.incidents import rules
+from sas.features.incidents.board import cell_name, to_value
+from sas.features.incidents.rules import Sightings
 from sas.simulation.store import MemoryStore
 from tests.unit.cli_kit import store
 
@@ -25,10 +26,10 @@ FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
 def keep(
     store: MemoryStore, kind: AlertKind, scope: str, until: datetime, text: str = "Look."
 ) -> None:
-    condition = Condition(kind, scope, text, LONG_AGO, until)
+    condition = Incident(kind, scope, text, LONG_AGO, until)
     seen_at = LONG_AGO + timedelta(minutes=1)
-    standing = conditions.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
-    value = to_value(conditions.told(standing, seen_at))
+    standing = rules.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
+    value = to_value(rules.told(standing, seen_at))
     asyncio.run(store.write_cell(cell_name(kind, scope), value, None))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sas.adapters.versions import Versions
 from sas.cli import main
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
+from sas.features.version_check import Versions
 from sas.ports import Business
 from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order

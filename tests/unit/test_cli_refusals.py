@@ -18,7 +18,7 @@ from sas.cli import carrying, confirming, finding, main
 from sas.codec import refusals
 from sas.codec.internal import INPUT_DEPTH_MAX
 from sas.domain.messages import Command
-from sas.ports import Cell, Message
+from sas.ports import Message, SharedValue
 from sas.simulation.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.unit.actors_kit import CARE, command, kit, order
@@ -96,16 +96,16 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
 
 def test_of_many_refusals_the_last_few_are_kept() -> None:
     same = [f"w-{n}" for n in range(9999) if refusals.cell_name(f"w-{n}") == "refused|00"][:12]
-    cell: Cell | None = None
+    cell: SharedValue | None = None
     for command_id in same:
-        cell = Cell(refusals.added(cell, command_id, f"why {command_id}"), "t")
+        cell = SharedValue(refusals.added(cell, command_id, f"why {command_id}"), "t")
     known = [command_id for command_id in same if refusals.why(cell, command_id)]
     assert known == same[-refusals.KEPT_MAX :]
     assert refusals.why(cell, same[-1]) == f"why {same[-1]}"
     again = refusals.added(cell, same[-1], "x" * 5000)
     assert len(again) < 8 * (refusals.WHY_LENGTH_MAX + 100)
     assert len(json.loads(again)) == refusals.KEPT_MAX
-    assert refusals.why(Cell('[{"of": "a later version"}]', "t"), "w-1") == ""
+    assert refusals.why(SharedValue('[{"of": "a later version"}]', "t"), "w-1") == ""
 
 
 # What is wrong before anything is sent

@@ -10,16 +10,8 @@ import pytest
 
 from sas.cli import page
 from sas.codec.record import record_of, to_line
-from sas.domain.messages import (
-    Alert,
-    AlertKind,
-    JournalEntry,
-    Notice,
-    Notify,
-    Request,
-    Wake,
-)
-from sas.domain.model import Direction, Fault, UndoRecord
+from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
+from sas.domain.order import Direction, Fault, UndoRecord
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.test_cli_intent import ORDERS

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from sas.adapters.versions import Versions
 from sas.cli import main
-from sas.domain.changes import Change
+from sas.domain.change import Change
 from sas.domain.workflow import Step, Workflow, Workflows
+from sas.features.version_check import Versions
 from sas.ports import Business
 from sas.simulation.store import MemoryStore
 from tests.contract import cases

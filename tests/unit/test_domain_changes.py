@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
-from sas.domain.changes import (
+from sas.domain.change import (
     Change,
+    Decision,
     OutDue,
     StepDue,
     due_rows,
@@ -19,10 +19,13 @@ from sas.domain.changes import (
     rejection,
     revival,
 )
+from sas.domain.claim import claim
+from sas.domain.command import undo
+from sas.domain.expire import expire
 from sas.domain.messages import JournalEntry, Notice, Notify, Wake
-from sas.domain.model import Order, OrderState, StepState
 from sas.domain.moves import IllegalMoveError
-from sas.domain.transitions import Decision
+from sas.domain.order import Order, OrderState, StepState
+from sas.domain.submit import submit
 from sas.domain.workflow import STEPS_MAX, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted
 
@@ -35,14 +38,14 @@ def commit(order: Story, decision: Decision, **changes: object) -> Change:
 
 
 def claim_of(order: Story) -> Decision:
-    decision = transitions.claim(order.order, order.rules, now=order.now, instance="s")
+    decision = claim(order.order, order.rules, now=order.now, instance="s")
     assert decision is not None
     return decision
 
 
 def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
     rules = story("two in a row").rules
-    decision = transitions.submit(rules, now=T0)
+    decision = submit(rules, now=T0)
     change = first_change(
         details_of(), decision, by="submission", commit_id="c1", cause="orders:1", at=T0
     )
@@ -76,7 +79,7 @@ def test_a_due_row_that_stays_is_neither_deleted_nor_written() -> None:
     order = story("two beside each other")
     order.claim()
     order.later(60)
-    decision = transitions.expire(order.order, 0, 1, order.rules, now=order.now)
+    decision = expire(order.order, 0, 1, order.rules, now=order.now)
     assert decision is not None
     change = commit(order, decision)
     changed = change.due_removed() | change.due_added()
@@ -152,7 +155,7 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
 def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
     rules = story("one").rules
     place = rejection(details_of(), by="d", commit_id="c", cause="orders:1", at=T0).after
-    decision = transitions.submit(rules, now=LATER)
+    decision = submit(rules, now=LATER)
     change = revival(
         place, details_of(), decision, by="s", commit_id="c2", cause="orders:2", at=LATER
     )
@@ -165,7 +168,7 @@ def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
 
 def test_no_order_takes_the_place_of_one_that_was_not_rejected() -> None:
     rules = story("one").rules
-    decision = transitions.submit(rules, now=LATER)
+    decision = submit(rules, now=LATER)
     for running in (submitted(rules).after, claimed_order()):
         with pytest.raises(IllegalMoveError):
             revival(
@@ -193,6 +196,6 @@ def test_the_largest_transition_of_thirty_parallel_steps_fits_one_transaction() 
 
 
 def undo_of(order: Story) -> Decision:
-    decision = transitions.undo(order.order, order.rules, now=order.now)
+    decision = undo(order.order, order.rules, now=order.now)
     assert decision is not None
     return decision

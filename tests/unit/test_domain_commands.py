@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sas.domain import commands
+from sas.domain.command import WHEN
+from sas.domain.command import decide as decide_command
 from sas.domain.messages import Alert, Command, Notice, Notify, Outcome, Request, Verb, Wake
-from sas.domain.model import Direction, Fault, UndoRecord
+from sas.domain.order import Direction, Fault, UndoRecord
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import Story, story
 
@@ -295,13 +296,13 @@ def test_only_an_order_in_error_needs_to_be_acknowledged(until: str) -> None:
 
 
 def test_every_verb_is_decided_and_says_when_it_is_not() -> None:
-    assert set(commands.WHEN) == set(Verb)
+    assert set(WHEN) == set(Verb)
     settled = {Verb.RESUBMIT: "resubmitted", Verb.SKIP: "skipped", Verb.UNDO: "undo decided"}
     words = settled | {Verb.CANCEL: "cancelled", Verb.ACKNOWLEDGE: "acknowledged"}
     for verb, word in words.items():
         order = claimed().refused("a")
         command = Command("c", "order-1", verb, 3, "ann")
-        decision = commands.decide(order.order, command, order.rules, now=order.now)
+        decision = decide_command(order.order, command, order.rules, now=order.now)
         assert decision is not None
         assert decision.what == word
         assert decision.acknowledged_by == ("ann" if verb is Verb.ACKNOWLEDGE else None)

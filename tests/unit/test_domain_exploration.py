@@ -9,19 +9,13 @@ from typing import Any
 
 import pytest
 
-from sas.domain import callbacks, transitions
-from sas.domain.callbacks import Standing
-from sas.domain.changes import DeadlineDue, StepDue, due_rows
-from sas.domain.messages import (
-    AlertKind,
-    Notice,
-    Notify,
-    Outcome,
-    Request,
-    Returned,
-    Wake,
-)
-from sas.domain.model import (
+from sas.domain.change import DeadlineDue, StepDue, due_rows
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire, postpone
+from sas.domain.messages import AlertKind, Notice, Notify, Outcome, Request, Wake
+from sas.domain.moves import ORDER_MOVES, STEP_MOVES
+from sas.domain.order import (
     FINISHED,
     Direction,
     Order,
@@ -30,9 +24,10 @@ from sas.domain.model import (
     StepState,
     UndoRecord,
 )
-from sas.domain.moves import ORDER_MOVES, STEP_MOVES
+from sas.domain.reply import answer, progressed
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
+from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, submitted
 from tests.unit.domain_model_check import (
     BEHIND,
@@ -574,7 +569,7 @@ def test_an_order_whose_workflow_is_not_known_here_is_looked_at_later_and_not_ch
 ) -> None:
     for order in graph.states.values():
         for step in order.steps:
-            decision = transitions.postpone(order, step.number, "why", now=SOON)
+            decision = postpone(order, step.number, "why", now=SOON)
             assert (decision is not None) == (step.complete_by is not None)
             if decision is not None:
                 after = decision.steps[step.number]
@@ -632,7 +627,7 @@ def test_a_reply_of_another_epoch_changes_nothing(graph: Graph) -> None:
     for order in graph.states.values():
         for step, name, off in product(order.steps, REPLIES, (-1, 1)):
             reply = reply_to(order, step.number, name, epoch_off=off)
-            assert transitions.answer(order, reply, graph.rules, now=SOON, instance="s") is None
+            assert answer(order, reply, graph.rules, now=SOON, instance="s") is None
 
 
 @in_every_graph
@@ -652,7 +647,7 @@ def test_the_same_reply_a_second_time_changes_nothing(graph: Graph) -> None:
     assert again
     for edge in again:
         reply = reply_to(edge.before, edge.event.step, edge.event.name)
-        assert transitions.answer(edge.after, reply, graph.rules, now=SOON, instance="s") is None
+        assert answer(edge.after, reply, graph.rules, now=SOON, instance="s") is None
 
 
 @in_every_graph
@@ -660,7 +655,7 @@ def test_a_second_wake_claims_nothing_more(graph: Graph) -> None:
     claims = [e for e in graph.edges if e.event.name == "claim"]
     assert claims
     for edge in claims:
-        assert transitions.claim(edge.after, graph.rules, now=SOON, instance="other") is None
+        assert claim(edge.after, graph.rules, now=SOON, instance="other") is None
 
 
 @in_every_graph
@@ -680,13 +675,11 @@ def test_no_step_expires_before_its_time_or_for_another_dispatch(graph: Graph) -
     for order in graph.states.values():
         for step in order.steps:
             for epoch in (step.epoch - 1, step.epoch + 1):
-                assert transitions.expire(order, step.number, epoch, graph.rules, now=LATE) is None
+                assert expire(order, step.number, epoch, graph.rules, now=LATE) is None
             early = replace(step, complete_by=LATE) if step.complete_by else step
             steps = tuple(early if s is step else s for s in order.steps)
             waiting = replace(order, steps=steps)
-            assert (
-                transitions.expire(waiting, step.number, step.epoch, graph.rules, now=SOON) is None
-            )
+            assert expire(waiting, step.number, step.epoch, graph.rules, now=SOON) is None
 
 
 @in_every_graph
@@ -741,7 +734,7 @@ def test_progress_counts_for_the_dispatch_that_is_out_and_for_no_cancelled_step(
             assert ((key, event) in said) == (out and not cancelled)
             for off in (-1, 1):
                 stale = progress_of(order, event, epoch_off=off)
-                assert transitions.progressed(order, stale, now=SOON) is None
+                assert progressed(order, stale, now=SOON) is None
 
 
 @in_every_graph
@@ -776,14 +769,16 @@ def test_what_was_said_of_its_progress_is_forgotten_once_a_step_is_no_longer_out
 CALLED_BACK = ("done", "refused", "undone", "undo refused")
 
 
-def returned_as(step: StepRecord, name: str, generation: int, route: int) -> Returned:
+def returned_as(step: StepRecord, name: str, generation: int, route: int) -> CallbackResult:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
     outcome = Outcome.REFUSED if name.endswith("refused") else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
-    return Returned("order-1", step.number, direction, generation, outcome, None, fault, route)
+    return CallbackResult(
+        "order-1", step.number, direction, generation, outcome, None, fault, route
+    )
 
 
-def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, Returned]]:
+def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, CallbackResult]]:
     for order in graph.states.values():
         for step, name in product(order.steps, CALLED_BACK):
             for route in range(graph.case.routes_of(step.name)):
@@ -804,14 +799,12 @@ def asked_now(step: StepRecord, direction: Direction) -> int | None:
 def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Graph) -> None:
     for order, step, name, said in every_callback(graph):
         out = asked_now(step, said.direction) == said.route
-        decided = callbacks.returned(order, said, graph.rules, now=SOON, instance="scheduler")
-        assert (callbacks.standing(order, said) is Standing.OUT) == out
+        decided = decide(order, said, graph.rules, now=SOON, instance="scheduler")
+        assert (status_of(order, said) is StepStatus.OUT) == out
         assert (decided is not None) == out
         if out:
             reply = reply_to(order, step.number, name)
-            assert decided == transitions.answer(
-                order, reply, graph.rules, now=SOON, instance="scheduler"
-            )
+            assert decided == answer(order, reply, graph.rules, now=SOON, instance="scheduler")
 
 
 @in_every_graph
@@ -826,7 +819,7 @@ def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(grap
     onward = graph.successors(lambda edge: edge.event.name != "undo")
     known: dict[tuple[int, Direction, int], set[Key]] = {}
     for order, _, _, said in every_callback(graph):
-        if callbacks.standing(order, said) is Standing.WAITS:
+        if status_of(order, said) is StepStatus.WAITS:
             key = (said.step, said.direction, said.route)
             goals = {state for state, *asked in sends if tuple(asked) == key}
             if key not in known:
@@ -839,20 +832,20 @@ def test_a_callback_after_the_end_of_its_step_says_so_and_one_to_a_step_being_un
     graph: Graph,
 ) -> None:
     for order, step, _, said in every_callback(graph):
-        found = callbacks.standing(order, said)
+        found = status_of(order, said)
         state = step.process_state
         if not step.epoch:
-            assert found is Standing.CLOSED
+            assert found is StepStatus.CLOSED
         elif said.direction is Direction.DO:
             if state is StepState.PROCESSED:
                 same = said.route == step.route
-                assert found is (Standing.ALREADY if same else Standing.CLOSED)
+                assert found is (StepStatus.ALREADY if same else StepStatus.CLOSED)
             if state in {StepState.COMPENSATING, StepState.COMPENSATED}:
-                assert found is Standing.CLOSED
+                assert found is StepStatus.CLOSED
         elif state is StepState.COMPENSATED:
-            assert found is Standing.ALREADY
+            assert found is StepStatus.ALREADY
         elif state in {StepState.PENDING, StepState.PROCESSING}:
-            assert found is Standing.CLOSED
+            assert found is StepStatus.CLOSED
 
 
 @in_every_graph
@@ -862,9 +855,9 @@ def test_a_callback_of_another_generation_or_agent_than_there_is_changes_nothing
     for order, step, name, said in every_callback(graph):
         for generation in (step.generation - 1, step.generation + 1):
             other = returned_as(step, name, generation, said.route)
-            assert callbacks.standing(order, other) is Standing.CLOSED
+            assert status_of(order, other) is StepStatus.CLOSED
         gone = returned_as(step, name, step.generation, -1)
-        assert callbacks.standing(order, gone) in {Standing.CLOSED, Standing.ALREADY}
+        assert status_of(order, gone) in {StepStatus.CLOSED, StepStatus.ALREADY}
 
 
 # Every order ends
@@ -1095,15 +1088,15 @@ def test_every_row_of_the_law_is_reached_and_nothing_outside_it() -> None:
 def test_nothing_is_decided_upon_a_rejected_order() -> None:
     rules = Case("one", OnFailure.HOLD, 1).rules
     order = Order(details_of(), (), seq=1, settled_at=T0, rejected=True)
-    assert transitions.claim(order, rules, now=SOON, instance="s") is None
-    assert transitions.resubmit(order, rules, now=SOON) is None
-    assert transitions.undo(order, rules, now=SOON) is None
-    assert transitions.expire(order, 0, 0, rules, now=SOON) is None
+    assert claim(order, rules, now=SOON, instance="s") is None
+    assert resubmit(order, rules, now=SOON) is None
+    assert undo(order, rules, now=SOON) is None
+    assert expire(order, 0, 0, rules, now=SOON) is None
     with_step = replace(submitted(rules).after, rejected=True)
-    claimed = transitions.claim(submitted(rules).after, rules, now=SOON, instance="s")
+    claimed = claim(submitted(rules).after, rules, now=SOON, instance="s")
     assert claimed is not None
     out = replace(with_step, steps=claimed.steps)
     reply = reply_to(out, 0, "done")
-    assert transitions.answer(out, reply, rules, now=SOON, instance="s") is None
-    assert transitions.expire(out, 0, 1, rules, now=LATE) is None
-    assert transitions.claim(with_step, rules, now=LATE, instance="s") is None
+    assert answer(out, reply, rules, now=SOON, instance="s") is None
+    assert expire(out, 0, 1, rules, now=LATE) is None
+    assert claim(with_step, rules, now=LATE, instance="s") is None

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sas.domain import commands
+from sas.domain import command
 from sas.domain.messages import Notify, Request, Wake
-from sas.domain.model import Direction, StepRecord, StepState, UndoRecord
+from sas.domain.order import Direction, StepRecord, StepState, UndoRecord
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_model_check import SOON, Edge, Graph, explore, find_cycle, in_every_graph
 from tests.unit.test_domain_exploration import CASES
@@ -165,8 +165,8 @@ def test_an_undo_that_failed_elsewhere_takes_no_input_and_its_step_is_tried_ther
     for order in graph.states.values():
         for step in filter(failed_elsewhere, order.steps):
             seen = True
-            assert not commands.takes_input(step, graph.rules)
-            again = commands.resubmit(order, graph.rules, now=SOON, step=step.name, edited="1")
+            assert not command.takes_input(step, graph.rules)
+            again = command.resubmit(order, graph.rules, now=SOON, step=step.name, edited="1")
             assert again is not None
             new = again.steps[step.number]
             since = new.since

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from sas.codec.lags import CELLS, cell_name, from_cell, to_value
-from sas.domain import lags, transitions
-from sas.domain.lags import Lag
-from sas.domain.policies import OnFailure
-from sas.ports import Cell
+from sas.domain.expire import expire as decide_expiry
+from sas.domain.workflow import OnFailure
+from sas.features.queue_delay.delays import CELLS, cell_name, from_cell, to_value
+from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, excuses, grace, longest
+from sas.ports import SharedValue
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
 
@@ -34,7 +34,7 @@ def expire(order: Story, name: str, behind: float) -> bool:
     assert step.complete_by is not None
     order.now = max(order.now, step.complete_by)
     return order.apply(
-        transitions.expire(
+        decide_expiry(
             order.order, step.number, step.epoch, order.rules, now=order.now,
             behind=behind * SECOND,
         )
@@ -42,30 +42,34 @@ def expire(order: Story, name: str, behind: float) -> bool:
 
 
 def test_the_longest_of_the_lags_that_are_fresh_counts() -> None:
-    found = [Lag(9 * SECOND, T0 - lags.FRESH), Lag(4 * SECOND, T0), Lag(5 * SECOND, T0)]
-    assert lags.behind(found, T0) == 9 * SECOND
-    assert lags.behind(found, T0 + SECOND) == 5 * SECOND
-    assert lags.behind([], T0) == lags.NONE
+    found = [
+        QueueDelay(9 * SECOND, T0 - FRESH),
+        QueueDelay(4 * SECOND, T0),
+        QueueDelay(5 * SECOND, T0),
+    ]
+    assert longest(found, T0) == 9 * SECOND
+    assert longest(found, T0 + SECOND) == 5 * SECOND
+    assert longest([], T0) == NONE
 
 
 @pytest.mark.parametrize(("lag", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])
 def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) -> None:
-    assert lags.slack(lag * SECOND) == given * SECOND
+    assert grace(lag * SECOND) == given * SECOND
 
 
 def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
-    assert lags.excuses(30 * SECOND, 60 * SECOND)
-    assert not lags.excuses(29 * SECOND, 60 * SECOND)
+    assert excuses(30 * SECOND, 60 * SECOND)
+    assert not excuses(29 * SECOND, 60 * SECOND)
 
 
 def test_what_clocks_may_be_apart_excuses_nothing_however_short_the_time_allowed() -> None:
-    assert not lags.excuses(4 * SECOND, SECOND)
-    assert lags.excuses(5 * SECOND, SECOND)
+    assert not excuses(4 * SECOND, SECOND)
+    assert excuses(5 * SECOND, SECOND)
 
 
 def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
-    lag = Lag(timedelta(seconds=12, microseconds=345678), T0)
-    assert from_cell(Cell(to_value(lag), "t")) == lag
+    lag = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
+    assert from_cell(SharedValue(to_value(lag), "t")) == lag
     assert from_cell(None) is None
     assert cell_name("agent-stock-urgent") == CELLS + "agent-stock-urgent"
 

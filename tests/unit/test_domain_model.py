@@ -9,8 +9,8 @@ from itertools import product
 
 import pytest
 
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState, roll_up
 from sas.domain.moves import ORDER_MOVES, STEP_MOVES, IllegalMoveError, check_moves
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, roll_up
 from tests.unit.domain_cases import T0, details_of
 
 PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState

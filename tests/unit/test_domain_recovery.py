@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
-from sas.domain.changes import DeadlineDue, StepDue, due_rows
+from sas.domain.change import DeadlineDue, StepDue, due_rows
+from sas.domain.expire import expire_deadline, postpone_deadline
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.model import Fault
+from sas.domain.order import Fault
 from sas.domain.undo import SKEW
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
 from tests.unit.domain_cases import SECOND, T0, Story, story
@@ -184,7 +184,7 @@ def test_an_order_has_a_due_row_at_its_deadline() -> None:
 
 def test_a_deadline_is_let_pass_to_the_moment() -> None:
     order = story("one", deadline=DAY).later(DAY.total_seconds() - 0.001)
-    early = transitions.expire_deadline(order.order, order.rules, now=order.now)
+    early = expire_deadline(order.order, order.rules, now=order.now)
     assert early is None
     assert order.overdue()
 
@@ -233,14 +233,14 @@ def test_an_overdue_order_that_never_began_is_compensated_and_told_so() -> None:
 
 def test_without_its_workflow_a_passed_deadline_is_told_once_and_forgotten() -> None:
     order = claimed(deadline=10 * SECOND)
-    early = transitions.postpone_deadline(order.order, "why", now=order.now)
+    early = postpone_deadline(order.order, "why", now=order.now)
     assert early is None
     order.later(10)
-    decision = transitions.postpone_deadline(order.order, "no version 7", now=order.now)
+    decision = postpone_deadline(order.order, "no version 7", now=order.now)
     assert order.apply(decision)
     assert order.alerts == ["overdue"]
     assert order.order.deadline is None
-    assert transitions.postpone_deadline(order.order, "why", now=order.now) is None
+    assert postpone_deadline(order.order, "why", now=order.now) is None
 
 
 # The undo of a remote without tombstones

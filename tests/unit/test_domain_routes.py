@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
-from sas.domain.commands import takes_input
+from sas.domain import reply
+from sas.domain.command import takes_input
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Progress, Request, Wake
-from sas.domain.model import Direction, Fault, UndoRecord
 from sas.domain.moves import IllegalMoveError, check_moves
+from sas.domain.order import Direction, Fault, UndoRecord
 from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SECOND, Story, story
@@ -252,7 +252,7 @@ def test_an_undo_elsewhere_that_outlasts_a_call_is_given_the_time_it_asks_for() 
     order = done_elsewhere()
     until = order.now + 600 * SECOND
     said = Progress("order-1", 0, Direction.UNDO, order.step("a").epoch, until, "half way")
-    assert order.apply(transitions.progressed(order.order, said, now=order.now))
+    assert order.apply(reply.progressed(order.order, said, now=order.now))
     step = order.step("a")
     assert (order.states, step.complete_by, step.note) == (["Processed"], until, "half way")
     assert order.done("a").step("a").note is None

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
+from sas.domain.expire import postpone
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.model import Direction, Fault
+from sas.domain.order import Direction, Fault
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, Story, story
 
@@ -237,9 +237,9 @@ def test_an_undo_reset_after_a_long_wait_is_not_called_long_unclaimed() -> None:
 
 def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_told() -> None:
     order = claimed()
-    assert transitions.postpone(order.order, 0, "why", now=order.now) is None
+    assert postpone(order.order, 0, "why", now=order.now) is None
     order.later(60)
-    assert order.apply(transitions.postpone(order.order, 0, "no such workflow", now=order.now))
+    assert order.apply(postpone(order.order, 0, "no such workflow", now=order.now))
     assert order.condition is not None
     assert order.condition.kind is AlertKind.NOT_RUNNABLE
     assert order.condition.scope == "test version 1"

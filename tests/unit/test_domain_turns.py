@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
+from sas.domain.expire import expire, postpone
 from sas.domain.messages import Request
-from sas.domain.model import Direction
+from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, story
 
@@ -168,13 +168,13 @@ def test_a_due_row_of_another_dispatch_changes_nothing(epoch_seen: int) -> None:
     order = story("one")
     order.claim()
     order.later(3600)
-    assert transitions.expire(order.order, 0, epoch_seen, order.rules, now=order.now) is None
+    assert expire(order.order, 0, epoch_seen, order.rules, now=order.now) is None
 
 
 @pytest.mark.parametrize("number", [-1, 1, 30])
 def test_a_due_row_or_a_reply_for_a_step_that_is_not_there_changes_nothing(number: int) -> None:
     order = story("one")
     order.claim()
-    assert transitions.expire(order.order, number, 1, order.rules, now=order.later(99).now) is None
-    assert transitions.postpone(order.order, number, "why", now=order.now) is None
+    assert expire(order.order, number, 1, order.rules, now=order.later(99).now) is None
+    assert postpone(order.order, number, "why", now=order.now) is None
     assert not order.answer(order.reply("a", step=number))

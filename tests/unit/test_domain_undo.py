@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Wake
-from sas.domain.model import Fault
+from sas.domain.order import Fault
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import Story, story
 

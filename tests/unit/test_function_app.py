@@ -12,8 +12,8 @@ import azure.functions as func
 import pytest
 
 import orders
-from sas.actors.callbacks import Answer
-from sas.actors.deadletters import DeadLetter
+from sas.actors.dead_letters import DeadLetter
+from sas.features.callbacks.endpoint import Answer
 from tests.indexed_functions import ROOT, bindings, functions, module
 
 TREE = ast.parse((ROOT / "function_app.py").read_text(encoding="utf-8"))

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from sas.actors.discretion import WithheldError
-from sas.actors.privacy import Privacy, scrubbed
 from sas.adapters.keyring import AesKeyRing
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.orders import content_hash
 from sas.codec.strict import MalformedError
-from sas.domain.blobs import BlobRef
+from sas.domain.content import PayloadRef
 from sas.domain.workflow import WorkflowError
+from sas.features.field_encryption.encryption import FieldEncryption, redact
+from sas.features.field_encryption.redaction import WithheldError
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, done, kit, letter, order
 
@@ -32,8 +32,10 @@ ORDER: dict[str, Any] = {
 }
 
 
-def privacy(*keys: tuple[str, bytes], secret: Mapping[str, Sequence[str]] = FIELDS) -> Privacy:
-    return Privacy(secret, AesKeyRing(keys or (NEW,)))
+def privacy(
+    *keys: tuple[str, bytes], secret: Mapping[str, Sequence[str]] = FIELDS
+) -> FieldEncryption:
+    return FieldEncryption(secret, AesKeyRing(keys or (NEW,)))
 
 
 def discreet(**changes: Any) -> Kit:
@@ -110,7 +112,7 @@ async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
     made = discreet()
     large = {**ORDER, "lines": [{"note": f"{NOTE} {n} " + "y" * 1000} for n in range(150)]}
     await made.submit(order(order=large))
-    assert isinstance(made.order().details.payload, BlobRef)
+    assert isinstance(made.order().details.payload, PayloadRef)
     await made.drain()
     assert NOTE not in at_rest(made)
     assert made.state() == "Processed"
@@ -407,7 +409,7 @@ def test_a_secret_is_taken_out_whole_before_a_shorter_one_within_it() -> None:
     ring = privacy(secret={"w": ("a", "b", "c")})
     _, secrets = ring.opened("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
     assert secrets.index("abcdef") < secrets.index("cde")
-    assert scrubbed("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
+    assert redact("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
 
 
 def test_secret_fields_are_checked_when_the_app_starts() -> None:
@@ -417,13 +419,15 @@ def test_secret_fields_are_checked_when_the_app_starts() -> None:
         ({"chain": ("a", "a.b")}, "one lies within the other"),
     ):
         with pytest.raises(WorkflowError, match=why):
-            Privacy.of(replace(business, secret_fields=fields), AesKeyRing([NEW]))
-    assert Privacy.of(replace(business, secret_fields=FIELDS), AesKeyRing([NEW])) is not None
+            FieldEncryption.of(replace(business, secret_fields=fields), AesKeyRing([NEW]))
+    assert (
+        FieldEncryption.of(replace(business, secret_fields=FIELDS), AesKeyRing([NEW])) is not None
+    )
 
 
 def test_without_a_ring_what_is_sealed_says_what_is_missing() -> None:
     sealed = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
     with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):
-        Privacy(FIELDS).opened("chain", "O-1", sealed)
+        FieldEncryption(FIELDS).opened("chain", "O-1", sealed)
     with pytest.raises(MalformedError):
         privacy().sealed_input("chain", "O-1", json.dumps(sealed))

@@ -21,7 +21,7 @@ from sas.adapters.journal_rows import (
     messages_to_json,
 )
 from sas.bounds import utf16_units
-from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import check_order_id
 from sas.domain.messages import (
     Alert,
@@ -33,7 +33,7 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])

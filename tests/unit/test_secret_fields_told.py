@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sas.actors.discretion import WithheldError
 from sas.codec.record import record_of
+from sas.features.field_encryption.redaction import WithheldError
 from sas.ports import (
     AwaitCallback,
     BusUnavailableError,

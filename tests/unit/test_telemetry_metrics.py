@@ -15,7 +15,7 @@ from azure.servicebus.aio import ServiceBusClient
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import Meter
-from sas.domain.breaker import BreakerPolicy
+from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import metrics, tracing
 from tests.indexed_functions import ROOT

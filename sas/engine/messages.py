@@ -1,0 +1,277 @@
+"""From what a journal row remembers to the messages themselves.
+
+Pure: the same row of the same order gives the same messages, with the same ids, however
+often it is done. That is what makes sending them again after a crash safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from sas.codec import internal, outward
+from sas.domain.content import Content, PayloadRef
+from sas.domain.ids import idempotency_key, key_time, message_id
+from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Outcome, Reply, Request, Wake
+from sas.domain.order import Direction, Fault, Order, OrderState
+from sas.domain.queues import Queues, lane
+from sas.domain.workflow import Workflow
+from sas.features import claim_check
+from sas.features.callbacks.rules import submission_of
+from sas.ports import Message
+
+_STATE_OF = {
+    Notice.RECEIVED: OrderState.PENDING,
+    Notice.STEP_COMPLETED: OrderState.PROCESSING,
+    Notice.COMPLETED: OrderState.PROCESSED,
+    Notice.FAILED: OrderState.ERROR,
+    Notice.UNDONE: OrderState.COMPENSATED,
+    Notice.REJECTED: OrderState.REJECTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where messages go, and who they say they are from (the CloudEvents source)."""
+
+    queues: Queues
+    source: str
+
+
+def compose(
+    order: Order,
+    entry: JournalEntry,
+    workflow: Workflow | None,
+    to: Addresses,
+    apart: Mapping[PayloadRef, str] | None = None,
+    *,
+    late: bool = False,
+) -> tuple[list[Message], list[Message]]:
+    """Return the messages of a journal row: internal ones, then those that leave the system.
+    Of these alerts come first: an application's full queue must not keep them from the operator.
+
+    ``workflow`` None (the supervisor knows none) leaves requests out: its own rows have
+    none, and a scheduler's were sent before its notifications could fail. ``apart`` is what
+    ``contents.for_notices`` found; a notification leaves out what is not in it. ``late``: so long
+    after the commit that a queue may no longer know what it took already.
+    """
+    within: list[Message] = []
+    alerts: list[Message] = []
+    notices: list[Message] = []
+    for index, item in enumerate(entry.messages):
+        own_id = message_id(order.order_id, entry.seq, index)
+        match item:
+            case Wake():
+                within.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
+            case Request():
+                # Nobody would count the answer to an older epoch; its input may be edited since.
+                if workflow is None or order.steps[item.step].epoch != item.epoch:
+                    continue
+                if late and item.may_return:
+                    # One that was given more time since is with its agent: leave it alone.
+                    if order.steps[item.step].complete_by == item.complete_by:
+                        within.append(_interrupted(order, item, to))
+                else:
+                    within.append(_request(order, item, own_id, entry.at, workflow, to))
+            case Notify():
+                notices.append(_notification(order, item, own_id, entry, to, apart or {}))
+            case Alert():
+                alerts.append(_alert(order, item, own_id, entry, to))
+    return within, [*alerts, *notices]
+
+
+def wake(order_id: str, own_id: str, to: Addresses, *, urgent: bool) -> Message:
+    """Return a message that asks a scheduler to look at an order."""
+    body = internal.encode(internal.WakeMessage(id=own_id, order_id=order_id))
+    return Message(lane(to.queues.scheduler, urgent=urgent), own_id, body)
+
+
+def notification(
+    notice: Notice,
+    data: outward.NotificationData,
+    *,
+    own_id: str,
+    reply_queue: str,
+    at: datetime,
+    to: Addresses,
+) -> Message:
+    """Return a CloudEvent for an application's response queue."""
+    event = outward.Notification(
+        id=own_id,
+        source=to.source,
+        type=outward.event_type(notice.value),
+        subject=data.order_id,
+        time=key_time(at),
+        correlationid=data.correlation_id or msgspec.UNSET,
+        data=data,
+    )
+    return Message(
+        reply_queue,
+        own_id,
+        outward.encode(event),
+        content_type=outward.CLOUDEVENTS_TYPE,
+        correlation_id=data.correlation_id,
+        properties={"sas_event": notice.value, "sas_order_id": data.order_id},
+    )
+
+
+def alert(body: outward.AlertMessage, to: Addresses) -> Message:
+    """Return a message for the operator."""
+    return Message(
+        to.queues.alerts, body.id, outward.encode(body), properties={"sas_alert": body.kind}
+    )
+
+
+def _request(
+    order: Order, item: Request, own_id: str, at: datetime, workflow: Workflow, to: Addresses
+) -> Message:
+    step, record = workflow.steps[item.step], order.steps[item.step]
+    alternative = step.agents[item.route] if item.route else None
+    content = record.edited or order.details.payload
+    did = item.direction is Direction.UNDO and item.route == record.route
+    own = record.result if did else None
+    results = _results(order, workflow.rules.predecessors(item.step))
+    refs = {name: internal.to_kept(result) for name, result in results.items()}
+    body = internal.RequestMessage(
+        id=own_id,
+        order_id=order.order_id,
+        workflow=workflow.name,
+        step=item.step,
+        step_name=step.name,
+        direction=item.direction.value,
+        epoch=item.epoch,
+        complete_by=item.complete_by,
+        idempotency_key=idempotency_key(order.order_id, step.name, item.generation, alternative),
+        generation=item.generation,
+        order=internal.inline(content),
+        order_ref=internal.to_kept(content),
+        results=_inline(results),
+        result_refs={name: ref for name, ref in refs.items() if ref is not None},
+        own_result=internal.inline(own),
+        own_result_ref=internal.to_kept(own),
+        alternative=alternative,
+        may_return=item.may_return,
+        urgent=order.details.urgent,
+        submission=submission_of(order.details),
+        time_allowed=(item.complete_by - at).total_seconds(),
+    )
+    encoded = internal.encode(body)
+    if len(encoded) > internal.INLINE_BYTES_MAX:
+        read = [*results, *([step.name] if own is not None else [])]
+        encoded = internal.encode(_light(body, read))
+    # "Requests live no longer than their CompleteBy."
+    lives = max(item.complete_by - at, timedelta(seconds=1))
+    queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
+    return Message(queue, own_id, encoded, time_to_live=lives)
+
+
+def _interrupted(order: Order, item: Request, to: Addresses) -> Message:
+    """Return what is said in the place of a request that may be handed back, once a queue might
+    take it for a new one: of two first deliveries one could call while the other says that
+    nothing was called.
+    """
+    said = Reply(order.order_id, item.step, item.direction, item.epoch, Outcome.INTERRUPTED)
+    message = internal.from_reply(said)
+    queue = lane(to.queues.replies, urgent=order.details.urgent)
+    return Message(queue, message.id, internal.encode(message))
+
+
+def _light(body: internal.RequestMessage, read: Iterable[str]) -> internal.RequestMessage:
+    """Return a request that carries nothing: its agent reads the order, and the results of the
+    steps named here.
+    """
+    return msgspec.structs.replace(
+        body,
+        order=msgspec.UNSET,
+        order_ref=None,
+        results=dict.fromkeys(read, msgspec.Raw(b"null")),
+        result_refs={},
+        own_result=msgspec.UNSET,
+        own_result_ref=None,
+    )
+
+
+def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, Content]:
+    found = ((order.steps[n].name, order.steps[n].result) for n in numbers)
+    return {name: result for name, result in found if result is not None}
+
+
+def _inline(results: Mapping[str, Content]) -> dict[str, msgspec.Raw]:
+    texts = ((name, result) for name, result in results.items() if isinstance(result, str))
+    return {name: msgspec.Raw(text.encode()) for name, text in texts}
+
+
+def _notification(
+    order: Order,
+    item: Notify,
+    own_id: str,
+    entry: JournalEntry,
+    to: Addresses,
+    apart: Mapping[PayloadRef, str],
+) -> Message:
+    details = order.details
+    step = order.steps[item.step] if item.step is not None else None
+    data = outward.NotificationData(
+        order_id=details.order_id,
+        state=_STATE_OF[item.notice].value,
+        workflow=details.workflow,
+        version=details.version,
+        correlation_id=details.correlation_id,
+        seq=entry.seq,
+        step=step.name if step else None,
+        error=_error(item.fault),
+        awaits=_awaits(item),
+    )
+    return notification(
+        item.notice,
+        _with_results(data, order, item, apart),
+        own_id=own_id,
+        reply_queue=details.reply_queue,
+        at=entry.at,
+        to=to,
+    )
+
+
+def _with_results(
+    data: outward.NotificationData, order: Order, item: Notify, apart: Mapping[PayloadRef, str]
+) -> outward.NotificationData:
+    """Add the results that a notification tells, all or none."""
+    results = claim_check.results_told(order, item)
+    found = {
+        name: apart.get(result) if isinstance(result, PayloadRef) else result
+        for name, result in results.items()
+    }
+    texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
+    if not claim_check.fit(results) or len(texts) < len(results):
+        return msgspec.structs.replace(data, results_omitted=True)
+    if item.notice is Notice.COMPLETED:
+        return msgspec.structs.replace(data, results=texts)
+    return msgspec.structs.replace(data, result=next(iter(texts.values()), msgspec.UNSET))
+
+
+def _awaits(item: Notify) -> Literal["undo", "operator"] | None:
+    if item.notice is not Notice.FAILED:
+        return None
+    return "undo" if item.undoing else "operator"
+
+
+def _error(fault: Fault | None) -> outward.Error | None:
+    return outward.Error(fault.code, fault.message) if fault else None
+
+
+def _alert(order: Order, item: Alert, own_id: str, entry: JournalEntry, to: Addresses) -> Message:
+    body = outward.AlertMessage(
+        kind=item.alert.value,
+        at=key_time(entry.at),
+        text=item.text,
+        id=own_id,
+        order_id=order.order_id,
+        step=order.steps[item.step].name if item.step is not None else None,
+        workflow=order.details.workflow,
+        seq=entry.seq,
+    )
+    return alert(body, to)

@@ -1,0 +1,223 @@
+"""Secret fields: sealed before anything is written, opened just before an agent is called.
+
+What an order of a workflow with secret fields holds at rest, in the store and in every message of
+ours, is ``{"$encrypted": "<key id>:<base64>"}`` in the place of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sas.bounds import PAYLOAD_BYTES_MAX, check_bytes
+from sas.codec.orders import Submission
+from sas.codec.strict import MalformedError, parse
+from sas.domain.order import Details
+from sas.domain.workflow import WorkflowError
+from sas.features.field_encryption import paths
+from sas.features.field_encryption.paths import ENCRYPTED, Path
+from sas.ports import Business, DecryptionError, KeyMissingError, KeyRing
+
+SECRET_LENGTH_MIN = 3
+"""A shorter text is not looked for in what is told: it would be found in every sentence."""
+
+
+class FieldEncryption:
+    """Which fields are secret, by workflow, and the keys; without any, it changes nothing."""
+
+    def __init__(
+        self, secret: Mapping[str, Sequence[str]] | None = None, ring: KeyRing | None = None
+    ) -> None:
+        """Check the fields' paths.
+
+        Raises:
+            WorkflowError: a path is none.
+        """
+        self._ring = ring
+        self._paths: dict[str, tuple[Path, ...]] = {}
+        for workflow, texts in (secret or {}).items():
+            try:
+                self._paths[workflow] = paths.parse_paths(texts)
+            except ValueError as wrong:
+                raise WorkflowError(f"secret_fields of workflow {workflow!r}: {wrong}") from None
+
+    @classmethod
+    def of(cls, business: Business, ring: KeyRing | None) -> FieldEncryption:
+        """Return the privacy of a business.
+
+        Raises:
+            WorkflowError: a path that is none.
+        """
+        return cls(business.secret_fields, ring)
+
+    def has_secrets(self, workflow: str) -> bool:
+        """Return whether orders of a workflow have, or once had, secret fields."""
+        return workflow in self._paths
+
+    def details(
+        self,
+        submission: Submission,
+        *,
+        workflow: str,
+        version: int,
+        at: datetime,
+        traceparent: str | None = None,
+        urgent: bool = False,
+    ) -> Details:
+        """Return what is kept of a submission: its secret fields sealed, its hash signed.
+
+        Raises:
+            MalformedError: a secret field is not where it should be, or comes sealed already.
+            TooLargeError: sealed it is larger than can be stored.
+        """
+        payload, content_hash = submission.payload, submission.content_hash
+        if workflow in self._paths:
+            payload = self._sealed(submission, workflow)
+            content_hash = self._keys.sign(content_hash)
+        check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
+        return Details(
+            order_id=submission.order_id,
+            workflow=workflow,
+            version=version,
+            payload=payload,
+            content_hash=content_hash,
+            reply_queue=submission.reply_queue,
+            correlation_id=submission.correlation_id,
+            submitted_at=at,
+            traceparent=traceparent,
+            urgent=urgent,
+        )
+
+    def same(self, details: Details, submission: Submission) -> bool:
+        """Return whether an order that is stored is the one submitted.
+
+        Raises:
+            MalformedError: it cannot be told any more: the key it was signed with is gone.
+        """
+        if details.content_hash == submission.content_hash:
+            return True
+        if self._ring is None:
+            return False
+        try:
+            return self._ring.is_signed(submission.content_hash, details.content_hash)
+        except DecryptionError:
+            raise MalformedError(
+                "order-id-taken",
+                f"order_id {details.order_id!r} was submitted before, so long ago that whether "
+                "with the same content can no longer be told; give every order an id of its own",
+            ) from None
+
+    def sealed_input(self, workflow: str, order_id: str, text: str) -> str:
+        """Return an operator's input for a step with its secret fields sealed. One that is sealed
+        already, as the operator was shown it, is kept if it is this order's own.
+
+        Raises:
+            ValueError: a secret field is not where it should be, or not this order's.
+        """
+        if workflow not in self._paths:
+            return text
+        value = parse(text.encode())
+        kept = set()
+        for holder, key, at in paths.encrypted_places(value):
+            sealed = paths.encrypted_text(holder[key])
+            try:
+                self._keys.open(sealed or "", paths.about(order_id, at))
+            except DecryptionError as wrong:
+                raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
+            kept.add(at)
+        return self._seal(workflow, order_id, value, kept)
+
+    def opened(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
+        """Return an order with its sealed fields opened, and the texts that are secret in it. What
+        is not sealed (from before its field was named) is as secret.
+
+        Raises:
+            SealedError: one cannot be opened.
+        """
+        if workflow not in self._paths:
+            return value, ()
+        secret: list[str] = []
+        for holder, key, at in list(paths.encrypted_places(value)):
+            sealed = paths.encrypted_text(holder[key])
+            opened = self._keys.open(sealed or "", paths.about(order_id, at))
+            holder[key] = json.loads(opened)
+            secret += paths.texts_in(holder[key])
+        for path in self._paths[workflow]:
+            try:
+                found = [holder[key] for holder, key, _ in paths.places(value, path)]
+            except MalformedError:  # an operator's input of long ago
+                continue
+            secret += [text for inner in found for text in paths.texts_in(inner)]
+        return value, _told_apart(secret)
+
+    def secrets_of(self, submission: Submission, workflow: str) -> tuple[str, ...]:
+        """Return the texts that are secret in what was submitted.
+
+        Raises:
+            MalformedError: a secret field is not where it should be.
+        """
+        if workflow not in self._paths:
+            return ()
+        value = parse(submission.payload.encode())
+        found = [
+            text
+            for path in self._paths[workflow]
+            for holder, key, _ in paths.places(value, path)
+            for text in paths.texts_in(holder[key])
+        ]
+        return _told_apart(found)
+
+    @property
+    def _keys(self) -> KeyRing:
+        if self._ring is None:
+            text = "it needs a key, and SAS_ENCRYPTION_KEYS is missing: give it back"
+            raise KeyMissingError(text, "any")
+        return self._ring
+
+    def _sealed(self, submission: Submission, workflow: str) -> str:
+        value = parse(submission.payload.encode())
+        if next(paths.encrypted_places(value), None) is not None:
+            raise MalformedError(
+                "invalid-order",
+                f"the order holds a member {ENCRYPTED!r}: send the field as it is, for it is "
+                "encrypted here",
+            )
+        return self._seal(workflow, submission.order_id, value, set())
+
+    def _seal(self, workflow: str, order_id: str, value: Any, kept: set[paths.Place]) -> str:
+        for path in self._paths[workflow]:
+            for holder, key, at in paths.places(value, path):
+                if at not in kept:
+                    text = json.dumps(holder[key], ensure_ascii=False)
+                    holder[key] = {ENCRYPTED: self._keys.seal(text, paths.about(order_id, at))}
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def name_of(submission: Submission, content_hash: str) -> str:
+    """Return what names a submission. One without an id is named by its content's hash: as it is
+    stored, since a plain one would let whoever reads it try what it may be the hash of.
+    """
+    unnamed = submission.submission_id == submission.content_hash
+    return content_hash if unnamed else submission.submission_id
+
+
+def redact(text: str, secret: Sequence[str]) -> str:
+    """Return a text with ``(secret)`` in the place of every secret that it quotes."""
+    for one in secret:
+        text = text.replace(one, "(secret)")
+    return text
+
+
+def _told_apart(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return texts worth looking for, the longest first, so that none hides part of another."""
+    worth = {text for text in texts if len(text.strip()) >= SECRET_LENGTH_MIN}
+    return tuple(sorted(worth, key=lambda text: (-len(text), text)))
+
+
+def _not_taken(at: paths.Place, why: DecryptionError) -> str:
+    return (
+        f"{'.'.join(map(str, at))} is encrypted and cannot be taken for this place of this order: "
+        f"{why}; give the field as it is, or as `sas show --json --content` shows it here"
+    )

@@ -1,0 +1,113 @@
+"""What the business's own code says about an order with secret fields, without them.
+
+Its refusals, its excuses and its bugs become journal rows, alerts, notifications and log lines. A
+secret that one quotes is taken out; the text of a bug is withheld, and says where it was raised.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sas.codec.strict import MalformedError
+from sas.features.field_encryption.encryption import redact
+from sas.ports import (
+    Agent,
+    AwaitCallback,
+    Business,
+    Call,
+    RefusedError,
+    StillRunning,
+    TransientError,
+)
+
+
+class WithheldError(Exception):
+    """The business's own code failed upon an order with secret fields: its text may quote them, and
+    is withheld. Look at the place that is named.
+    """
+
+
+class RedactingAgent:
+    """An agent that quotes no secret of the orders it is given. See ``sas.ports.Agent``."""
+
+    def __init__(self, name: str, agent: Agent) -> None:
+        self._name = name
+        self._agent = agent
+
+    async def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        return await self._told(self._agent.do, call)
+
+    async def undo(self, call: Call) -> Any:
+        """See ``Agent.undo``."""
+        return await self._told(self._agent.undo, call)
+
+    async def close(self) -> None:
+        """See ``Agent.close``."""
+        await self._agent.close()
+
+    async def _told(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
+        if not call.secrets:
+            return await attempt(call)
+
+        async def beat(note: str) -> None:
+            await call.beats(redact(note, call.secrets))
+
+        try:
+            result = await attempt(replace(call, beats=beat))
+        except Exception as error:  # noqa: BLE001  told anew, below
+            told = redacted_error(error, f"agent {self._name}", call.secrets)
+        else:
+            if isinstance(result, StillRunning | AwaitCallback):
+                return replace(result, note=redact(result.note, call.secrets))
+            return result
+        raise told  # outside of the handler: with no context that still has the text
+
+
+def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Exception:
+    """Return an error that says the same without the secrets."""
+    if isinstance(error, RefusedError):
+        return RefusedError(redact(error.code, secrets), redact(str(error), secrets))
+    if isinstance(error, TransientError):
+        kind = redact(error.kind, secrets)
+        return TransientError(redact(str(error), secrets), error.retry_after, kind)
+    return withheld_error(error, who)
+
+
+def check_content(
+    business: Business, workflow: str, content: bytes, secrets: Sequence[str]
+) -> None:
+    """Have the business check an order's content; what it says quotes none of the secrets.
+
+    Raises:
+        MalformedError: the check refused it, and why.
+    """
+    check = business.checks.get(workflow)
+    if check is None:
+        return
+    try:
+        check(content)
+    except ValueError as wrong:
+        failed: Exception = MalformedError("invalid-order", redact(str(wrong), secrets))
+    except Exception as bug:
+        if not secrets:
+            raise
+        failed = withheld_error(bug, f"the check of workflow {workflow}")
+    else:
+        return
+    raise failed  # outside of the handler: with no context that still has the text
+
+
+def withheld_error(error: Exception, who: str) -> WithheldError:
+    """Return what may be said of a bug: its type, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    where = f"{Path(last.filename).name}, line {last.lineno}" if last else "an unknown place"
+    return WithheldError(
+        f"{who} raised {type(error).__name__} ({where}); what it says is withheld, since the order "
+        "has secret fields"
+    )
