@@ -77,6 +77,7 @@ class Change:
     after: Order
     entry: JournalEntry
     out_at: datetime | None = None
+    incident: Incident | None = None
 
     def due_added(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to write."""
@@ -137,7 +138,8 @@ def next_change(
     after = _after(order, decision, at)
     check_moves(order, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
-    return Change(order, after, entry, out_at if decision.messages else None)
+    out_at = out_at if decision.messages else None
+    return Change(order, after, entry, out_at, decision.condition)
 
 
 def fence(order: Order, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:

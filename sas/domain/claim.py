@@ -10,7 +10,6 @@ from sas.domain.change import Decision
 from sas.domain.messages import Request
 from sas.domain.order import Direction, Order, StepRecord, StepState
 from sas.domain.workflow import Rules
-from sas.features.queue_delay.rules import NONE
 
 
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
@@ -107,7 +106,7 @@ def _undo(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Re
 
 
 def _slack(step: StepRecord, route: int, rules: Rules) -> timedelta:
-    return rules.slack.get((step.number, route), NONE)
+    return rules.slack.get((step.number, route), timedelta(0))
 
 
 def _route(step: StepRecord, rules: Rules) -> tuple[int, bool]:

@@ -14,11 +14,11 @@ from sas.domain.change import Decision, Incident
 from sas.domain.claim import dispatch, is_ready, mark_attempted, open_steps, with_step
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
-from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
+from sas.domain.undo import SKEW, begin_undo, turn_to_undo, undo_failed, undone_notice
 from sas.domain.workflow import OnFailure, Rules
-from sas.features.queue_delay.rules import NONE, excuses
 
 REWAKE_MAX = timedelta(minutes=15)
+NONE = timedelta(0)
 
 
 def expire(
@@ -51,7 +51,8 @@ def _excused(step: StepRecord, rules: Rules, behind: timedelta) -> bool:
     own = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
     allowed = own.time_allowed if doing else own.undo_time_allowed or own.time_allowed
-    return excuses(behind, allowed)
+    # Delays smaller than the clock skew are ignored; a skewed clock would excuse every timeout.
+    return behind >= max(allowed / 2, SKEW)
 
 
 def _not_counted(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:

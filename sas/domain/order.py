@@ -14,12 +14,14 @@ The rules, in the order a reader needs them:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
 from sas.domain.content import Content
+from sas.domain.ids import key_time
 
 
 class StepState(Enum):
@@ -143,6 +145,15 @@ class Details:
     submitted_at: datetime
     traceparent: str | None = None
     urgent: bool = False
+
+    @property
+    def submission(self) -> str:
+        """16 hex digits that tell this order from a later one under the same id.
+
+        The id is free again once an order is purged.
+        """
+        text = f"{key_time(self.submitted_at)}|{self.content_hash}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+from sas.codec.outward import AlertMessage
 from sas.domain.change import Change, Incident
-from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -18,7 +19,7 @@ from sas.engine.hooks import (
     SweepTask,
     VersionCheck,
 )
-from sas.engine.messages import Addresses, alert_of_order
+from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.rejections import Rejections
 from sas.ports import (
@@ -30,6 +31,9 @@ from sas.ports import (
     UnreadableError,
 )
 from sas.telemetry import metrics
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +99,23 @@ class Context:
         return after
 
     async def report_unreadable(
-        self, order: Order, wrong: UnreadableError, text: str, own_id: str, incident: Incident
+        self, wrong: UnreadableError, told: AlertMessage, again_after: timedelta
     ) -> None:
-        """Tell the operator that something of an order cannot be read, once for each ``own_id``.
+        """Tell the operator that something of an order cannot be read, once for each alert's id.
 
-        A key that is missing concerns many orders: it is an ``incident``, told once for all.
+        A missing key concerns many orders: it is an incident, told once for all of them.
 
         Raises:
             StoreUnavailableError, BusUnavailableError: nobody was told; report it again.
         """
+        log.warning("order %s waits: %s", told.order_id, wrong)
         if isinstance(wrong, KeyMissingError):
-            await self.incidents.report(incident, order.order_id)
-            return
-        now = key_time(self.clock.now())
-        told = alert_of_order(
-            order, AlertKind.UNREADABLE, text, own_id=f"unreadable/{cause_hash(own_id)}", at=now
-        )
-        await self.bus.send([told])
+            now = self.clock.now()
+            text = (
+                f"A secret field of orders cannot be decrypted: {wrong}. Their steps wait for it."
+            )
+            scope, until = f"key {wrong.key}", now + again_after
+            incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
+            await self.incidents.report(incident, told.order_id or "")
+        else:
+            await self.bus.send([alert(told, self.to)])

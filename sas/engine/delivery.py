@@ -31,8 +31,19 @@ class Delivery:
     enqueued_at: datetime | None = None
     source_queue: str | None = None
 
-    def rejected(self, wrong: MalformedError, order_id: str | None = None) -> Rejection:
+    def rejected(
+        self,
+        wrong: MalformedError,
+        order_id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> Rejection:
         """Return what is kept of this message, because it cannot be processed."""
         return Rejection(
-            self.body, wrong.reason, wrong.description, self.queue, self.message_id, order_id
+            body=self.body,
+            reason=wrong.reason,
+            description=wrong.description,
+            source_queue=self.queue,
+            message_id=self.message_id,
+            order_id=order_id,
+            correlation_id=correlation_id,
         )

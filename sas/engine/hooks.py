@@ -12,8 +12,8 @@ overrides them, and ``sas.bootstrap`` puts it in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from sas.codec.internal import RequestMessage
 from sas.codec.orders import Submission
 from sas.domain.change import Incident
 from sas.domain.content import Content
+from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order
 from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
@@ -238,6 +239,9 @@ class Incidents:
         """
         log.warning("%s %s: %s (%s)", incident.kind.value, incident.scope, incident.text, order_ids)
 
+    async def end(self, kind: AlertKind, scope: str) -> None:
+        """Tell the operator that an incident is over, if it was reported; raises as ``report``."""
+
 
 # What an order holds
 
@@ -270,9 +274,31 @@ class ContentStore:
             "claim_check in (sas.bootstrap)"
         )
 
+    async def fetch_all(self, order: Order) -> Order:
+        """Return an order with all its content in place; what is lost stays a reference."""
+        payload = await self._found(order.order_id, order.details.payload)
+        steps = [
+            step
+            if step.result is None
+            else replace(step, result=await self._found(order.order_id, step.result))
+            for step in order.steps
+        ]
+        return replace(order, details=replace(order.details, payload=payload), steps=tuple(steps))
+
+    async def _found(self, order_id: str, content: Content) -> Content:
+        try:
+            return await self.fetch(order_id, content)
+        except LostContentError as lost:
+            log.error("%s", lost)  # noqa: TRY400  the place of reading says nothing more
+            return content
+
 
 class Encryption:
     """Keeps named fields of an order secret at rest: here none."""
+
+    def has_secrets(self, workflow: str) -> bool:  # noqa: ARG002
+        """Return whether orders of a workflow have, or once had, secret fields."""
+        return False
 
     def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:  # noqa: ARG002
         """Return the payload and the content hash that are stored of a submission.
@@ -316,3 +342,10 @@ class VersionCheck:
         Raises:
             StoreMismatchError: they differ.
         """
+
+
+def redact(text: str, secrets: Sequence[str]) -> str:
+    """Return a text with ``(secret)`` in place of every secret that it quotes."""
+    for secret in secrets:
+        text = text.replace(secret, "(secret)")
+    return text

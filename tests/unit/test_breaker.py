@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from sas.features.incidents.health import check_health
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.codec.internal import RequestMessage, encode
@@ -21,7 +22,6 @@ from sas.engine.messages import Addresses
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.guard import cell_name, from_cell, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
-from sas.features.incidents.health import check_health
 from sas.ports import Call, RefusedError, SharedValue, StoreUnavailableError, TransientError
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock

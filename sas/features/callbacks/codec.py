@@ -10,20 +10,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, Kept, Part, check_result, content_of, text_of
+from sas.codec.internal import (
+    FaultBody,
+    Kept,
+    Part,
+    RequestMessage,
+    check_result,
+    content_of,
+    text_of,
+)
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth, convert, parse
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault, Order
-from sas.features.callbacks.rules import CallbackResult, submission_of
-from sas.ports import CallbacksOffError
+from sas.engine.hooks import CallbackIssuer
+from sas.features.callbacks.rules import CallbackResult
+from sas.ports import Callback, CallbacksOffError, Clock
 
 TOKEN_LENGTH_MAX = 2000
 
@@ -99,7 +109,7 @@ class Claims(
         """
         if order is None:
             raise MalformedError("unknown-order", f"there is no order {self.order_id!r}")
-        if self.submission not in {None, submission_of(order.details)}:
+        if self.submission not in {None, order.details.submission}:
             raise MalformedError(
                 "unknown-order",
                 f"the order {self.order_id!r} that the token is about is there no more, and "
@@ -133,6 +143,30 @@ class CallbackKeys:
         """Return a token of these claims."""
         told = _base64(msgspec.json.encode(claims))
         return f"{told}.{_signature(self.keys[0], told)}"
+
+    def issuer(self, clock: Clock) -> CallbackIssuer:
+        """Return what gives out callbacks for requests, under one generation of their key."""
+
+        def issuer(request: RequestMessage, generation: int) -> Callable[[timedelta], Callback]:
+            def issue(within: timedelta) -> Callback:
+                if not self:
+                    raise CallbacksOffError
+                claims = Claims(
+                    order_id=request.order_id,
+                    step=request.step,
+                    direction=request.direction,
+                    generation=generation,
+                    expires=math.ceil((clock.now() + within).timestamp()),
+                    alternative=request.alternative,
+                    submission=request.submission,
+                )
+                token = self.issue(claims)
+                url = f"{self.url.rstrip('/')}/{token}" if self.url else None
+                return Callback(token, url, claims.expires_at)
+
+            return issue
+
+        return issuer
 
     def read(self, token: str) -> Claims:
         """Return what a token allows, whether or not it has expired.

@@ -1,22 +1,20 @@
-"""What the actors say to each other, and what a journal row remembers of it.
+"""Callbacks, pure: what follows when an event outside says that a step has ended.
 
-``Outgoing`` values are descriptors: small, recorded in the journal by the commit that
-causes them, and enough to build the very same message again after any crash. The bodies
-(which carry the order) are built from them when they are sent.
+An event knows no epoch. Whichever dispatch asked for it, its effect is that of the step's key. So
+it counts for the key (a generation, at one agent) and for the dispatch of it that is out at that
+time.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from sas.domain.change import Decision
 from sas.domain.content import Content
-from sas.domain.ids import key_time
 from sas.domain.messages import Outcome, Reply
-from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.order import Direction, Fault, Order, StepRecord, StepState, UndoRecord
 from sas.domain.reply import answer
 from sas.domain.workflow import Rules
 
@@ -51,14 +49,6 @@ class StepStatus(Enum):
     """It has ended in this way: nothing is left to do."""
     CLOSED = "closed"
     """It comes too late: the step is being undone, or has another input or agent by now."""
-
-
-def submission_of(details: Details) -> str:
-    """Return 16 hex digits that tell an order from a later one under the same id, which is free
-    again once the first is purged.
-    """
-    text = f"{key_time(details.submitted_at)}|{details.content_hash}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def status_of(order: Order, said: CallbackResult) -> StepStatus:
