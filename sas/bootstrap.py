@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -18,13 +19,15 @@ from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import RetryBudget
 from sas.adapters.tables import TableStore
+from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
-from sas.domain.workflow import WorkflowError
+from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
-from sas.engine.hooks import CallGuard, RuntimeRules
+from sas.engine.hooks import CallGuard, Encryption, RuntimeRules
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -36,7 +39,7 @@ from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.delays import QueueDelays
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
-from sas.ports import Business, Clock, KeyRing, MessageBus, StateStore
+from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 
 STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=30.0)
 """Only time bounds it. A message that is given back comes again at once: if it were given back as
@@ -116,46 +119,26 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 def assemble(
     store: StateStore, bus: MessageBus, clock: Clock, business: Business, settings: Config
 ) -> Application:
-    """Return the actors over given ports: what a simulation calls.
+    """Return the application over given ports.
 
     Raises:
         WorkflowError, SettingError: a key is missing; secret_fields or a limit names what is not
             there; two purposes share a queue.
     """
     _check_queues(settings.queues, business)
-    limits = _limits(business, settings)
+    to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
-    context = wired(store, bus, clock, business, settings, encryption)
-    checked_business = redacted_checks(business, encryption)
-    policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
-    circuit = BreakerPolicy(settings.breaker_failures, settings.breaker_open)
-    callbacks = Callbacks(context, checked_business, settings.callback_keys)
-
-    def agent_actor(name: str) -> AgentActor:
-        guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
-        if limits.get(name, 0):
-            guards.append(CallLimit(context, name, limits[name]))
-        return AgentActor(
-            context,
-            name,
-            RedactingAgent(name, business.agents[name]),
-            policy,
-            guards=guards,
-            long_steps=ContinuedSteps(context, name),
-            callbacks=settings.callback_keys.issuer(clock),
-        )
-
-    order_bytes_max = settings.order_bytes_max
-    return Application(
-        context=context,
-        business=business,
-        submitter=Submitter(context, checked_business, order_bytes_max),
-        scheduler=Scheduler(context, checked_business),
-        agents={name: agent_actor(name) for name in business.agents},
-        supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
-        dead_letters=DeadLetters(context, business, order_bytes_max, [callbacks.identify]),
-        purger=Purger(context, settings.retention, _exporter(settings)),
-        callbacks=callbacks,
+    context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
+    return actors(
+        context,
+        replace(redacted_checks(business, encryption), limits=_limits(business, settings)),
+        policy=RetryPolicy(settings.agent_first_delay, settings.agent_delay_max),
+        circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
+        callback_keys=settings.callback_keys,
+        order_bytes_max=settings.order_bytes_max,
+        supervisor_lease=settings.supervisor_lease,
+        retention=settings.retention,
+        exporter=_exporter(settings),
     )
 
 
@@ -163,25 +146,67 @@ def wired(
     store: StateStore,
     bus: MessageBus,
     clock: Clock,
-    business: Business,
-    settings: Config,
-    encryption: FieldEncryption,
+    to: Addresses,
+    instance: str,
+    workflows: Workflows,
+    encryption: Encryption,
 ) -> Context:
-    """Return the context with every feature in it."""
-    to = Addresses(settings.queues, settings.source)
-    plain = Context.of(store, bus, clock, to, settings.instance, ClaimCheck(store))
-    delays = QueueDelays(store, clock, settings.queues)
-    routing = Routing(business.workflows, OpenCircuits(plain))
+    """Return the context of one instance, with every feature in it."""
+    plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
+    delays = QueueDelays(store, clock, to.queues)
+    routing = Routing(workflows, OpenCircuits(plain))
     checks = (lambda: open_circuits(plain), delays.long_delays)
     incidents = IncidentBoard(store, bus, clock, to, checks)
     return replace(
         plain,
         encryption=encryption,
-        versions=Versions(store, business.workflows),
+        versions=Versions(store, workflows),
         incidents=incidents,
         rules=RuntimeRules(routing, delays),
         grace=delays,
         sweep_tasks=(incidents.check_health,),
+    )
+
+
+def actors(  # noqa: PLR0913  one value for each setting
+    context: Context,
+    business: Business,
+    *,
+    policy: RetryPolicy,
+    circuit: BreakerPolicy,
+    callback_keys: CallbackKeys,
+    order_bytes_max: int = ORDER_BYTES_MAX,
+    supervisor_lease: timedelta = timedelta(seconds=60),
+    retention: timedelta = timedelta(days=30),
+    exporter: Exporter | None = None,
+) -> Application:
+    """Return the actors of one instance: what a simulation calls as well."""
+    callbacks = Callbacks(context, business, callback_keys)
+
+    def agent_actor(name: str) -> AgentActor:
+        guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
+        if business.limits.get(name, 0):
+            guards.append(CallLimit(context, name, business.limits[name]))
+        return AgentActor(
+            context,
+            name,
+            RedactingAgent(name, business.agents[name]),
+            policy,
+            guards=guards,
+            long_steps=ContinuedSteps(context, name),
+            callbacks=callback_keys.issuer(context.clock),
+        )
+
+    return Application(
+        context=context,
+        business=business,
+        submitter=Submitter(context, business, order_bytes_max),
+        scheduler=Scheduler(context, business),
+        agents={name: agent_actor(name) for name in business.agents},
+        supervisor=Supervisor(context, business.workflows.rules, supervisor_lease),
+        dead_letters=DeadLetters(context, business, order_bytes_max, [callbacks.identify]),
+        purger=Purger(context, retention, exporter),
+        callbacks=callbacks,
     )
 
 

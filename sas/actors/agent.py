@@ -357,16 +357,19 @@ class Attempts:
         A guard may take its time. So all are asked twice: one that admitted the attempt first may
         have closed meanwhile.
         """
+        until: datetime | None = None
         try:
             for guard in (*self._guards, *self._guards):
-                until = await guard.admit(attempt)
-                if until is not None:
-                    raise MustWaitError(until, called=called)
-            if attempt.deadline.left() <= 0:
-                raise SilentError
+                until = until or await guard.admit(attempt)
         except BaseException:
             await self._ended(attempt, CallEnd.UNKNOWN)
             raise
+        if until is None and attempt.deadline.left() > 0:
+            return
+        await self._ended(attempt, CallEnd.UNKNOWN)
+        if until is None:
+            raise SilentError
+        raise MustWaitError(until, called=called)
 
     async def _traced(
         self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt, number: int

@@ -60,9 +60,9 @@ class QueueDelays(ExpiryGrace):
         self._noted_at[queue] = now
         try:
             before = await self._shared.read(queue)
-            if before and self._within(before.value.at, now):
-                if before.value.delay >= found.delay / 2:
-                    return
+            known = before.value if before else None
+            if known and self._within(known.at, now) and known.delay >= found.delay / 2:
+                return
             await self._shared.write(queue, found, before)
         except (ConflictError, StoreUnavailableError) as failed:
             log.debug("the delay of %s was not noted: %s", queue, failed)
