@@ -26,13 +26,17 @@ from sas.domain.queues import Queues, lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.hooks import CallGuard
 from sas.engine.messages import Addresses
+from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
-from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.redaction import redacted_checks
-from sas.ports import Business, Call, Message
+from sas.features.long_steps.steps import ContinuedSteps
+from sas.ports import Agent, Business, Call, Message, StateStore
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore
@@ -247,6 +251,41 @@ def kit(
     )
 
 
+def agent_actor(
+    context: Context,
+    name: str,
+    agent: Agent,
+    *,
+    policy: RetryPolicy | None = None,
+    circuit: BreakerPolicy | None = None,
+    limit: int = 0,
+) -> AgentActor:
+    """Return an actor of one agent, guarded as ``sas.bootstrap`` guards it."""
+    guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)] if circuit else []
+    guards += [CallLimit(context, name, limit)] if limit else []
+    return AgentActor(
+        context,
+        name,
+        agent,
+        policy or RetryPolicy(0.2, 1.0),
+        guards=guards,
+        long_steps=ContinuedSteps(context, name),
+        callbacks=KEYS.issuer(context.clock),
+    )
+
+
+async def breaker_of(store: StateStore, agent: str = "stock") -> Breaker:
+    """Return the state of an agent's circuit that all instances share."""
+    found = await breakers(store).read(agent)
+    return found.value if found else Breaker()
+
+
+async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock") -> None:
+    """Write the state of an agent's circuit, as another instance would."""
+    shared = breakers(store)
+    await shared.write(agent, breaker, await shared.read(agent))
+
+
 def delivery(message: Message, **changes: Any) -> Delivery:
     """Return a message as a function receives it for the first time."""
     told: dict[str, Any] = {
@@ -258,6 +297,12 @@ def delivery(message: Message, **changes: Any) -> Delivery:
         "count": 1,
     }
     return Delivery(**(told | changes))
+
+
+def received(queue: str, message_id: str, body: bytes, **changes: Any) -> Delivery:
+    """Return a message of a queue as its function receives it for the first time."""
+    urgent = changes.pop("urgent", False)
+    return delivery(Message(lane(queue, urgent=urgent), message_id, body), **changes)
 
 
 def order(order_id: str = "O-1", **changes: Any) -> bytes:

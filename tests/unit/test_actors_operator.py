@@ -19,7 +19,19 @@ from sas.engine.transition import ApplyResult
 from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, CARE, CHAIN, QUEUES, UNDO, Kit, kit, letter, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    CARE,
+    CHAIN,
+    QUEUES,
+    UNDO,
+    Kit,
+    delivery,
+    kit,
+    letter,
+    order,
+    received,
+)
 
 HOLDING = replace(CHAIN, on_failure=OnFailure.HOLD)
 
@@ -221,7 +233,9 @@ async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
     message = command(made, verb)
     seq = made.order().seq
     acted = await made.run(
-        asyncio.gather(*(made.scheduler.handle(message.body, "m") for _ in range(3)))
+        asyncio.gather(
+            *(made.scheduler.handle(delivery(message, message_id="m")) for _ in range(3))
+        )
     )
     assert sorted(one.value for one in acted) == ["committed", "repeated", "repeated"]
     assert made.order().seq == seq + 1
@@ -413,9 +427,7 @@ async def test_a_refusal_that_could_not_be_told_lets_the_command_come_again() ->
 async def test_a_command_that_lost_a_race_is_refused_by_what_the_winner_left() -> None:
     made = await failed()
     rivals = [command(made, "resubmit", id="w-1"), command(made, "cancel", id="w-2")]
-    acted = await made.run(
-        asyncio.gather(*(made.scheduler.handle(m.body, m.message_id) for m in rivals))
-    )
+    acted = await made.run(asyncio.gather(*(made.scheduler.handle(delivery(m)) for m in rivals)))
     assert sorted(one.value for one in acted) == ["committed", "nothing"]
     assert len(refusals(made)) == 1
     assert "look at it again" in refusals(made)[0]
@@ -427,7 +439,10 @@ async def test_a_command_whose_commit_answer_was_lost_is_done_once_when_it_comes
     made.store.fail_next("commit", StoreFault.LOST_ANSWER)
     with pytest.raises(StoreUnavailableError):
         await made.hand(message)
-    assert await made.run(made.scheduler.handle(message.body, "m")) is ApplyResult.REPEATED
+    assert (
+        await made.run(made.scheduler.handle(delivery(message, message_id="m")))
+        is ApplyResult.REPEATED
+    )
     assert made.words().count("resubmitted") == 1
     await made.drain()
     assert made.state() == "Processed"
@@ -527,7 +542,10 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
         await made.sweep()
     before = made.order()
     stray = internal.encode(WakeMessage(id="stray", order_id="O-1"))
-    assert await made.run(made.scheduler.handle(stray, "stray")) is ApplyResult.NOTHING
+    assert (
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "stray", stray)))
+        is ApplyResult.NOTHING
+    )
     assert made.order() == before
 
 
@@ -583,7 +601,7 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
     await made.step(QUEUES.scheduler)
     request = made.bus.take(QUEUES.agent("stock"))
     assert request is not None
-    handling = asyncio.ensure_future(made.actors["stock"].handle(request.body, "m"))
+    handling = asyncio.ensure_future(made.actors["stock"].handle(delivery(request, message_id="m")))
     await made.later(1)
     await tell(made, "undo")
     await made.step(QUEUES.scheduler)

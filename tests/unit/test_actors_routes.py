@@ -8,15 +8,25 @@ from datetime import timedelta
 
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import RetryPolicy
 from sas.actors.scheduler import Scheduler
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.features.circuit_breaker import rules
-from sas.features.circuit_breaker.guard import cell_name, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.ports import AwaitCallback, Call, Message, RefusedError, StillRunning, TransientError
-from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    QUEUES,
+    UNDO,
+    Kit,
+    agent_actor,
+    delivery,
+    keep_breaker,
+    kit,
+    order,
+    received,
+)
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
 EITHER = Workflow(
@@ -37,14 +47,14 @@ def made() -> Kit:
     found = kit(EITHER)
     for name, agent in found.agents.items():
         retry = RetryPolicy(0.2, 1.0)
-        found.actors[name] = AgentActor(found.context, name, agent, retry, POLICY)
+        found.actors[name] = agent_actor(found.context, name, agent, policy=retry, circuit=POLICY)
     return found
 
 
 async def cut_off(made: Kit, agent: str) -> None:
     """Open an agent's breaker, as another instance would."""
     opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
-    await made.store.write_cell(cell_name(agent), to_value(opened), None)
+    await keep_breaker(made.store, opened, agent)
 
 
 def keys(made: Kit, agent: str) -> list[tuple[str, str]]:
@@ -88,7 +98,9 @@ async def test_an_agent_whose_breaker_opened_meanwhile_hands_the_request_back_un
 
 async def test_the_probe_of_a_breaker_waits_for_a_slot_and_is_never_handed_back(made: Kit) -> None:
     retry = RetryPolicy(0.2, 1.0)
-    stock = AgentActor(made.context, "stock", made.agents["stock"], retry, POLICY, limit=1)
+    stock = agent_actor(
+        made.context, "stock", made.agents["stock"], policy=retry, circuit=POLICY, limit=1
+    )
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
     await cut_off(made, "stock")
@@ -97,13 +109,13 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot_and_is_never_handed_back(
     assert await made.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(stock.handle(message.body, message.message_id, delivery_count=1))
+    await made.run(stock.handle(delivery(message, count=1)))
     assert made.bus.messages(QUEUES.replies) == []
     (waiting,) = made.bus.queues[QUEUES.agent("stock")].waiting
     assert await made.store.acquire_lease("slot|stock|0", "another", now, now)
     await made.later(4)
     again = waiting.message
-    await made.run(stock.handle(again.body, again.message_id, delivery_count=1))
+    await made.run(stock.handle(delivery(again, count=1)))
     assert keys(made, "stock") == [("do", "O-1/pay")]
     assert len(made.bus.messages(QUEUES.replies)) == 1
 
@@ -114,7 +126,7 @@ async def test_a_request_delivered_before_calls_nothing_and_is_asked_for_anew(ma
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
     stock = made.actors["stock"]
-    await made.run(stock.handle(message.body, message.message_id, delivery_count=2))
+    await made.run(stock.handle(delivery(message, count=2)))
     assert keys(made, "stock") == []
     await made.step(QUEUES.replies)
     step = made.order().steps[0]
@@ -162,7 +174,7 @@ async def test_a_request_that_cannot_be_handed_back_is_called_at_every_delivery(
     assert message is not None
     stock = made.actors["stock"]
     for count in (1, 2):
-        await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
+        await made.run(stock.handle(delivery(message, count=count)))
     assert keys(made, "stock") == [("do", "O-1/reserve")] * 2
 
 
@@ -172,7 +184,7 @@ async def test_where_deliveries_are_not_counted_no_request_is_handed_back(made: 
     await cut_off(made, "stock")
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    handled = made.actors["stock"].handle(message.body, message.message_id)
+    handled = made.actors["stock"].handle(delivery(message))
     assert await made.run(handled) is None
     assert made.bus.messages(QUEUES.replies) == []
     assert len(made.bus.queues[QUEUES.agent("stock")].waiting) == 1
@@ -233,7 +245,7 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (410, "too-late")
     said = encode_message(CallbackMessage(tokens[0], "done"))
-    await made.run(made.callbacks.handle(said, "c-1"))
+    await made.run(made.callbacks.handle(received(QUEUES.callbacks, "c-1", said)))
     assert [one.reason for one in made.rejected()] == ["too-late"]
     assert made.states()[0] == "Processing"
     await made.step(QUEUES.agent("payment"))
@@ -243,17 +255,12 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
 
 
 async def cut_off_longer(made: Kit) -> None:
-    cell = await made.store.read_cell(cell_name("stock"))
-    assert cell is not None
     opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
-    await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token)
+    await keep_breaker(made.store, opened)
 
 
 async def mended(made: Kit) -> None:
-    cell = await made.store.read_cell(cell_name("stock"))
-    assert cell is not None
-    closed = to_value(rules.closed(made.clock.now()))
-    await made.store.write_cell(cell_name("stock"), closed, cell.token)
+    await keep_breaker(made.store, rules.closed(made.clock.now()))
 
 
 async def test_the_order_undone_is_undone_at_every_agent_that_was_asked(made: Kit) -> None:
@@ -296,8 +303,8 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     await made.submit(ORDER)
     wake = made.bus.messages(QUEUES.scheduler)[0]
     for _ in range(3):
-        await made.run(scheduler.handle(wake.body, wake.message_id))
-    assert read == [cell_name("payment"), cell_name("stock")]
+        await made.run(scheduler.handle(delivery(wake)))
+    assert read == ["breaker|payment", "breaker|stock"]
     without = kit()
     without.store.plan = lambda operation, key: (
         read.append(key) if operation == "read_cell" else None

@@ -14,7 +14,7 @@ from sas.codec.record import record_of
 from sas.config import SettingError, read_config
 from sas.domain.content import PayloadRef
 from sas.engine.transition import ContentionError
-from sas.features.claim_check import fetch_all
+from sas.features.claim_check import ClaimCheck
 from sas.ports import RefusedError, StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
@@ -221,7 +221,7 @@ async def test_a_step_whose_content_stays_lost_is_the_supervisors_at_its_complet
 async def test_content_that_is_lost_is_exported_as_lost_and_never_stops_an_export() -> None:
     made = await processed(order=LARGE)
     made.store.blobs.clear()
-    read = await made.run(fetch_all(made.store, made.order()))
+    read = await made.run(ClaimCheck(made.store).fetch_all(made.order()))
     record = record_of(read, made.journal(), content=True)
     ref = made.order().details.payload
     assert isinstance(ref, PayloadRef)

@@ -9,9 +9,9 @@ import pytest
 
 from sas.domain.expire import expire as decide_expiry
 from sas.domain.workflow import OnFailure
-from sas.features.queue_delay.delays import CELLS, cell_name, from_cell, to_value
-from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, excuses, grace, longest
-from sas.ports import SharedValue
+from sas.features.queue_delay.delays import queue_delays
+from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, grace, longest
+from sas.simulation.store import MemoryStore
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
 
@@ -57,21 +57,23 @@ def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) ->
     assert grace(lag * SECOND) == given * SECOND
 
 
-def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
-    assert excuses(30 * SECOND, 60 * SECOND)
-    assert not excuses(29 * SECOND, 60 * SECOND)
+@pytest.mark.parametrize(("behind", "failures"), [(4, 1), (5, 0)])
+def test_a_delay_below_the_clock_skew_excuses_nothing_however_short_the_time_allowed(
+    behind: float, failures: int
+) -> None:
+    order = story("one", time_allowed=SECOND)
+    assert order.claim()
+    assert expire(order, "a", behind=behind)
+    assert order.step("a").failure_count == failures
 
 
-def test_what_clocks_may_be_apart_excuses_nothing_however_short_the_time_allowed() -> None:
-    assert not excuses(4 * SECOND, SECOND)
-    assert excuses(5 * SECOND, SECOND)
-
-
-def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
-    lag = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
-    assert from_cell(SharedValue(to_value(lag), "t")) == lag
-    assert from_cell(None) is None
-    assert cell_name("agent-stock-urgent") == CELLS + "agent-stock-urgent"
+async def test_a_delay_is_read_as_it_was_written() -> None:
+    shared = queue_delays(MemoryStore())
+    delay = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
+    await shared.write("agent-stock-urgent", delay, None)
+    assert {name: one.value for name, one in (await shared.all()).items()} == {
+        "agent-stock-urgent": delay
+    }
 
 
 def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed() -> None:
