@@ -131,7 +131,7 @@ def read_queues(env: Mapping[str, str]) -> Queues:
 
 
 def queue_named(name: str, queues: Queues) -> str:
-    """Return the queue that a trigger's ``%SETTING%`` stands for."""
+    """Return the queue that a trigger's queue name, with a setting in it, stands for."""
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
     return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 

@@ -174,9 +174,9 @@ class TransitionRunner:
         except ConflictError:
             log.info("order %s: a rival won seq %s", change.after.order_id, entry.seq)
             return False
-        workflow = None if self._workflow_of is None else self._workflow_of(order)
-        out = OutDue(change.out_at, order.order_id, entry.seq) if change.out_at else None
-        if entry.messages or out is not None:
+        if entry.messages:
+            workflow = None if self._workflow_of is None else self._workflow_of(order)
+            out = OutDue(change.out_at, order.order_id, entry.seq) if change.out_at else None
             await self._context.outbox.send(order, entry, workflow, out)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from sas.domain.queues import Queues, lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.hooks import CallGuard
+from sas.engine.hooks import CallGuard, VersionCheck
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
@@ -228,6 +228,7 @@ def kit(
     context = wired(
         store, bus, clock, Addresses(QUEUES, "/test"), instance, business.workflows, encryption
     )
+    context = replace(context, versions=VersionCheck())  # it reads each version once
     app = actors(
         context,
         redacted_checks(business, encryption),

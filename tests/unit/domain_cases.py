@@ -46,6 +46,7 @@ def workflow_of(
     deadline: timedelta | None = None,
     routes: int = 1,
     routed: Collection[str] | None = None,
+    time_allowed: timedelta = 60 * SECOND,
 ) -> Workflow:
     """Return a workflow of a shape; every step (or those ``routed``) has so many agents."""
     undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
@@ -53,7 +54,7 @@ def workflow_of(
         Step(
             name,
             agent=name,
-            time_allowed=60 * SECOND,
+            time_allowed=time_allowed,
             after=after,
             undo=None if name in without_undo else undo,
             failures_max=failures_max,

@@ -11,7 +11,7 @@ import pytest
 from sas.codec import internal
 from sas.codec.outward import RejectedMessage
 from sas.engine.delivery import Delivery
-from sas.engine.transition import ContentionError
+from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
@@ -93,7 +93,7 @@ async def test_a_rejected_place_is_never_claimed_swept_or_commanded() -> None:
 async def test_an_order_whose_place_could_not_be_kept_is_not_told_rejected() -> None:
     """Its slow first handler would write it all the same."""
     made = kit()
-    made.store.fail_next("commit", StoreFault.CONFLICT)
+    made.store.fail_next("commit", *[StoreFault.CONFLICT] * CONFLICTS_MAX)
     with pytest.raises(ContentionError):
         await dead(made, letter(order(), QUEUES.orders))
     assert made.told() == []

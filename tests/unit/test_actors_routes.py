@@ -328,6 +328,7 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     await made.submit()
     await made.drain()
     await cut_off(made, "stock")
+    await made.later(2)  # circuits are read once a second at most
     body = {"token": tokens[0], "outcome": "done"}
     await made.hand(Message(QUEUES.callbacks, "c-1", json.dumps(body).encode()))
     assert made.order().steps[1].route == 1

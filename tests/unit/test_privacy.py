@@ -40,7 +40,7 @@ def privacy(
 
 
 def discreet(**changes: Any) -> Kit:
-    return kit(**{"privacy": privacy(), **changes})
+    return kit(**{"encryption": privacy(), **changes})
 
 
 def rotated(made: Kit, *keys: tuple[str, bytes]) -> Kit:
