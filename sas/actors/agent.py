@@ -503,7 +503,7 @@ async def _claimed(request: RequestMessage, context: Context) -> Call:
     """Redeem a claim check: all together was too large to travel, so read the order."""
     order = await _known(request, context.store)
     results = {step.name: step.result for step in order.steps if step.result is not None}
-    edited = order.steps[request.step].edited if request.step < len(order.steps) else None
+    edited = order.steps[request.step].call.edited if request.step < len(order.steps) else None
     named = {name: result for name, result in results.items() if name in request.results}
     own = named.pop(request.step_name, None)
     return await _call_with(request, context, edited or order.details.payload, named, own)

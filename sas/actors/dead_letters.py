@@ -24,7 +24,7 @@ from sas.codec.internal import (
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
-from sas.domain.change import FENCED, REJECTED, fence, rejection
+from sas.domain.change import fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order
@@ -148,7 +148,7 @@ class DeadLetters:
         """Send what a cause led to, if it led to anything that is not a fence."""
         order = await self._context.store.load(order_id)
         entry = await self._context.store.recorded(order_id, cause)
-        if order is None or entry is None or entry.what in {FENCED, REJECTED}:
+        if order is None or entry is None or not entry.what.acts:
             return False
         log.info("dead letter of order %s: finishing %s", order_id, entry.what)
         await self._shell.repeat(order, cause)
@@ -162,7 +162,7 @@ class DeadLetters:
                 return True
             entry = await self._context.store.recorded(order_id, cause)
             if entry is not None:
-                return entry.what in {FENCED, REJECTED} or not await self._finished(order_id, cause)
+                return not entry.what.acts or not await self._finished(order_id, cause)
             change = fence(
                 order,
                 by=f"dead letters {self._context.instance}",

@@ -170,8 +170,8 @@ class Supervisor:
             )
             step = None if isinstance(row, DeadlineDue) else order.steps[row.step].name
             with _of(order, "supervisor expire", step):
-                if decision.condition is not None:
-                    await self._context.conditions.met(decision.condition, row.order_id)
+                if decision.incident is not None:
+                    await self._context.conditions.met(decision.incident, row.order_id)
                 if await self._committed(change, out_at):
                     return decision.what
             await self._context.clock.sleep(backoff(attempt))
@@ -198,7 +198,7 @@ class Supervisor:
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
         behind = self._context.lags.worst
-        return expire(order, row.step, row.epoch, rules, now=now, behind=behind)
+        return expire(order, row.step, row.epoch, rules, now=now, delay=behind)
 
 
 def _of(order: Order, what: str, step: str | None = None) -> AbstractContextManager[object]:

@@ -80,8 +80,8 @@ class TransitionRunner:
             change = next_change(
                 order, decision, by=source.by, commit_id=uuid4().hex, cause=source.cause, at=now
             )
-            if decision.condition is not None:
-                await self._context.conditions.met(decision.condition, order_id)
+            if decision.incident is not None:
+                await self._context.conditions.met(decision.incident, order_id)
                 await self._context.conditions.note_now_and_then()
             if await self._committed(change):
                 return ApplyResult.COMMITTED

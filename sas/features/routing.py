@@ -60,7 +60,7 @@ class Routes:
         grace = self._slack(workflow, urgent=urgent)
         if not shut and not grace:
             return workflow.rules
-        return replace(workflow.rules, shut=shut, slack=grace)
+        return replace(workflow.rules, shut=shut, grace=grace)
 
     def _slack(self, workflow: Workflow, *, urgent: bool) -> dict[tuple[int, int], timedelta]:
         queues, lags = self._context.queues, self._context.lags

@@ -80,7 +80,7 @@ async def test_where_the_breaker_opens_past_complete_by_the_next_agent_is_asked_
     await made.step(QUEUES.replies)
     assert keys(made, "stock") == []
     step = made.order().steps[0]
-    assert (step.route, step.failure_count, step.tried) == (1, 0, (0,))
+    assert (step.call.route, step.failure_count, step.undo.routes) == (1, 0, (0,))
     await made.step(QUEUES.agent("payment"))
     assert keys(made, "payment") == [("do", "O-1/pay@payment")]
     await made.step(QUEUES.replies)
@@ -108,7 +108,7 @@ async def test_where_no_other_agent_is_open_the_step_that_waited_rests(made: Kit
     await made.step(QUEUES.agent("stock"))
     await made.step(QUEUES.replies)
     step = made.order().steps[0]
-    assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
+    assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
 
 
 async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
@@ -211,7 +211,7 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
     await cut_off(made, "stock")
     await made.later(2)
     await made.step(QUEUES.scheduler)
-    assert (made.states()[0], made.order().steps[0].route) == ("Processing", 1)
+    assert (made.states()[0], made.order().steps[0].call.route) == ("Processing", 1)
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (410, "too-late")
     said = encode_message(CallbackMessage(tokens[0], "done"))
@@ -220,7 +220,7 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
     assert made.states()[0] == "Processing"
     await made.step(QUEUES.agent("payment"))
     await made.step(QUEUES.replies)
-    assert (made.states()[0], made.order().steps[0].tried) == ("Processed", (0,))
+    assert (made.states()[0], made.order().steps[0].undo.routes) == ("Processed", (0,))
     assert next((r.direction, r.step_name) for r in made.requests("stock")) == ("undo", "pay")
 
 
@@ -305,5 +305,5 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     await cut_off(made, "stock")
     body = {"token": tokens[0], "outcome": "done"}
     await made.hand(Message(QUEUES.callbacks, "c-1", json.dumps(body).encode()))
-    assert made.order().steps[1].route == 1
+    assert made.order().steps[1].call.route == 1
     assert [request.alternative for request in made.requests("payment")] == ["payment"]

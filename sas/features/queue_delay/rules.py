@@ -19,10 +19,6 @@ LATE = timedelta(seconds=2)
 """A message taken up within this time is not late: clocks are apart, and senders batch."""
 
 
-APART = timedelta(seconds=5)
-"""How far clocks may be apart."""
-
-
 FRESH = timedelta(seconds=30)
 """How long a lag that was seen holds where nobody says anything newer."""
 
@@ -50,11 +46,3 @@ def longest(lags: Iterable[QueueDelay], now: datetime) -> timedelta:
 def grace(lag: timedelta) -> timedelta:
     """Return how much time a request is given for lying in its queue."""
     return min(SLACK_TIMES * lag, SLACK_MAX)
-
-
-def excuses(lag: timedelta, time_allowed: timedelta) -> bool:
-    """Return whether the lag alone may have cost a step its time.
-
-    One that a clock may make up by being apart excuses nothing: it would do so for ever.
-    """
-    return lag >= max(time_allowed / 2, APART)
