@@ -283,7 +283,9 @@ class AgentActor:
             for step in stored.steps
             if step.result is not None and step.name in request.results
         }
-        edited = stored.steps[request.step].edited if request.step < len(stored.steps) else None
+        edited = (
+            stored.steps[request.step].call.edited if request.step < len(stored.steps) else None
+        )
         own_result = results.pop(request.step_name, None)
         return edited or stored.details.payload, results, own_result
 

@@ -25,7 +25,7 @@ from sas.codec.internal import (
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
-from sas.domain.change import FENCED, REJECTED, Change, fence, rejection
+from sas.domain.change import Change, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Order
@@ -198,7 +198,7 @@ class DeadLetters:
 
 
 def _is_fence(entry: JournalEntry) -> bool:
-    return entry.what in {FENCED, REJECTED}
+    return not entry.what.acts
 
 
 def _fence_or_reject(source: Source, details: Details | None) -> Propose:

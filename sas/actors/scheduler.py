@@ -100,9 +100,9 @@ class Scheduler:
 
         def by(order: Order) -> str:
             step = order.steps[said.step]
-            undoing = said.direction is Direction.UNDO and step.tried
+            undoing = said.direction is Direction.UNDO and step.undo.routes
             agents = self._business.workflow_of(order).steps[said.step].agents
-            return f"agent {agents[step.tried[0] if undoing else step.route]}"
+            return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
 
         source = Source(cause_of(self._context.queues.replies, message.id), by)
         await self._context.rules.refresh()

@@ -175,7 +175,7 @@ class Supervisor:
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
         delay = self._context.grace.delay
-        return expire(order, row.step, row.epoch, rules, now=now, behind=delay)
+        return expire(order, row.step, row.epoch, rules, now=now, delay=delay)
 
 
 def _span(order: Order, name: str, step: str | None = None) -> AbstractContextManager[object]:

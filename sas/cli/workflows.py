@@ -190,7 +190,7 @@ class _Check:
         """Return whether an order holds secret fields that nobody would open any more."""
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
-        texts = [step.edited for step in order.steps if step.edited]
+        texts = [step.call.edited for step in order.steps if step.call.edited]
         if ":" in order.details.content_hash:  # signed: only such an order was sealed
             texts.append(await ClaimCheck(store).fetch(order.order_id, order.details.payload))
         return any(

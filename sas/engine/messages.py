@@ -143,8 +143,8 @@ def _request(
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
     alternative = step.agents[item.route] if item.route else None
-    content = record.edited or order.details.payload
-    did = item.direction is Direction.UNDO and item.route == record.route
+    content = record.call.edited or order.details.payload
+    did = item.direction is Direction.UNDO and item.route == record.call.route
     own = record.result if did else None
     results = _results(order, workflow.rules.predecessors(item.step))
     refs = {name: internal.to_kept(result) for name, result in results.items()}

@@ -12,7 +12,7 @@ import random
 from datetime import datetime, timedelta
 
 from sas.codec.internal import RequestMessage
-from sas.domain.undo import SKEW
+from sas.domain.order import CLOCK_SKEW
 from sas.engine.context import Context
 from sas.engine.hooks import CallAttempt, CallEnd
 from sas.ports import StoreUnavailableError
@@ -109,4 +109,4 @@ class CallLimit:
 
 def _until(request: RequestMessage, now: datetime) -> datetime:
     """Return when a call that goes out now is over for certain."""
-    return min(request.complete_by, now + CALL_MAX) + SKEW
+    return min(request.complete_by, now + CALL_MAX) + CLOCK_SKEW

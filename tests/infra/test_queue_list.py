@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -84,6 +85,16 @@ def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
         lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
     }
     assert set(LIST["access"]["operatorSends"]) == lanes
+
+
+@pytest.mark.parametrize("queues", [AZURE, EMULATED], ids=["azure", "emulator"])
+def test_agents_queues_detect_a_request_that_is_sent_again(
+    queues: Mapping[str, Mapping[str, Any]],
+) -> None:
+    agents = [queue for name, queue in queues.items() if name.startswith(CODE.agent_prefix)]
+    for queue in agents:
+        said = {name[0].lower() + name[1:]: value for name, value in queue.items()}
+        assert said["requiresDuplicateDetection"] is True
 
 
 @pytest.mark.parametrize("name", sorted(AZURE))

@@ -21,7 +21,7 @@ from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
 from sas.domain.ids import cause_of, idempotency_key, message_id, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, Notify
-from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoRecord
+from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
@@ -427,14 +427,14 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
     undo may keep it. However many keys there are (an input was edited), one effect is in force
     at most: the older keys are undone before a new one is used.
     """
-    generations = range(step.generation + 1)
+    generations = range(step.call.generation + 1)
     keys = [
         idempotency_key(order.order_id, step.name, number, agent)
         for number in generations
         for agent in (None, *AGENTS)
     ]
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
-    if order.process_state is OrderState.ERROR and {*step.tried} - {step.route}:
+    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
         return  # what another agent may have done is in force until somebody helps
     there = any(effects.in_force for effects in known)
     if step.name != COURIED:  # without tombstones a late do after an undo has an effect again
@@ -443,8 +443,8 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
         assert in_force <= 1, f"{where}: {in_force} effects in force under several keys"
     if order.process_state is OrderState.PROCESSED and not skipped(step):
         assert there, f"{where} has no effect"
-    no_undo = step.undo is UndoRecord.NOT_NEEDED and step.epoch > 0
-    undone = step.undo is not UndoRecord.BY_HAND and not no_undo
+    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
+    undone = step.undo.status is not UndoStatus.BY_HAND and not no_undo
     if order.process_state is OrderState.COMPENSATED and undone:
         assert not there, f"{where} is still in force"
 

@@ -184,7 +184,7 @@ async def test_a_skipped_undo_is_undone_by_hand() -> None:
     await tell(made, "skip", id="w-2")
     await made.drain()
     assert made.state() == "Compensated"
-    records = [step.undo.value for step in made.order().steps if step.undo]
+    records = [step.undo.status.value for step in made.order().steps]
     assert records == ["undone", "undone by hand"]
     assert made.told()[-1] == "undone"
 
@@ -207,7 +207,7 @@ async def test_a_cancelled_order_whose_agent_stays_silent_is_undone_when_its_tim
     made.bus.take(QUEUES.agent("stock"))
     await tell(made, "cancel")
     await made.later(ALLOWED.total_seconds())
-    assert await made.sweep() == {"cancelled step turned": 1}
+    assert await made.sweep() == {"cancelled step ended": 1}
     await made.drain()
     assert made.state() == "Compensated"
 
@@ -289,7 +289,7 @@ async def second_failed() -> Kit:
 
 WHOLE = "it is about the whole order: name no step, and give no input."
 UNDO_FAILED = (
-    "its undo was decided and has failed in part: resubmit tries that again, skip says that it was "
+    "its undo is decided and has failed in part: resubmit tries that again, skip says that it was "
     "done by hand."
 )
 REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
@@ -309,7 +309,7 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
     ),
     (undo_failed, "undo", {}, UNDO_FAILED),
     (undo_failed, "cancel", {}, UNDO_FAILED),
-    (cancelled, "cancel", {}, "its undo was decided already: it is Compensating."),
+    (cancelled, "cancel", {}, "its undo is decided already: it is Compensating."),
     (failed, "resubmit", {"step": "ship"}, "it has no step 'ship', only reserve, pay."),
     (failed, "skip", {"step": ""}, "it has no step '', only reserve, pay."),
     (
@@ -461,7 +461,7 @@ async def test_an_input_as_large_as_its_bound_is_taken_and_a_larger_one_is_put_a
     (rejected,) = made.rejected()
     assert rejected.reason == "too-large"
     await tell(made, "resubmit", input=fits)
-    assert made.order().steps[0].edited == fits
+    assert made.order().steps[0].call.edited == fits
     await made.drain()
     assert made.state() == "Processed"
 
@@ -572,7 +572,7 @@ async def test_an_overdue_order_that_undoes_is_undone() -> None:
     await made.later(20)
     swept = await made.sweep()
     assert (swept, made.state()) == ({"overdue, undo decided": 1}, "Processed")
-    assert made.order("O-2").steps[0].hold
+    assert made.order("O-2").steps[0].resting
     await made.later(10 + 5 + 60)
     assert await made.sweep() == {"released": 1}
     await made.drain()

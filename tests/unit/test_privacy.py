@@ -294,7 +294,7 @@ async def test_an_operators_input_is_encrypted_as_the_order_is() -> None:
     made = await failed(discreet())
     await resubmit(made, {"customer": {"card": "4222-2222", "n": 2}})
     assert "4222-2222" not in at_rest(made)
-    assert made.order().steps[0].edited is not None
+    assert made.order().steps[0].call.edited is not None
     await made.drain()
     assert calls(made)[-1].order == {"customer": {"card": "4222-2222", "n": 2}}
     assert made.state() == "Processed"
@@ -305,7 +305,7 @@ async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown()
     shown = payload(made)
     shown["customer"]["n"] = 2
     await resubmit(made, shown)
-    assert json.loads(made.order().steps[0].edited or "") == shown
+    assert json.loads(made.order().steps[0].call.edited or "") == shown
     await made.drain()
     assert calls(made)[-1].order == {"customer": {"card": CARD, "n": 2}}
 

@@ -20,9 +20,8 @@ from sas.codec.strict import MalformedError
 from sas.domain.change import Decision
 from sas.domain.ids import cause_of, key_time
 from sas.domain.messages import AlertKind
-from sas.domain.order import Order
+from sas.domain.order import CLOCK_SKEW, Order
 from sas.domain.queues import lane
-from sas.domain.undo import SKEW
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
@@ -283,7 +282,7 @@ class Callbacks:
         """
         now = self._context.clock.now()
         _check_time(claims, now)
-        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + SKEW)
+        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + CLOCK_SKEW)
         digest = hashlib.sha256(f"{delivery.message_id}|{key_time(at)}".encode()).hexdigest()
         own_id = f"callback/again/{digest[:32]}"
         await self._context.bus.send([Message(queue, own_id, delivery.body, scheduled_at=at)])
@@ -297,7 +296,7 @@ def _since(order: Order, claims: Claims, now: datetime) -> datetime:
 
 def _check_time(claims: Claims, now: datetime) -> None:
     """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
-    if claims.expires_at + SKEW <= now:
+    if claims.expires_at + CLOCK_SKEW <= now:
         raise MalformedError("expired", _expired(claims))
 
 

@@ -81,7 +81,7 @@ async def alert_unreadable(
 async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:
     details = order.details
     given = [await context.content.fetch(order.order_id, details.payload)]
-    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].edited):
+    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].call.edited):
         given.append(edited)
     return [
         context.encryption.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]

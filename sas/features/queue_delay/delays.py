@@ -93,8 +93,8 @@ class QueueDelays(ExpiryGrace):
             for number, step in enumerate(workflow.steps)
             for route, agent in enumerate(step.agents)
         }
-        slack = {at: delays.grace(delay) for at, delay in found.items() if delay}
-        return replace(rules, slack=slack) if slack else rules
+        grace = {at: delays.grace(delay) for at, delay in found.items() if delay}
+        return replace(rules, grace=grace) if grace else rules
 
     async def long_delays(self) -> tuple[Sequence[Incident], Sequence[tuple[AlertKind, str]]]:
         """Return an incident for each queue that is far behind. Those that are over end by time."""
