@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
-from sas.domain.blobs import BlobRef, Content
-from sas.domain.changes import Change
+from sas.domain.change import Change
+from sas.domain.content import Content, PayloadRef
 
 
 class TooLargeError(ValueError):
@@ -67,11 +67,11 @@ def check_bounds(change: Change) -> None:
     check_payload(details.payload)
     for step in change.after.steps:
         name = f"result of step {step.name}"
-        if isinstance(step.result, BlobRef):
+        if isinstance(step.result, PayloadRef):
             check_bytes(name, step.result.size, RESULT_BYTES_MAX)
         else:
             check_units(name, step.result, RESULT_UNITS_MAX)
-        check_units(f"edited input of step {step.name}", step.edited, EDITED_UNITS_MAX)
+        check_units(f"edited input of step {step.name}", step.call.edited, EDITED_UNITS_MAX)
         check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
         check_units(f"note of step {step.name}", step.note, TEXT_UNITS_MAX)
     for name, text in (
@@ -88,7 +88,7 @@ def check_bounds(change: Change) -> None:
 
 def check_payload(payload: Content) -> None:
     """Raise TooLargeError when an order's content cannot be stored as it is."""
-    if isinstance(payload, BlobRef):
+    if isinstance(payload, PayloadRef):
         check_bytes("payload", payload.size, PAYLOAD_BYTES_MAX)
         return
     check_units("payload", payload, PAYLOAD_UNITS_MAX)

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sas.codec.callbacks import CallbackKeys, split_keys
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
+from sas.features.callbacks.codec import CallbackKeys, split_keys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
@@ -128,6 +128,12 @@ def read_queues(env: Mapping[str, str]) -> Queues:
             "own: applications could aim it at itself; choose another prefix"
         )
     return queues
+
+
+def queue_named(name: str, queues: Queues) -> str:
+    """Return the queue that a trigger's queue name, with a setting in it, stands for."""
+    fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 
 
 def _service_bus(env: Mapping[str, str]) -> Endpoint:

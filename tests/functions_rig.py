@@ -28,13 +28,13 @@ from devstack.azurite import Azurite
 from devstack.functions import Host
 from devstack.servicebus import Broker, read_config
 from samples.remote_services import RemoteServices
-from sas.actors import contents
 from sas.adapters.tables import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.queues import Queues
+from sas.features.claim_check import ClaimCheck
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
@@ -155,7 +155,7 @@ class Rig:
 
     async def content(self, order_id: str) -> Any:
         """Return what was ordered, wherever it is kept."""
-        kept = await contents.whole(self.store, await self.order(order_id))
+        kept = await ClaimCheck(self.store).fetch_all(await self.order(order_id))
         return json.loads(str(kept.details.payload))
 
     async def words(self, order_id: str) -> list[str]:

@@ -16,7 +16,7 @@ from samples.demo.tally import Tally
 from samples.services.ledger import LedgerView
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import JournalEntry, Notify
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.ports import StateStore
 
 AT_ONCE = 16
@@ -104,7 +104,7 @@ def _judge_order(
                 if own_id not in tally.seen:
                     verdict.missing.append(own_id)
     for step in order.steps:
-        found = in_force[idempotency_key(order.order_id, step.name, step.generation)]
+        found = in_force[idempotency_key(order.order_id, step.name, step.call.generation)]
         _judge_step(verdict, order.order_id, step, found)
 
 

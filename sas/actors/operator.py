@@ -1,47 +1,46 @@
-"""Operator: carries out commands, once each, and answers those that cannot be.
+"""Operator: carries out commands, each once, and answers those that it refuses.
 
-A command carries a unique id and the journal seq that the operator saw. Twice at once does
-it once (the cause is recorded); on a stale page it is refused, with what changed since.
+A command carries a unique id and the journal seq that the operator saw. The same command twice is
+done once, because its cause is recorded. A command for an older seq is refused and says what
+changed since.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from sas.actors.compose import alert
-from sas.actors.context import Context
-from sas.actors.discretion import checked
-from sas.actors.shell import Acted, Cause, Shell
 from sas.bounds import EDITED_UNITS_MAX, check_units
-from sas.codec import refusals
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
-from sas.domain import commands
-from sas.domain.decisions import Decision
+from sas.domain.change import Decision
+from sas.domain.command import decide as decide_command
+from sas.domain.command import takes_input, why_not
 from sas.domain.ids import cause_hash, key_time
 from sas.domain.messages import AlertKind, Command, Verb
-from sas.domain.model import Direction, Order, StepState
+from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
-from sas.ports import Business, ConflictError
-
-_TRIES = 5
+from sas.engine.context import Context
+from sas.engine.messages import alert
+from sas.engine.refusals import CommandRefusals
+from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.ports import Business
 
 
 class Operator:
     """Handles the commands on the ``scheduler`` queue."""
 
-    def __init__(self, context: Context, business: Business, shell: Shell) -> None:
+    def __init__(self, context: Context, business: Business, runner: TransitionRunner) -> None:
         self._context = context
         self._business = business
-        self._shell = shell
+        self._runner = runner
+        self._refusals = CommandRefusals(context.store)
 
-    async def carry_out(self, command: Command, cause: str) -> Acted:
-        """Put an order to a command; what cannot be done is answered on ``operator-alerts``.
+    async def carry_out(self, command: Command, cause: str) -> ApplyResult:
+        """Carry out a command; one that cannot be is answered on ``operator-alerts``.
 
-        Raises as ``Shell.act`` does.
+        Raises as ``TransitionRunner.apply``.
         """
         refusal = ""
 
@@ -59,45 +58,45 @@ class Operator:
             if refusal:
                 return None
             try:
-                wish = self._sealed(order, command)
+                accepted = self._encrypted(order, command)
             except ValueError as wrong:
                 refusal = f"its input cannot be taken: {wrong}"
                 return None
-            decision = commands.decide(order, wish, rules, now=now)
+            decision = decide_command(order, accepted, rules, now=now)
             if decision is None:
-                refusal = commands.why_not(order, command.verb)
+                refusal = why_not(order, command.verb)
             return decision
 
-        by = Cause(cause, f"operator {command.by}")
-        acted = await self._shell.act(command.order_id, by, decide)
-        if acted is Acted.UNKNOWN_ORDER:
+        source = Source(cause, f"operator {command.by}")
+        result = await self._runner.apply(command.order_id, source, decide)
+        if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"
-        if acted in {Acted.NOTHING, Acted.UNKNOWN_ORDER}:
+        if result in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
-        return acted
+        return result
 
-    def _sealed(self, order: Order, command: Command) -> Command:
-        """Return a command whose input has its secret fields sealed, as an order's own have.
+    def _encrypted(self, order: Order, command: Command) -> Command:
+        """Return a command whose input is encrypted as the order's own payload is.
 
-        It takes the order's place, so it must pass the order's own check.
+        The input takes the order's place, so it must pass the order's own check.
 
         Raises:
-            ValueError: it does not, a secret is not where it should be, or all is too large then.
+            ValueError: it does not, a secret is not where it should be, or it is too large then.
         """
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
-        privacy, workflow = self._context.privacy, order.details.workflow
-        sealed = privacy.sealed_input(workflow, order.order_id, command.input)
-        value, secrets = privacy.opened(workflow, order.order_id, parse(sealed.encode()))
-        checked(self._business, workflow, json.dumps(value).encode(), secrets)
-        check_units("input, with its secret fields encrypted,", sealed, EDITED_UNITS_MAX)
-        return replace(command, input=sealed)
+        encryption, workflow = self._context.encryption, order.details.workflow
+        encrypted = encryption.encrypt_input(workflow, order.order_id, command.input)
+        value, _ = encryption.decrypt(workflow, order.order_id, parse(encrypted.encode()))
+        check = self._business.checks.get(workflow)
+        if check is not None:
+            check(json.dumps(value).encode())
+        check_units("input, with its secret fields encrypted,", encrypted, EDITED_UNITS_MAX)
+        return replace(command, input=encrypted)
 
     async def _refuse(self, command: Command, why: str) -> None:
-        """An operator whose command changed nothing is told so, in one sentence: where one waits
-        for it, and by an alert.
-        """
-        await self._note(command, why)
+        """Tell the operator why a command changed nothing: the waiting CLI, and by an alert."""
+        await self._refusals.record(command.command_id, why)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         told = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
@@ -107,16 +106,6 @@ class Operator:
             order_id=command.order_id,
         )
         await self._context.bus.send([alert(told, self._context.to)])
-
-    async def _note(self, command: Command, why: str) -> None:
-        """Keep why, for ``sas`` to say. Where rivals are at the same cell the alert is enough."""
-        name, store = refusals.cell_name(command.command_id), self._context.store
-        for _ in range(_TRIES):
-            cell = await store.read_cell(name)
-            value = refusals.added(cell, command.command_id, why)
-            with suppress(ConflictError):
-                await store.write_cell(name, value, cell.token if cell else None)
-                return
 
 
 def _refusal_id(command_id: str) -> str:
@@ -166,7 +155,7 @@ def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
     if command.input is None or command.verb is not Verb.RESUBMIT:
         return ""
     failed = [step for step in order.steps if step.process_state is StepState.ERROR]
-    bare = [step.name for step in failed if not commands.takes_input(step, rules)]
+    bare = [step.name for step in failed if not takes_input(step, rules)]
     if bare and command.step in {None, *bare}:
         return (
             f"its step {bare[0]} names no undo that closes its key at once, and only such a step "

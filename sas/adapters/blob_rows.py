@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from sas.adapters import keys
 from sas.adapters.rows import Entity, Row
-from sas.domain.blobs import BlobRef, chunks_of, stands_for
+from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.ports import LostContentError
 
 BINARY_BYTES = 64 * 1024
 """Most bytes of a binary property."""
 
 
-def blob_rows(order_id: str, ref: BlobRef, data: bytes) -> list[Entity]:
+def blob_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:
     """Return content kept apart as entities, a chunk each."""
     return [
         {
@@ -30,7 +30,7 @@ def blob_rows(order_id: str, ref: BlobRef, data: bytes) -> list[Entity]:
     ]
 
 
-def blob_from(order_id: str, ref: BlobRef, by_key: Mapping[str, Row]) -> bytes:
+def blob_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> bytes:
     """Return the content that chunk rows, by row key, hold.
 
     Raises:
@@ -44,12 +44,12 @@ def blob_from(order_id: str, ref: BlobRef, by_key: Mapping[str, Row]) -> bytes:
         columns = sorted(name for name in row if name.startswith("Data"))
         parts += [part for name in columns if isinstance(part := row[name], bytes)]
     data = b"".join(parts)
-    if not stands_for(ref, data):
+    if not matches(ref, data):
         raise _lost(order_id, ref, f"it is {len(data):,} bytes of another content")
     return data
 
 
-def _lost(order_id: str, ref: BlobRef, why: str) -> LostContentError:
+def _lost(order_id: str, ref: PayloadRef, why: str) -> LostContentError:
     return LostContentError(
         f"order {order_id}: content of {ref.size:,} bytes (SHA-256 {ref.sha256}) that is kept "
         f"apart cannot be read: {why}. Restore its rows of the table (d|blob)"

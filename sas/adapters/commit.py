@@ -16,9 +16,9 @@ from azure.data.tables import UpdateMode
 
 from sas.adapters import keys, rows
 from sas.adapters.journal_rows import cause_row, journal_row
-from sas.domain.changes import Change, DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import key_time
-from sas.domain.model import Order, StepRecord
+from sas.domain.order import Order, StepRecord
 
 OPERATIONS_MAX = 100
 

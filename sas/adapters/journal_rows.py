@@ -16,7 +16,7 @@ import msgspec
 from sas.adapters import keys
 from sas.adapters.rows import Entity, Row, chunked, clean, joined
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Outgoing, Request, Wake
 
 KINDS: Mapping[str, type[Outgoing]] = {
     "wake": Wake,
@@ -34,7 +34,7 @@ def journal_row(order_id: str, entry: JournalEntry) -> Entity:
         "OrderID": order_id,
         "Seq": entry.seq,
         "At": key_time(entry.at),
-        "What": clean(entry.what),
+        "What": entry.what.value,
         "By": clean(entry.by),
         "CommitId": entry.commit_id,
         "Cause": None if entry.cause is None else clean(entry.cause),
@@ -47,7 +47,7 @@ def entry_from(row: Row) -> JournalEntry:
     return JournalEntry(
         seq=row["Seq"],
         at=parse_key_time(row["At"]),
-        what=row["What"],
+        what=JournalWord(row["What"]),
         by=row["By"],
         commit_id=row["CommitId"],
         cause=row.get("Cause"),

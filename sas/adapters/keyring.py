@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sas.ports import KeyMissingError, SealedError
+from sas.ports import DecryptionError, KeyMissingError
 
 NONCE_BYTES = 12
 _SIGNED = "hmac-sha256"
@@ -54,7 +54,7 @@ class AesKeyRing:
             data = base64.b64decode(text, validate=True)
             opened = key.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _about(about, name))
         except (binascii.Error, InvalidTag, ValueError):
-            raise SealedError(
+            raise DecryptionError(
                 f"a field sealed under key {name!r} was changed, moved from elsewhere, or the key "
                 "is another one under the same id: give each key an id of its own"
             ) from None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
 from sas.domain.ids import cause_hash, key_time, parse_key_time
 
 META_PARTITION = "meta"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from sas.adapters import keys
 from sas.adapters.commit import Operation
 from sas.adapters.table import RefusedTransactionError, Table, UnknownOutcomeError
-from sas.domain.changes import Change
+from sas.domain.change import Change
 from sas.ports import ConflictError
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""

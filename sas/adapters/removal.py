@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from sas.adapters import keys, rows
 from sas.adapters.commit import OPERATIONS_MAX, Operation
 from sas.adapters.table import RefusedTransactionError, Table, UnknownOutcomeError
-from sas.domain.blobs import BlobRef
-from sas.domain.changes import check_finished
-from sas.domain.model import Order
+from sas.domain.change import check_finished
+from sas.domain.content import PayloadRef
+from sas.domain.order import Order
 
 
 async def remove(table: Table, partition: str, order: Order) -> bool:
@@ -84,7 +84,7 @@ def _used(order: Order) -> set[str]:
     return {
         keys.blob(order.order_id, ref.sha256, number)
         for ref in contents
-        if isinstance(ref, BlobRef)
+        if isinstance(ref, PayloadRef)
         for number in range(ref.chunks)
     }
 

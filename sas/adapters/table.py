@@ -52,7 +52,7 @@ class RefusedTransactionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryBudget:
     """How often and how long to try. Waits double from ``wait_s`` on, with jitter; after
     ``total_s`` seconds nothing is waited for any more.
     """
@@ -85,7 +85,7 @@ class Meter:
 class Table:
     """A table by its client, counting what is asked of it."""
 
-    def __init__(self, client: TableClient, patience: Patience, meter: Meter) -> None:
+    def __init__(self, client: TableClient, patience: RetryBudget, meter: Meter) -> None:
         self.patience = patience
         self.meter = meter
         self.client = client

@@ -18,20 +18,14 @@ from sas.adapters.journal_rows import entry_from
 from sas.adapters.outcome import settle
 from sas.adapters.removal import remove
 from sas.adapters.rows import Row, order_from
-from sas.adapters.table import Meter, Patience, Table
+from sas.adapters.table import Meter, RetryBudget, Table
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.blobs import BlobRef, ref_of
-from sas.domain.changes import Change, Due, OutDue
+from sas.domain.change import Change, Due, OutDue
+from sas.domain.content import PayloadRef, ref_of
 from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.model import Order, OrderState
-from sas.ports import (
-    Cell,
-    ConflictError,
-    StoreMismatchError,
-    StoreUnavailableError,
-    Summary,
-)
+from sas.domain.order import Order, OrderState
+from sas.ports import ConflictError, SharedValue, StoreMismatchError, StoreUnavailableError, Summary
 
 AZURITE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
@@ -64,7 +58,7 @@ class TableStore:
         table: str = "orders",
         shards: int = 16,
         *,
-        patience: Patience | None = None,
+        patience: RetryBudget | None = None,
         **options: Any,
     ) -> Self:
         """Return a store by an endpoint, or by a connection string alone.
@@ -89,7 +83,7 @@ class TableStore:
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
-        return cls(Table(client, patience or Patience(), meter), shards=shards, owned=owned)
+        return cls(Table(client, patience or RetryBudget(), meter), shards=shards, owned=owned)
 
     @property
     def requests(self) -> int:
@@ -162,7 +156,7 @@ class TableStore:
         token = await settle(self.table, partition, change, wanted)
         return replace(change.after, token=token)
 
-    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_blob``. Each chunk is written whole, whether it is there or not."""
         check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
         partition = await self._partition(order_id)
@@ -171,7 +165,7 @@ class TableStore:
             await self.table.put(partition, row)
         return ref
 
-    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
         """See ``StateStore.get_blob``. One range query."""
         partition = await self._partition(order_id)
         pages = self.table.pages(partition, keys.blob_chunks(order_id, ref.sha256))
@@ -241,23 +235,23 @@ class TableStore:
         """See ``StateStore.purge``."""
         return await remove(self.table, await self._partition(order.order_id), order)
 
-    async def read_cell(self, name: str) -> Cell | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_cell``."""
         await self.open()
         found = await self.table.get(keys.META_PARTITION, keys.cell(name))
-        return None if found is None else Cell(found["Value"], str(found.metadata["etag"]))
+        return None if found is None else SharedValue(found["Value"], str(found.metadata["etag"]))
 
-    async def cells(self, prefix: str) -> dict[str, Cell]:
+    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.cells``."""
         await self.open()
         span = keys.cells(prefix)
         return {
-            keys.cell_name(row["RowKey"]): Cell(row["Value"], str(row.metadata["etag"]))
+            keys.cell_name(row["RowKey"]): SharedValue(row["Value"], str(row.metadata["etag"]))
             async for page in self.table.pages(keys.META_PARTITION, span)
             for row in page
         }
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_cell``."""
         await self.open()
         row = {"RowKey": keys.cell(name), "Value": value}

@@ -23,19 +23,19 @@ from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Storage
-from sas.cli.look import actor, is_failed
+from sas.cli.look import is_failed
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
 from sas.cli.selection import Wanted
-from sas.codec import internal, refusals
+from sas.codec import internal
 from sas.codec.internal import INPUT_DEPTH_MAX, CommandMessage
 from sas.codec.strict import MalformedError, check_depth, parse
 from sas.config import Endpoint, read_queues
-from sas.domain.changes import FENCED
-from sas.domain.commands import can_undo, why_not
+from sas.domain.command import can_undo, why_not
 from sas.domain.ids import cause_of
-from sas.domain.messages import JournalEntry, Verb
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.messages import JournalEntry, JournalWord, Verb
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues, lane
+from sas.engine.refusals import CommandRefusals
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -100,7 +100,7 @@ class Ended:
     @property
     def carried_out(self) -> bool:
         """Whether the scheduler carried it out."""
-        return self.entry is not None and self.entry.what != FENCED
+        return self.entry is not None and self.entry.what is not JournalWord.FENCED
 
 
 # -- What a command would do, or why it cannot ------------------------------------------------
@@ -170,7 +170,7 @@ def _each(failed: Sequence[StepRecord]) -> str:
 
 def _undoing(step: StepRecord) -> bool:
     """Return whether an undo failed: of the step, or at an earlier agent."""
-    return step.direction is Direction.UNDO or step.undo is not None
+    return step.undo_failed
 
 
 def _ledger(order: Order) -> str:
@@ -479,8 +479,7 @@ async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
         return Ended(asked, entry)
     order = await store.load(asked.order_id)
     if order is not None and asked.seq in {order.seq, None}:
-        cell = await store.read_cell(refusals.cell_name(asked.command_id))
-        return Ended(asked, None, refusals.why(cell, asked.command_id))
+        return Ended(asked, None, await CommandRefusals(store).reason(asked.command_id))
     if asked.seq is None:
         return Ended(asked, None, GONE)
     # The order changed, by this command or before it arrived: only now the cause tells which.
@@ -496,7 +495,7 @@ async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str
     if order.seq < seq:
         return f"you gave seq {seq}, but {now}: check which seq you saw"
     since = [one for one in await store.journal(order.order_id) if one.seq > seq]
-    changes = ", ".join(f"{one.seq} {one.what} by {actor(order, one)}" for one in since[:5])
+    changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
     more = ", ..." if len(since) > 5 else ""
     return (
         f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"

@@ -12,13 +12,13 @@ from datetime import datetime
 from sas.cli import arguments as args
 from sas.cli import output, workflows
 from sas.cli.arguments import Storage, Verb
-from sas.codec import breakers as breaker_cells
-from sas.codec import conditions as incident_cells
 from sas.codec.record import to_line
-from sas.domain import conditions
-from sas.domain.breaker import Breaker, BreakerState
-from sas.domain.conditions import Standing
 from sas.domain.ids import key_time
+from sas.features.circuit_breaker.guard import breakers
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents
+from sas.features.incidents.rules import ActiveIncident
 from sas.ports import StateStore
 
 Record = dict[str, object]
@@ -60,11 +60,10 @@ def _run_breakers(arguments: argparse.Namespace) -> int:
 async def _breakers(
     where: Storage, wanted: Iterable[str], known: Iterable[str], *, as_json: bool
 ) -> int:
-    prefix = breaker_cells.CELLS
     async with args.open_store(where) as store:
-        cells = await store.cells(prefix)
-    names = sorted(list(wanted) or {*known, *(name.removeprefix(prefix) for name in cells)})
-    found = [breaker_cells.from_cell(cells.get(breaker_cells.cell_name(name))) for name in names]
+        shared = await breakers(store).all()
+    names = sorted(list(wanted) or {*known, *shared})
+    found = [shared[name].value if name in shared else Breaker() for name in names]
     records = [_breaker_record(name, one) for name, one in zip(names, found, strict=True)]
     if as_json or not records:
         _print_json(records) if as_json else output.say("no circuit breaker ever opened here")
@@ -135,22 +134,22 @@ async def _incidents(where: Storage, *, as_json: bool) -> int:
     return 0
 
 
-async def incidents(store: StateStore) -> list[Standing]:
+async def incidents(store: StateStore) -> list[ActiveIncident]:
     """Return every incident that is active, or is over without an alert that says so."""
-    cells = await store.cells(incident_cells.CELLS)
-    return [one for cell in cells.values() if (one := incident_cells.from_cell(cell)) is not None]
+    shared = await active_incidents(store).all()
+    return [one.value for one in shared.values() if one.value is not None]
 
 
-def _incident_record(one: Standing, now: datetime) -> Record:
+def _incident_record(one: ActiveIncident, now: datetime) -> Record:
     return {
         "Kind": one.kind.value,
         "About": one.scope,
-        "State": "over" if conditions.is_over(one, now) else "active",
+        "State": "over" if rules.is_over(one, now) else "active",
         "Since": one.since,
-        "LastSeen": one.seen_at,
-        "Alerts": one.told,
-        "AlertedAt": one.told_at,
-        "NextAlertAt": conditions.tell_at(one),
+        "LastSeen": one.last_seen,
+        "Alerts": one.alerts_sent,
+        "AlertedAt": one.last_alert_at,
+        "NextAlertAt": rules.next_alert_at(one),
         "Orders": list(one.orders),
         "Text": one.text,
     }

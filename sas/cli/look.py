@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -14,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
-from sas.actors import contents
 from sas.cli import arguments as args
 from sas.cli import health, output, selection
 from sas.cli.arguments import Storage, Verb
@@ -23,7 +21,8 @@ from sas.cli.selection import STATES, Wanted
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
-from sas.domain.model import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore, Summary
 
 # -- sas list ---------------------------------------------------------------------------------
@@ -137,7 +136,6 @@ which messages were sent), and what to do next.
   sas show 10248
   sas show 10248 --json --content
 """
-_AGENT = re.compile(r"^agent of step (\d+)$")
 FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
 
 
@@ -164,7 +162,7 @@ async def _show(where: Storage, arguments: argparse.Namespace) -> int:
         order = await selection.load(store, arguments.order_id)
         journal = await store.journal(order.order_id)
         if arguments.content:
-            order = await contents.whole(store, order)
+            order = await ClaimCheck(store).fetch_all(order)
     if arguments.json:
         output.say(to_line(record_of(order, journal, content=arguments.content)))
     else:
@@ -213,7 +211,7 @@ def advice(order: Order, now: datetime) -> str:
 def _after_failure(order: Order) -> str:
     failed = next(step for step in order.steps if is_failed(step))
     name, step = order.order_id, failed.name
-    if failed.direction is Direction.UNDO or failed.undo is not None:
+    if failed.undo_failed:
         where = "" if failed.direction is Direction.UNDO else " at an earlier agent"
         return (
             f"the undo of {step}{where} failed: repair what its error says, then "
@@ -237,7 +235,7 @@ def _while_under_way(order: Order, now: datetime) -> str:
             f"{step.name} was due at {until} and the supervisor has not looked at it yet: if this "
             "lasts longer than a minute, check that the function app runs."
         )
-    if step.hold:
+    if step.resting:
         then = "undone" if step.direction is Direction.UNDO else "tried again"
         return f"nothing to do: {step.name} rests until {until}, then it is {then}."
     if step.dispatched:
@@ -265,26 +263,25 @@ def _head(order: Order) -> Iterator[str]:
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:
-    undoing = step.direction is Direction.UNDO
     return (
         step.name,
         step.process_state.value,
         str(step.failure_count),
         step.locked_by or "-",
         time_of(step.complete_by),
-        step.undo.value if step.undo else ("to be undone" if undoing else "-"),
+        step.undo.status.value,
     )
 
 
 def _below(step: StepRecord) -> list[str]:
     """Return the lines below a step: its error, when it is tried again, its agents, progress."""
     said = [f"{step.error.code}: {step.error.message}"] if step.error else []
-    if step.hold:
+    if step.resting:
         then = "undone" if step.direction is Direction.UNDO else "tried again"
         said.append(f"resting until {time_of(step.complete_by)}, then it is {then}")
-    if step.route:
-        said.append(f"with agent number {step.route + 1} of the step")
-    others = [str(route + 1) for route in step.tried if route != step.route]
+    if step.call.route:
+        said.append(f"with agent number {step.call.route + 1} of the step")
+    others = [str(route + 1) for route in step.undo.routes if route != step.call.route]
     if others:
         said.append(f"to be undone at agent number {', '.join(others)} too")
     return [*said, step.note] if step.note else said
@@ -292,14 +289,9 @@ def _below(step: StepRecord) -> list[str]:
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {actor(order, entry)}"))
+    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}"))
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
-
-
-def actor(order: Order, entry: JournalEntry) -> str:
-    """Return who changed the order, with the name of the step instead of its number."""
-    return _AGENT.sub(lambda found: f"agent of {_name(order, int(found[1]))}", entry.by)
 
 
 def _sent(order: Order, message: Outgoing) -> str:
@@ -371,7 +363,7 @@ async def _export_line(store: StateStore, order: Order, until: datetime) -> str 
     """Return an order as a line; None if it was purged or is under way again by now."""
     while True:
         journal = await store.journal(order.order_id)
-        line = to_line(record_of(await contents.whole(store, order), journal, content=True))
+        line = to_line(record_of(await ClaimCheck(store).fetch_all(order), journal, content=True))
         now = await store.load(order.order_id)
         if now is None or not _ended(now, until):
             return None

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from sas.cli.arguments import number
 from sas.cli.output import NotPossibleError, UsageError
 from sas.domain.ids import check_order_id
-from sas.domain.model import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState, StepState
 from sas.ports import StateStore, Summary
 
 BATCH = 200

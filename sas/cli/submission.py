@@ -23,7 +23,7 @@ from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError
 from sas.codec import outward
 from sas.codec.outward import Notification, event_type, notice_of
 from sas.domain.messages import Notice
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 
 SEND_ORDERS_MAX = 500
 """Orders handed to the client at once."""

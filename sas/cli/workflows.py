@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from sas.actors import contents
-from sas.actors.privacy import Privacy
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Storage, Verb
 from sas.cli.output import UsageError
-from sas.codec import fields
 from sas.codec.record import to_line
-from sas.domain.fingerprint import cell_of, fingerprint
-from sas.domain.model import FINISHED, Order
+from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
+from sas.features.claim_check import ClaimCheck
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.features.field_encryption.paths import ENCRYPTED, encrypted_places
+from sas.features.version_check import fingerprint, value_name
 from sas.ports import Business, ConflictError, StateStore
 
 DESCRIPTION = """\
@@ -136,7 +136,7 @@ def _made(app: str) -> Workflows | Business:
         if callable(made):
             made = made()
         if isinstance(made, Business):
-            Privacy.of(made, None)  # checks the paths of its secret fields
+            FieldEncryption.of(made, None)  # checks the paths of its secret fields
     except Exception as wrong:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
@@ -182,7 +182,7 @@ class _Check:
             sealed = await self._stays_sealed(store, order)
             found[order.details.workflow, order.details.version].count(order, sealed=sealed)
         for (name, version), one in found.items():
-            cell = await store.read_cell(cell_of(name, version))
+            cell = await store.read_cell(value_name(name, version))
             one.remembered = cell.value if cell else None
         return found
 
@@ -190,13 +190,13 @@ class _Check:
         """Return whether an order's secret fields would not be decrypted any more."""
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
-        texts = [step.edited for step in order.steps if step.edited]
+        texts = [step.call.edited for step in order.steps if step.call.edited]
         if ":" in order.details.content_hash:  # signed: only such an order was encrypted
-            texts.append(await contents.redeemed(store, order.order_id, order.details.payload))
+            texts.append(await ClaimCheck(store).fetch(order.order_id, order.details.payload))
         return any(
-            next(fields.sealed_places(json.loads(text)), None) is not None
+            next(encrypted_places(json.loads(text)), None) is not None
             for text in texts
-            if fields.SEALED in text
+            if ENCRYPTED in text
         )
 
 
@@ -236,7 +236,7 @@ async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
 
 
 async def _remember(store: StateStore, workflow: Workflow) -> None:
-    name = cell_of(workflow.name, workflow.version)
+    name = value_name(workflow.name, workflow.version)
     found = await store.read_cell(name)
     known = fingerprint(workflow)
     if found is not None and found.value == known:

@@ -25,7 +25,7 @@ from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_
 from sas.codec.outward import Notification, event_type
 from sas.codec.strict import MalformedError
 from sas.domain.messages import Notice
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.telemetry import tracing
 

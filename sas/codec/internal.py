@@ -16,10 +16,10 @@ from sas.bounds import (
     utf16_units,
 )
 from sas.codec.strict import DEPTH_MAX, PLAIN, MalformedError, check_depth, convert, parse
-from sas.domain.blobs import BlobRef, Content
+from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
-from sas.domain.model import Direction, Fault
+from sas.domain.order import Direction, Fault
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
@@ -81,8 +81,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
-    ``alternative`` is the agent's name where it is not the step's first; with ``may_return`` it
-    may answer that it called nobody, so that another is asked. ``urgent`` names the lane.
+    ``alternative`` is the agent's name where it is not the step's first. ``urgent`` names the lane.
     What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
     ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
     fit: read the order from the state store, and the results of the steps that ``results`` names
@@ -109,7 +108,6 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
-    may_return: bool = False
     urgent: bool = False
     submission: str | None = None
 
@@ -127,7 +125,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     step: int
     direction: Literal["do", "undo"]
     epoch: int
-    outcome: Literal["done", "refused", "unavailable", "interrupted", "waited"]
+    outcome: Literal["done", "refused", "waited"]
     result: Part = UNSET
     result_ref: Kept | None = None
     error: FaultBody | None = None
@@ -261,14 +259,14 @@ def inline(content: Content | None) -> Part:
 
 def to_kept(content: Content | None) -> Kept | None:
     """Return the reference that travels in the place of content; None where that does itself."""
-    if not isinstance(content, BlobRef):
+    if not isinstance(content, PayloadRef):
         return None
     return Kept(content.sha256, content.size, content.chunks)
 
 
-def from_kept(kept: Kept) -> BlobRef:
+def from_kept(kept: Kept) -> PayloadRef:
     """Return a reference as the domain knows it."""
-    return BlobRef(kept.sha256, kept.size, kept.chunks)
+    return PayloadRef(kept.sha256, kept.size, kept.chunks)
 
 
 def content_of(part: Part, kept: Kept | None) -> Content | None:
@@ -278,7 +276,7 @@ def content_of(part: Part, kept: Kept | None) -> Content | None:
 
 def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
     """Raise MalformedError for a result that no reply, or callback, may bring."""
-    if isinstance(result, BlobRef):
+    if isinstance(result, PayloadRef):
         size, most = result.size, RESULT_BYTES_MAX
     else:
         size, most = len((result or "").encode()), inline_bytes_max

@@ -1,45 +1,239 @@
-"""Workflow definitions as data: what an adopter writes.
+"""How failures are met, as data; and ``Rules``, all that decisions know of a workflow.
 
-The decisions see only the ``Rules`` made of it (``policies.py``).
+Rules say what comes before what and how patient each step is. They know neither business nor
+agents: the supervisor "shouldn't have knowledge of the actual business operations".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from enum import Enum
+from typing import Any
 
-from sas.domain.definitions import (
-    WorkflowError,
-    check_kinds,
-    check_patience,
-    check_span,
-)
 from sas.domain.ids import check_agent, check_name
-from sas.domain.policies import (
-    NO_BACKOFF,
-    Backoff,
-    ExtendedWait,
-    OnFailure,
-    Rules,
-    StepRules,
-    Undo,
-)
 
-__all__ = [
-    "STEPS_MAX",
-    "Backoff",
-    "ExtendedWait",
-    "OnFailure",
-    "Rules",
-    "Step",
-    "StepRules",
-    "Undo",
-    "UnknownWorkflowError",
-    "Workflow",
-    "WorkflowError",
-    "Workflows",
-]
+TIME_ALLOWED_MIN = timedelta(milliseconds=100)
+
+
+TIME_ALLOWED_MAX = timedelta(days=30)
+
+
+class OnFailure(Enum):
+    """What follows when a step failed past recovery."""
+
+    HOLD = "hold"
+    """The order stays in Error until an operator resubmits or undoes it."""
+    UNDO = "undo"
+    """Every step that may have had an effect is undone: the whole fails as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How a step is undone: by the same agent, within a time of its own.
+
+    ``call_limit`` is for a remote service that cannot refuse a do after its undo (it leaves no
+    tombstone): how long after CompleteBy a call may still land. The undo waits that out.
+    """
+
+    time_allowed: timedelta = timedelta(seconds=60)
+    call_limit: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a step that timed out rests before it is tried again: growing, up to ``most``."""
+
+    first: timedelta = timedelta(0)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=15)
+
+    def delay(self, failures: int) -> timedelta:
+        """Return the rest after so many failures (from 1)."""
+        if not self.first:
+            return self.first
+        grown = self.first.total_seconds() * self.factor ** min(failures - 1, 64)
+        return timedelta(seconds=min(grown, self.most.total_seconds()))
+
+
+NO_BACKOFF = Backoff()
+"""Again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedWait:
+    """Past the threshold, wait so long "in the expectation that the fault is resolved", then try
+    again, at most ``times`` times; only then is the step failed.
+    """
+
+    time: timedelta
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """What decisions know of a step: numbers of its predecessors, times, threshold, how many
+    agents can do it.
+    """
+
+    name: str
+    after: tuple[int, ...]
+    time_allowed: timedelta
+    undo_time_allowed: timedelta | None
+    failures_max: int
+    call_limit: timedelta | None = None
+    backoff: Backoff = NO_BACKOFF
+    extended_wait: ExtendedWait | None = None
+    routes: int = 1
+
+    @property
+    def undo_time(self) -> timedelta:
+        """The time allowed for its undo."""
+        return self.undo_time_allowed or self.time_allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
+    before it is woken again; ``alert_after`` from what age on an operator is told of it.
+
+    A step's routes are its agents by number, in order of preference. Of the moment are ``shut``,
+    those (step, route) that are not to be had right now; and ``slack``, how much longer than the
+    time allowed a request to one of them is given, for its queue is long.
+    """
+
+    steps: tuple[StepRules, ...]
+    on_failure: OnFailure
+    notify_steps: bool
+    pickup: timedelta
+    alert_after: timedelta
+    deadline: timedelta | None = None
+    shut: frozenset[tuple[int, int]] = frozenset()
+    grace: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
+
+    def predecessors(self, number: int) -> tuple[int, ...]:
+        """Return every step that comes before step ``number``, directly or through others."""
+        found = set(self.steps[number].after)
+        for earlier in range(number - 1, -1, -1):
+            if earlier in found:
+                found.update(self.steps[earlier].after)
+        return tuple(sorted(found))
+
+    def dependents(self, number: int) -> tuple[int, ...]:
+        """Return every step that comes after step ``number``, directly or through others."""
+        found = {number}
+        for later in range(number + 1, len(self.steps)):
+            if found.intersection(self.steps[later].after):
+                found.add(later)
+        return tuple(sorted(found - {number}))
+
+
+SHOWN_MAX = 60
+
+
+_NOTHING = timedelta(0)
+
+
+_TEXT = (str,), "a text"
+
+
+_WHOLE = (int,), "a whole number"
+
+
+_SPAN = (timedelta,), "a timedelta, as in timedelta(seconds=30)"
+
+
+_SPAN_OR_NONE = (timedelta, type(None)), "a timedelta, as in timedelta(seconds=30), or None"
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "name": _TEXT,
+    "agent": _TEXT,
+    "version": _WHOLE,
+    "failures_max": _WHOLE,
+    "times": _WHOLE,
+    "factor": ((int, float), "a number"),
+    "time_allowed": _SPAN,
+    "pickup": _SPAN,
+    "alert_after": _SPAN,
+    "first": _SPAN,
+    "most": _SPAN,
+    "time": _SPAN,
+    "deadline": _SPAN_OR_NONE,
+    "call_limit": _SPAN_OR_NONE,
+    "notify_steps": ((bool,), "True or False"),
+    "after": ((tuple, list, type(None)), 'names in a tuple, as in after=("book-room",), or None'),
+    "alternatives": ((tuple, list), 'names in a tuple, as in alternatives=("paypal",)'),
+    "on_failure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
+    "undo": ((Undo, type(None)), "Undo() or None"),
+    "backoff": ((Backoff,), "a Backoff(...)"),
+    "extended_wait": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
+    "steps": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
+}
+"""Of every field of a definition: of what kinds its value is, and that in words."""
+
+
+class WorkflowError(ValueError):
+    """A workflow is defined wrongly; the message says where and what to change."""
+
+
+def check_kinds(where: str, definition: Any) -> None:
+    """Refuse a definition with a value of the wrong kind, which would fail at some order later.
+
+    Raises:
+        WorkflowError: naming the field, its value, and what to give.
+    """
+    for member in fields(definition):
+        if member.init:
+            kinds, wanted = _KINDS[member.name]
+            value = getattr(definition, member.name)
+            if not isinstance(value, kinds):
+                shown = repr(value)[:SHOWN_MAX]
+                raise WorkflowError(f"{where}: {member.name}={shown}: give {wanted}")
+
+
+def check_span(where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN) -> None:
+    """Refuse a span of time out of bounds.
+
+    Raises:
+        WorkflowError: naming the bounds.
+    """
+    if not least <= span <= TIME_ALLOWED_MAX:
+        from_ = "0" if least == _NOTHING else str(least)
+        raise WorkflowError(f"{where}: {what} lies between {from_} and {TIME_ALLOWED_MAX}")
+
+
+def check_patience(where: str, step: Any) -> None:
+    """Refuse times, rests and counts of a step that make no sense.
+
+    Raises:
+        WorkflowError: naming which, and the bounds.
+    """
+    wait, undo, backoff = step.extended_wait, step.undo, step.backoff
+    for part, definition in (("undo", undo), ("extended_wait", wait), ("backoff", backoff)):
+        if definition is not None:
+            check_kinds(f"{where} {part}", definition)
+    for time in (
+        step.time_allowed,
+        *([undo.time_allowed] if undo else []),
+        *([wait.time] if wait else []),
+    ):
+        check_span(where, "a time allowed (or waited)", time)
+    limit = (undo.call_limit if undo else None) or _NOTHING
+    for rest in (limit, backoff.first, backoff.most):
+        check_span(where, "a rest or a call limit", rest, _NOTHING)
+    if backoff.first > backoff.most:
+        raise WorkflowError(
+            f"{where}: its backoff begins with {backoff.first}, over its most, {backoff.most}: "
+            "give a longer most, or a shorter first"
+        )
+    if not 1 <= backoff.factor <= 100:
+        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
+    if not 0 <= step.failures_max <= 1000:
+        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+    if wait is not None and not 1 <= wait.times <= 1000:
+        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
+
 
 STEPS_MAX = 30
 """Two rows and more per parallel step must fit one transaction of 100 operations."""

@@ -19,12 +19,12 @@ from sas.ports.blocking import Blocking, BlockingAgent
 from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
 from sas.ports.business import LIMIT_MAX, Business
 from sas.ports.clock import Clock
-from sas.ports.sealing import KeyMissingError, KeyRing, SealedError
+from sas.ports.encryption import DecryptionError, KeyMissingError, KeyRing
 from sas.ports.store import (
-    Cell,
     ConflictError,
     Exporter,
     LostContentError,
+    SharedValue,
     StateStore,
     StoreMismatchError,
     StoreUnavailableError,
@@ -43,9 +43,9 @@ __all__ = [
     "Call",
     "Callback",
     "CallbacksOffError",
-    "Cell",
     "Clock",
     "ConflictError",
+    "DecryptionError",
     "Exporter",
     "KeyMissingError",
     "KeyRing",
@@ -54,7 +54,7 @@ __all__ = [
     "Message",
     "MessageBus",
     "RefusedError",
-    "SealedError",
+    "SharedValue",
     "StateStore",
     "StillRunning",
     "StoreMismatchError",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from sas.domain.policies import TIME_ALLOWED_MAX
+from sas.domain.workflow import TIME_ALLOWED_MAX
 
 
 class RefusedError(Exception):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow, WorkflowError, Workflows
 from sas.ports.agents import Agent
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from sas.domain.blobs import BlobRef
-from sas.domain.changes import Change, Due, OutDue
+from sas.domain.change import Change, Due, OutDue
+from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
-from sas.domain.model import Order, OrderState
+from sas.domain.order import Order, OrderState
+
+T = TypeVar("T")
 
 
 class ConflictError(Exception):
@@ -52,10 +54,10 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A small named value that all instances share, with the token that guards its change."""
+class SharedValue(Generic[T]):
+    """A small named value that all instances share, and the token that guards its change."""
 
-    value: str
+    value: T
     token: str
 
 
@@ -87,7 +89,7 @@ class StateStore(Protocol):
         """
         ...
 
-    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
         """Keep content apart from its order; return what stands for it.
 
         Written before the change that refers to it; the order need not exist yet. Repeating is
@@ -98,7 +100,7 @@ class StateStore(Protocol):
         """
         ...
 
-    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
         """Return the content that a reference of this order stands for.
 
         Raises:
@@ -153,15 +155,15 @@ class StateStore(Protocol):
         """
         ...
 
-    async def read_cell(self, name: str) -> Cell | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """Return a named value; None where it was never written."""
         ...
 
-    async def cells(self, prefix: str) -> Mapping[str, Cell]:
+    async def cells(self, prefix: str) -> Mapping[str, SharedValue[str]]:
         """Return every named value whose name begins so, by name, in the order of names."""
         ...
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """Write a named value; ``token`` None where it must not exist yet.
 
         Raises:

@@ -10,18 +10,12 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.blobs import BlobRef, ref_of, stands_for
-from sas.domain.changes import Change, DeadlineDue, Due, OutDue, check_finished
+from sas.domain.change import Change, DeadlineDue, Due, OutDue, check_finished
+from sas.domain.content import PayloadRef, matches, ref_of
 from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.model import Order, OrderState
-from sas.ports import (
-    Cell,
-    ConflictError,
-    LostContentError,
-    StoreUnavailableError,
-    Summary,
-)
+from sas.domain.order import Order, OrderState
+from sas.ports import ConflictError, LostContentError, SharedValue, StoreUnavailableError, Summary
 
 OVERTAKEN = "overtaken"
 """The token of an order that was written and changed by a rival since: it matches nothing."""
@@ -60,7 +54,7 @@ class MemoryStore:
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: dict[str, deque[StoreFault]] = {}
         self._versions = 0
@@ -92,7 +86,7 @@ class MemoryStore:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
 
-    async def put_blob(self, order_id: str, data: bytes) -> BlobRef:
+    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_blob``."""
         check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
         fault = await self._begin("put_blob", order_id)
@@ -102,11 +96,11 @@ class MemoryStore:
             raise StoreUnavailableError(f"order {order_id}: kept, but the answer was lost")
         return ref
 
-    async def get_blob(self, order_id: str, ref: BlobRef) -> bytes:
+    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
         """See ``StateStore.get_blob``."""
         await self._begin("get_blob", order_id)
         data = self.blobs.get(order_id, {}).get(ref.sha256)
-        if data is None or not stands_for(ref, data):
+        if data is None or not matches(ref, data):
             raise LostContentError(f"order {order_id}: content {ref.sha256} cannot be read")
         return data
 
@@ -172,24 +166,24 @@ class MemoryStore:
         self.blobs.pop(order.order_id, None)
         return True
 
-    async def read_cell(self, name: str) -> Cell | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_cell``."""
         await self._begin("read_cell", name)
         return self._cells.get(name)
 
-    async def cells(self, prefix: str) -> dict[str, Cell]:
+    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.cells``."""
         await self._begin("cells", prefix)
         return {name: self._cells[name] for name in sorted(self._cells) if name.startswith(prefix)}
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> Cell:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_cell``."""
         await self._begin("write_cell", name)
         found = self._cells.get(name)
         if (found.token if found else None) != token:
             raise ConflictError(f"cell {name} changed since it was read")
         self._versions += 1
-        self._cells[name] = Cell(value, f"v{self._versions}")
+        self._cells[name] = SharedValue(value, f"v{self._versions}")
         return self._cells[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:

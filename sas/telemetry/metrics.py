@@ -10,8 +10,8 @@ import re
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter, MeterProvider
 
-from sas.domain.changes import Change
-from sas.domain.model import StepRecord, StepState
+from sas.domain.change import Change
+from sas.domain.order import StepRecord, StepState
 from sas.telemetry import scope
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)

@@ -6,12 +6,26 @@ import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain import transitions
-from sas.domain.blobs import Content
-from sas.domain.changes import Change, fence, first_change, next_change, rejection, revival
-from sas.domain.messages import Outcome, Reply
-from sas.domain.model import Details, Direction, Fault, Order, StepState, UndoRecord
-from sas.domain.transitions import Decision
+from sas.domain.change import Change, Decision, fence, first_change, next_change, rejection, revival
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.content import Content
+from sas.domain.expire import fail
+from sas.domain.messages import JournalWord, Outcome, Reply
+from sas.domain.order import (
+    Details,
+    Direction,
+    Dispatched,
+    Failures,
+    Fault,
+    LastCall,
+    Order,
+    StepState,
+    UndoLedger,
+    UndoStatus,
+)
+from sas.domain.reply import answer
+from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -50,7 +64,7 @@ def submitted(
     cause: str | None = None,
     at: datetime = NOW,
 ) -> Change:
-    decision = transitions.submit(rules, now=at)
+    decision = submit(rules, now=at)
     given = cause or fresh("orders:envelope")
     details = details_of(order_id, payload=payload)
     return first_change(details, decision, by=BY, commit_id=fresh("commit"), cause=given, at=at)
@@ -73,7 +87,7 @@ def upon(
 
 
 def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
-    decision = transitions.claim(order, rules, now=NOW, instance="scheduler-1")
+    decision = claim(order, rules, now=NOW, instance="scheduler-1")
     return upon(order, decision, cause=cause)
 
 
@@ -87,33 +101,37 @@ def answered(
 ) -> Change:
     epoch = order.steps[step].epoch
     reply = Reply(order.order_id, step, Direction.DO, epoch, Outcome.DONE, result)
-    decision = transitions.answer(order, reply, rules, now=at, instance="scheduler-1")
+    decision = answer(order, reply, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
     fault = Fault("out-of-stock", "none left of article 11")
-    decision = transitions.fail(order, step, fault, rules, now=at, instance="scheduler-1")
+    decision = fail(order, order.steps[step], fault, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
 
 def resubmitted(order: Order, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
-    return upon(order, transitions.resubmit(order, rules, now=at), at=at)
+    return upon(order, resubmit(order, rules, now=at), at=at)
 
 
 def undone(
     order: Order, rules: Rules = ROW, *, at: datetime = NOW, out_at: datetime | None = None
 ) -> Change:
-    return upon(order, transitions.undo(order, rules, now=at), at=at, out_at=out_at)
+    return upon(order, undo(order, rules, now=at), at=at, out_at=out_at)
 
 
 def compensated(order: Order) -> Change:
     """Every step undone at once, as where none names an undo."""
     steps = tuple(
-        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        replace(
+            step,
+            process_state=StepState.COMPENSATED,
+            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+        )
         for step in order.steps
     )
-    return upon(order, Decision("undo decided", steps, ()))
+    return upon(order, Decision(JournalWord.UNDO_DECIDED, steps, ()))
 
 
 def with_deadline(change: Change, deadline: datetime | None) -> Change:
@@ -122,14 +140,14 @@ def with_deadline(change: Change, deadline: datetime | None) -> Change:
 
 def edited(order: Order, text: str) -> Change:
     """Every step with an operator's input instead of the order."""
-    steps = tuple(replace(step, edited=text) for step in order.steps)
-    return upon(order, Decision("edited", steps, ()))
+    steps = tuple(replace(step, call=replace(step.call, edited=text)) for step in order.steps)
+    return upon(order, Decision(JournalWord.RESUBMITTED, steps, ()))
 
 
 def with_result(order: Order, number: int, result: Content | None) -> Change:
     steps = list(order.steps)
     steps[number] = replace(steps[number], result=result)
-    return upon(order, Decision("a result replaced", tuple(steps), ()))
+    return upon(order, Decision(JournalWord.SKIPPED, tuple(steps), ()))
 
 
 def fenced(order: Order, cause: str) -> Change:
@@ -143,7 +161,7 @@ def rejected(order_id: str, *, at: datetime = NOW) -> Change:
 
 
 def revived(order: Order, rules: Rules = ROW) -> Change:
-    decision = transitions.submit(rules, now=NOW)
+    decision = submit(rules, now=NOW)
     details = details_of(order.order_id, payload="submitted anew")
     cause = fresh("orders:envelope")
     return revival(order, details, decision, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
@@ -155,22 +173,13 @@ def every_field_set(order: Order) -> Order:
         order.steps[0],
         process_state=StepState.ERROR,
         since=NOW + 7 * SECOND,
-        locked_by="scheduler-9",
-        complete_by=NOW + 90 * SECOND,
-        failure_count=4,
-        direction=Direction.UNDO,
+        turn=Dispatched("scheduler-9", NOW + 90 * SECOND, "the van is at stop 3"),
         epoch=12,
-        generation=2,
-        hold=True,
+        failures=Failures(4, 3),
+        call=LastCall(2, NOW + 91 * SECOND, 2, '{"article":"é"}'),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
-        waits=3,
-        called_until=NOW + 91 * SECOND,
-        undo=UndoRecord.FAILED,
-        edited='{"article":"é"}',
-        note="the van is at stop 3",
-        route=2,
-        tried=(2, 0),
+        undo=UndoLedger(UndoStatus.FAILED, (2, 0)),
     )
     return replace(
         order,

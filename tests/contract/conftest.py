@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from devstack.azurite import Azurite
-from sas.adapters.table import Patience
+from sas.adapters.table import RetryBudget
 from sas.adapters.tables import TableStore
 from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
@@ -61,7 +61,7 @@ class Troubled:
 async def troubled(azurite: Azurite) -> AsyncIterator[Troubled]:
     async with FaultyProxy(azurite.connection_string) as proxy:
         table = new_table()
-        patience = Patience(attempts=3, wait_s=0.01)
+        patience = RetryBudget(attempts=3, wait_s=0.01)
         store = TableStore.connect(proxy.connection_string, table, patience=patience)
         rival = TableStore.connect(azurite.connection_string, table)
         await store.open()

@@ -9,8 +9,8 @@ import pytest
 from sas.adapters import keys
 from sas.adapters.tables import TableStore
 from sas.bounds import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, TooLargeError
-from sas.domain.blobs import CHUNK_BYTES, BlobRef, ref_of
-from sas.domain.changes import Change
+from sas.domain.change import Change
+from sas.domain.content import CHUNK_BYTES, PayloadRef, ref_of
 from sas.domain.ids import shard_of
 from sas.ports import LostContentError, StateStore, StoreUnavailableError
 from sas.simulation.store import MemoryStore, StoreFault
@@ -34,7 +34,7 @@ def large(size: int) -> bytes:
     return b"".join(b"%012d" % number for number in range(size // 12 + 1))[:size]
 
 
-def referring(change: Change, payload: BlobRef) -> Change:
+def referring(change: Change, payload: PayloadRef) -> Change:
     details = replace(change.after.details, payload=payload)
     return replace(change, after=replace(change.after, details=details))
 
@@ -117,7 +117,7 @@ async def test_a_result_past_the_bound_is_refused_though_it_is_kept_apart(
 ) -> None:
     order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
     with pytest.raises(TooLargeError, match=why):
-        await store.commit(cases.answered(order, 0, result=BlobRef("0" * 64, size, 2)))
+        await store.commit(cases.answered(order, 0, result=PayloadRef("0" * 64, size, 2)))
     assert await store.load("order-1") == order
 
 
@@ -223,8 +223,8 @@ async def test_the_largest_order_there_can_be_goes_in_one_transaction(store: Tab
     rules = cases.rules_of(30, parallel=True)
     partition = shard_of("order-1", 16)
 
-    async def pretended(name: str, size: int, chunks: int) -> BlobRef:
-        ref = BlobRef(ref_of(name.encode()).sha256, size, chunks)
+    async def pretended(name: str, size: int, chunks: int) -> PayloadRef:
+        ref = PayloadRef(ref_of(name.encode()).sha256, size, chunks)
         for number in range(chunks):
             row = {"RowKey": keys.blob("order-1", ref.sha256, number), "Data00": b"x"}
             await store.table.put(partition, row)

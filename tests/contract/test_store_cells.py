@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sas.ports import Cell, ConflictError, StateStore
+from sas.ports import ConflictError, SharedValue, StateStore
 
 
 async def test_a_cell_is_none_until_it_is_written_and_then_what_was_written(
@@ -48,7 +48,7 @@ async def test_a_name_may_have_spaces_commas_and_dots(store: StateStore) -> None
 
 
 async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
-    async def write(number: int) -> Cell | None:
+    async def write(number: int) -> SharedValue[str] | None:
         try:
             return await store.write_cell("race", str(number), None)
         except ConflictError:

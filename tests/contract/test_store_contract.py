@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sas.domain.ids import shard_of
-from sas.domain.model import OrderState, StepState
+from sas.domain.order import OrderState, StepState
 from sas.ports import ConflictError, StateStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND

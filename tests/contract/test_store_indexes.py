@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from sas.domain.changes import DeadlineDue, Due, OutDue, StepDue, due_rows
+from sas.domain.change import DeadlineDue, Due, OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
-from sas.domain.model import Order, OrderState
+from sas.domain.order import Order, OrderState
 from sas.ports import StateStore, Summary
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND

@@ -13,11 +13,11 @@ import pytest
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
-from sas.adapters.table import Meter, Patience, Table
+from sas.adapters.table import Meter, RetryBudget, Table
 from sas.adapters.tables import TableStore
-from sas.domain.changes import Change, due_rows
+from sas.domain.change import Change, due_rows
 from sas.domain.ids import shard_of
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.ports import ConflictError, StoreUnavailableError
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -199,7 +199,7 @@ async def test_a_silent_store_does_not_hold_anybody_for_longer_than_it_may(
     troubled: Troubled,
 ) -> None:
     order = await stored(troubled)
-    hurried = Table(troubled.store.table.client, Patience(total_s=0.3), Meter())
+    hurried = Table(troubled.store.table.client, RetryBudget(total_s=0.3), Meter())
     store = TableStore(hurried)
     assert await store.load("order-1") == order
     troubled.proxy.queries.append(Trouble.SILENT)

@@ -9,8 +9,8 @@ import pytest
 from sas.adapters import keys
 from sas.adapters.tables import TableStore
 from sas.domain.ids import shard_of
-from sas.domain.model import Order
 from sas.domain.moves import IllegalMoveError
+from sas.domain.order import Order
 from sas.ports import ConflictError, StateStore, StoreUnavailableError
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND

@@ -11,7 +11,7 @@ from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
 from sas.adapters import keys
-from sas.adapters.table import Patience
+from sas.adapters.table import RetryBudget
 from sas.adapters.tables import AZURITE, TableStore
 from sas.domain.ids import key_time, shard_of
 from sas.ports import StoreMismatchError, StoreUnavailableError
@@ -124,7 +124,7 @@ async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         port = taken.getsockname()[1]
-        patience = Patience(attempts=2, wait_s=0.01)
+        patience = RetryBudget(attempts=2, wait_s=0.01)
         address = AZURITE.replace("10002", str(port))
         store = TableStore.connect(address, "orders", patience=patience)
         sentence = rf"127.0.0.1:{port}/devstoreaccount1/orders did not answer .* Azurite\) runs"

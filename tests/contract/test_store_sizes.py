@@ -8,7 +8,7 @@ import pytest
 
 from sas.bounds import EDITED_UNITS_MAX, PAYLOAD_UNITS_MAX, RESULT_UNITS_MAX, TooLargeError
 from sas.domain.ids import check_order_id, shard_of
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from sas.ports import StateStore
 from tests.contract import cases
 from tests.contract.cases import NOW

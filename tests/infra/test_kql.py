@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from tests.infra.kit import INFRA
 from tools.infra_kql import check_query, read_fields, results
 

@@ -14,18 +14,18 @@ import pytest
 
 from devstack.servicebus import Broker
 from sas.cli import build_parser, main
-from sas.codec.breakers import cell_name as breaker_cell
-from sas.codec.breakers import to_value as breaker_value
-from sas.codec.conditions import cell_name, to_value
-from sas.domain import conditions
-from sas.domain.breaker import Breaker, BreakerPolicy, opened
-from sas.domain.conditions import Condition, Sightings
+from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import Sightings
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.integration.client_cases import REPLIES
 from tests.integration.test_client_command import lines, system
 from tests.terminal import Terminal, terminal
+from tests.unit.actors_kit import keep_breaker
 from tests.unit.test_cli_operator import Scheduler, failed
 from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414  a fixture
 from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
@@ -113,8 +113,7 @@ async def show(at: At) -> None:
 
 async def breakers(at: At) -> None:
     since = datetime(2026, 11, 21, tzinfo=UTC)
-    value = breaker_value(opened(Breaker(), BreakerPolicy(), since, WHY))
-    await at.store.write_cell(breaker_cell("payment"), value, None)
+    await keep_breaker(at.store, opened(Breaker(), BreakerPolicy(), since, WHY), "payment")
     assert await at.sas("breakers") == 0
     if at.narrow:
         assert at.screen.last[:2] == ["payment", "    State: open; Since: 2026-11-21"]
@@ -129,12 +128,11 @@ async def breakers(at: At) -> None:
 async def incidents(at: At) -> None:
     now = datetime.now(UTC)
     text = "Steps of ordinary orders are ready and no scheduler picks them up."
-    condition = Condition(
+    incident = Incident(
         AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now + timedelta(days=1)
     )
-    value = to_value(conditions.seen(None, Sightings(condition, 1, ("O-1",)), now))
-    name = cell_name(condition.kind, condition.scope)
-    await at.store.write_cell(name, value, None)
+    active = rules.seen(None, Sightings(incident, 1, ("O-1",)), now)
+    await active_incidents(at.store).write(name_of(incident.kind, incident.scope), active, None)
     assert await at.sas("incidents") == 0
     shown = at.screen.last
     if at.narrow:

@@ -12,12 +12,12 @@ import pytest
 import pytest_asyncio
 
 from orders.workflows import workflows
-from sas.codec.conditions import CELLS, from_cell
-from sas.codec.lags import cell_name
-from sas.codec.lags import from_cell as from_lag
-from sas.domain import lags, transitions
-from sas.domain.changes import first_change
-from sas.domain.conditions import Standing
+from sas.domain.change import first_change
+from sas.domain.submit import submit
+from sas.features.incidents.board import active_incidents
+from sas.features.incidents.rules import ActiveIncident
+from sas.features.queue_delay import rules
+from sas.features.queue_delay.delays import queue_delays
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
@@ -40,7 +40,7 @@ async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> No
     rules = workflows().rules("order", 1)
     details = cases.details_of(order_id, payload=json.dumps(northwind()))
     details = replace(details, version=version, reply_queue=SHOP, submitted_at=since)
-    decision = transitions.submit(rules, now=since)
+    decision = submit(rules, now=since)
     cause, commit_id = cases.fresh("orders:envelope"), cases.fresh("commit")
     await made.store.commit(
         first_change(details, decision, by="test", commit_id=commit_id, cause=cause, at=since)
@@ -54,8 +54,8 @@ async def all_have(made: Rig, what: str, *order_ids: str) -> None:
     await until(have, f"{what!r} in every journal")
 
 
-async def standing(made: Rig) -> list[Standing | None]:
-    return [from_cell(cell) for cell in (await made.store.cells(CELLS)).values()]
+async def standing(made: Rig) -> list[ActiveIncident | None]:
+    return [one.value for one in (await active_incidents(made.store).all()).values()]
 
 
 async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(made: Rig) -> None:
@@ -69,7 +69,7 @@ async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(m
     assert (alert.kind, alert.scope) == ("not-picked-up", "ordinary orders")
     (told,) = await standing(made)
     assert told is not None
-    assert (told.told, told.since) == (1, long_ago)
+    assert (told.alerts_sent, told.since) == (1, long_ago)
     async with made.host():
         for name in names:
             await made.ends(name, "Processed")
@@ -96,13 +96,13 @@ async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_a
     async with made.host("submission", "scheduler", "agent_inventory"):
         await made.submit("L-1")
         await until(lambda: _waits(made), "the first reply waits")
-        await asyncio.sleep(lags.LATE.total_seconds())
+        await asyncio.sleep(rules.LATE.total_seconds())
     async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()
-    noted = from_lag(await made.store.read_cell(cell_name("agent-replies")))
+    noted = await queue_delays(made.store).read("agent-replies")
     assert noted is not None
-    assert noted.behind >= lags.LATE
+    assert noted.value.delay >= rules.LATE
     assert [(step.epoch, step.failure_count) for step in (await made.order("L-1")).steps] == [
         (1, 0)
     ] * 3

@@ -13,7 +13,7 @@ import pytest_asyncio
 import orders
 from sas.adapters import keys
 from sas.client import NewOrder, OrdersClient
-from sas.domain.blobs import BlobRef
+from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of
 from sas.ports import Agent, Business, Call
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
@@ -70,7 +70,7 @@ async def test_an_order_of_megabytes_and_its_large_results_go_from_function_to_f
         await made.quiet()
     order = await made.order("L-1")
     kept = [order.details.payload, *(step.result for step in order.steps)]
-    assert [type(one) for one in kept] == [BlobRef] * 4
+    assert [type(one) for one in kept] == [PayloadRef] * 4
     assert (await made.content("L-1"))["lines"] == content["lines"]
     told = await made.told("L-1")
     assert [event.data.results_omitted for event in told] == [False, True, True, True, True]
@@ -89,7 +89,7 @@ async def test_the_command_shows_and_exports_what_is_kept_apart(made: Rig) -> No
 
 async def test_what_is_lost_is_shown_as_lost(made: Rig) -> None:
     ref = (await made.order("L-1")).details.payload
-    assert isinstance(ref, BlobRef)
+    assert isinstance(ref, PayloadRef)
     row = keys.blob("L-1", ref.sha256, ref.chunks - 1)
     await made.store.table.delete(shard_of("L-1", 16), row)
     record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from azure.data.tables.aio import TableServiceClient
 
 import orders
-from sas.domain.blobs import BlobRef
+from sas.domain.content import PayloadRef
 from sas.ports import Agent, Business, Call
 from tests.functions_rig import SHOP, Rig, body_of, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
@@ -110,7 +110,7 @@ async def test_a_large_order_rests_encrypted_in_its_chunks_too(made: Rig) -> Non
         await made.submit("S-2", order={**northwind(), "lines": [line] * 500, "freight": 0})
         await made.ends("S-2", "Processed")
         await made.quiet()
-    assert isinstance((await made.order("S-2")).details.payload, BlobRef)
+    assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
     table, _ = await raw_table(made)
     assert "|d|blob|" in table
     assert table.count('"$encrypted":"k1:') > 500

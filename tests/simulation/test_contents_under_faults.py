@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sas.actors.privacy import Privacy
 from sas.adapters.keyring import AesKeyRing
-from sas.domain.blobs import BlobRef, stands_for
-from sas.domain.model import OrderState
+from sas.domain.content import PayloadRef, matches
+from sas.domain.order import OrderState
+from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
@@ -83,7 +83,7 @@ async def run(system: System, content: dict[str, Any]) -> System:
     return system
 
 
-def refs(system: System) -> list[tuple[str, BlobRef]]:
+def refs(system: System) -> list[tuple[str, PayloadRef]]:
     """Return everything that the stored orders refer to."""
     return [
         (order_id, content)
@@ -92,7 +92,7 @@ def refs(system: System) -> list[tuple[str, BlobRef]]:
             stored.order.details.payload,
             *(step.result for step in stored.order.steps),
         )
-        if isinstance(content, BlobRef)
+        if isinstance(content, PayloadRef)
     ]
 
 
@@ -110,7 +110,7 @@ async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -
     referred = refs(system)
     assert len(referred) >= ORDERS
     for order_id, ref in referred:
-        assert stands_for(ref, system.store.blobs[order_id][ref.sha256])
+        assert matches(ref, system.store.blobs[order_id][ref.sha256])
     assert system.alerts()["unreadable"] == 0
 
 
@@ -120,7 +120,7 @@ async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     ring = AesKeyRing([("k1", b"k" * 32)])
-    system = build(seed, TROUBLE, REMOTE, agent=Quoting, privacy=Privacy(FIELDS, ring))
+    system = build(seed, TROUBLE, REMOTE, agent=Quoting, encryption=FieldEncryption(FIELDS, ring))
     sent: list[Message] = []
     send = system.bus.send
 

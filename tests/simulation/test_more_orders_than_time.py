@@ -10,9 +10,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.breaker import BreakerPolicy
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.simulation.system import build, check_end

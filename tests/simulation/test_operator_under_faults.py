@@ -11,7 +11,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from sas.domain.model import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
@@ -169,5 +169,5 @@ EVERYTHING = {
     *("submitted", "claimed", "step processed", "step reset", "released", "extended wait"),
     *("step failed", "step failed, undo decided", "step undone", "undo reset", "undo failed"),
     *("resubmitted", "skipped", "undone by hand", "undo decided", "cancelled", "acknowledged"),
-    *("cancelled step turned", "overdue", "overdue, undo decided"),
+    *("cancelled step ended", "overdue", "overdue, undo decided"),
 }

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.simulation.system import QUEUES, System, build, check_end

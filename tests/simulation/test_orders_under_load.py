@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from sas.actors.lags import Lags
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
+from sas.features.queue_delay.delays import QueueDelays
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.simulation.system import System, build, check_end
@@ -67,10 +67,10 @@ async def test_without_lags_the_same_burst_undoes_orders_that_nothing_was_wrong_
 ) -> None:
     """So the test above can fail."""
 
-    async def blind(self: Lags, *_what: object) -> None:
+    async def blind(self: QueueDelays, *_what: object) -> None:
         return
 
-    monkeypatch.setattr(Lags, "took_up", blind)
+    monkeypatch.setattr(QueueDelays, "took_up", blind)
     system = loaded(1, Faults(), RemoteFaults())
     words = await run(system)
     assert Counter(system.states().values())[OrderState.COMPENSATED] > 3

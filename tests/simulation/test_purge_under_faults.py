@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sas.actors.purge import Purger
-from sas.domain.model import FINISHED, OrderState
+from sas.domain.order import FINISHED, OrderState
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.simulation.system import System, build, check_end

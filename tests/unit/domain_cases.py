@@ -6,21 +6,27 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain import commands, transitions
-from sas.domain.changes import Change, first_change, next_change
-from sas.domain.conditions import Condition
+from sas.domain import command
+from sas.domain.change import Change, Decision, Incident, first_change, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
-from sas.domain.model import Details, Direction, Fault, Order, StepRecord, StepState
-from sas.domain.transitions import Decision
-from sas.domain.workflow import (
-    Backoff,
-    ExtendedWait,
-    OnFailure,
-    Rules,
-    Step,
-    Undo,
-    Workflow,
+from sas.domain.order import (
+    Details,
+    Direction,
+    Dispatched,
+    Fault,
+    Order,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+    UndoStatus,
 )
+from sas.domain.reply import answer
+from sas.domain.submit import submit
+from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules, Step, Undo, Workflow
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -51,6 +57,7 @@ def workflow_of(
     deadline: timedelta | None = None,
     routes: int = 1,
     routed: Collection[str] | None = None,
+    time_allowed: timedelta = 60 * SECOND,
 ) -> Workflow:
     """Return a workflow of a shape; every step (or those ``routed``) has so many agents."""
     undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
@@ -58,7 +65,7 @@ def workflow_of(
         Step(
             name,
             agent=name,
-            time_allowed=60 * SECOND,
+            time_allowed=time_allowed,
             after=after,
             undo=None if name in without_undo else undo,
             failures_max=failures_max,
@@ -88,10 +95,23 @@ def details_of(order_id: str = "order-1") -> Details:
 
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
-    decision = transitions.submit(rules, now=at)
+    decision = submit(rules, now=at)
     return first_change(
         details_of(order_id), decision, by="test", commit_id="c", cause="orders:1", at=at
     )
+
+
+def due_at(step: StepRecord, moment: datetime) -> StepRecord:
+    """Return a step with its CompleteBy, if it has one, at this moment."""
+    match step.turn:
+        case Dispatched():
+            return replace(step, turn=replace(step.turn, complete_by=moment))
+        case Ready():
+            return replace(step, turn=Ready(moment))
+        case Resting():
+            return replace(step, turn=Resting(moment))
+        case None:
+            return step
 
 
 def expected_direction(step: StepRecord) -> Direction:
@@ -117,7 +137,7 @@ class Story:
     shut: frozenset[tuple[int, int]] = frozenset()
     order: Order = field(init=False)
     sent: tuple[Outgoing, ...] = field(init=False)
-    condition: Condition | None = None
+    condition: Incident | None = None
 
     def __post_init__(self) -> None:
         change = submitted(self.rules, at=self.now)
@@ -144,7 +164,7 @@ class Story:
 
     def apply(self, decision: Decision | None) -> bool:
         """Commit a decision; return whether there was one."""
-        self.condition = decision.condition if decision else None
+        self.condition = decision.incident if decision else None
         if decision is None:
             self.sent = ()
             return False
@@ -155,9 +175,7 @@ class Story:
         return True
 
     def claim(self, instance: str = "scheduler-1") -> bool:
-        return self.apply(
-            transitions.claim(self.order, self.rules, now=self.now, instance=instance)
-        )
+        return self.apply(claim(self.order, self.rules, now=self.now, instance=instance))
 
     def reply(self, name: str, **changes: object) -> Reply:
         """Return the answer "done" to what a step has out, or with some members changed."""
@@ -173,7 +191,7 @@ class Story:
 
     def answer(self, reply: Reply) -> bool:
         return self.apply(
-            transitions.answer(self.order, reply, self.rules, now=self.now, instance="scheduler-2")
+            answer(self.order, reply, self.rules, now=self.now, instance="scheduler-2")
         )
 
     def done(self, *names: str) -> Story:
@@ -187,9 +205,9 @@ class Story:
         assert self.answer(reply), f"the refusal of {name} did not count"
         return self
 
-    def unavailable(self, name: str) -> Story:
-        """Let the agent of a step answer that it called nobody."""
-        reply = self.reply(name, outcome=Outcome.UNAVAILABLE, result=None)
+    def waited(self, name: str) -> Story:
+        """Let the agent of a step answer that no call could begin."""
+        reply = self.reply(name, outcome=Outcome.WAITED, result=None)
         assert self.answer(reply), f"the answer of {name} did not count"
         return self
 
@@ -201,9 +219,7 @@ class Story:
     def expire(self, name: str) -> bool:
         """Let the supervisor look at a step now, whether or not it is due."""
         step = self.step(name)
-        return self.apply(
-            transitions.expire(self.order, step.number, step.epoch, self.rules, now=self.now)
-        )
+        return self.apply(expire(self.order, step.number, step.epoch, self.rules, now=self.now))
 
     def expired(self, name: str) -> Story:
         """Let a step's CompleteBy pass, and the supervisor look at it."""
@@ -217,38 +233,37 @@ class Story:
         """Let the order's deadline pass, and the supervisor look at it."""
         if self.order.deadline is not None:
             self.now = max(self.now, self.order.deadline)
-        return self.apply(transitions.expire_deadline(self.order, self.rules, now=self.now))
+        return self.apply(expire_deadline(self.order, self.rules, now=self.now))
 
     def resubmit(self, step: str | None = None, edited: str | None = None) -> bool:
-        return self.apply(
-            transitions.resubmit(self.order, self.rules, now=self.now, step=step, edited=edited)
-        )
+        return self.apply(resubmit(self.order, self.rules, now=self.now, step=step, edited=edited))
 
     def skip(self, step: str | None = None, result: str | None = None) -> bool:
         return self.apply(
-            commands.skip(self.order, self.rules, now=self.now, step=step, result=result)
+            command.skip(self.order, self.rules, now=self.now, step=step, result=result)
         )
 
     def cancel(self) -> bool:
-        return self.apply(commands.cancel(self.order, self.rules, now=self.now))
+        return self.apply(command.cancel(self.order, self.rules, now=self.now))
 
     def acknowledge(self, by: str = "ann") -> bool:
-        return self.apply(commands.acknowledge(self.order, by))
+        return self.apply(command.acknowledge(self.order, by))
 
     def undo(self) -> bool:
-        return self.apply(transitions.undo(self.order, self.rules, now=self.now))
+        return self.apply(undo(self.order, self.rules, now=self.now))
 
-    def hold(self, name: str, *, seconds: float) -> None:
-        """Put a Pending step on hold, as an extended wait would."""
+    def rest(self, name: str, *, seconds: float) -> None:
+        """Let a Pending step rest, as an extended wait would."""
         until = self.now + timedelta(seconds=seconds)
-        held = replace(self.step(name), hold=True, complete_by=until)
+        held = replace(self.step(name), turn=Resting(until))
         steps = tuple(held if s.name == name else s for s in self.order.steps)
         self.order = replace(self.order, steps=steps)
 
     @property
     def ledger(self) -> list[str | None]:
         """How the undo of each step stands."""
-        return [step.undo.value if step.undo else None for step in self.order.steps]
+        records = [step.undo.status for step in self.order.steps]
+        return [None if s is UndoStatus.NOT_DECIDED else s.value for s in records]
 
     @property
     def requests(self) -> list[tuple[str, str, int]]:

@@ -16,9 +16,11 @@ from functools import cache
 from itertools import product
 from typing import TypeVar
 
-from sas.domain import commands, transitions
-from sas.domain.changes import Change, next_change
-from sas.domain.conditions import Condition
+from sas.domain import command
+from sas.domain.change import Change, Decision, Incident, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -30,14 +32,15 @@ from sas.domain.messages import (
     Request,
     Wake,
 )
-from sas.domain.model import Direction, Fault, Order, StepRecord, StepState, UndoRecord
 from sas.domain.moves import IllegalMoveError
-from sas.domain.transitions import Decision
+from sas.domain.order import Direction, Dispatched, Fault, Order, StepRecord, StepState
+from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
 from tests.unit.domain_cases import (
     SHAPES,
     T0,
     Shape,
+    due_at,
     submitted,
     successors,
     workflow_of,
@@ -51,7 +54,7 @@ BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
 """How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
-REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
+REPLIES = ("done", "refused", "undone", "undo refused")
 IN_VAIN = ("waited", "undo waited")
 BEHIND = "expire behind"
 """A step's time passes while queues are far behind."""
@@ -82,7 +85,7 @@ class Case:
     routes: int = 1
     routed: frozenset[str] | None = None
     vain: bool = False
-    """Whether an agent may say that it waited in vain."""
+    """Whether an agent may say that no call could begin."""
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
@@ -141,7 +144,7 @@ class Edge:
     source: Key
     to: Key
     case: Case
-    condition: Condition | None = None
+    condition: Incident | None = None
 
     @property
     def before(self) -> Order:
@@ -201,30 +204,36 @@ def key_of(order: Order) -> Key:
             s.direction.value,
             s.locked_by is not None,
             s.complete_by is not None,
-            s.hold,
+            s.resting,
             s.failure_count,
-            s.waits,
+            s.failures.extended_waits,
             min(s.epoch, EPOCH_MAX),
-            s.route,
-            s.tried,
-            s.undo is UndoRecord.FAILED,
+            s.call.route,
+            s.undo.routes,
+            s.undo_failed,
         )
         for s in order.steps
     )
     return order.deadline is not None, steps
 
 
+def noted(step: StepRecord) -> StepRecord:
+    """Return a step whose agent, if it is out, has told its progress."""
+    turn = step.turn
+    return replace(
+        step, turn=replace(turn, note="on its way") if isinstance(turn, Dispatched) else turn
+    )
+
+
 def normal(order: Order) -> Order:
     steps = tuple(
         replace(
-            s,
+            noted(due_at(s, T0)),
             since=T0,
-            complete_by=T0 if s.complete_by else None,
-            called_until=T0 if s.called_until else None,
+            call=replace(s.call, called_until=T0 if s.call.called_until else None),
             epoch=min(s.epoch, EPOCH_MAX),
             result=None,
             error=None,
-            note="on its way" if s.dispatched else s.note,
         )
         for s in order.steps
     )
@@ -273,27 +282,27 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
     rules = replace(rules, shut=event.shut) if event.shut else rules
     match event.name:
         case "claim":
-            return transitions.claim(order, rules, now=event.at, instance="scheduler")
+            return claim(order, rules, now=event.at, instance="scheduler")
         case "resubmit":
-            return transitions.resubmit(order, rules, now=event.at, step=named(order, event))
+            return resubmit(order, rules, now=event.at, step=named(order, event))
         case "skip":
-            return commands.skip(order, rules, now=event.at, step=named(order, event))
+            return command.skip(order, rules, now=event.at, step=named(order, event))
         case "undo":
-            return transitions.undo(order, rules, now=event.at)
+            return undo(order, rules, now=event.at)
         case "cancel":
-            return commands.cancel(order, rules, now=event.at)
+            return command.cancel(order, rules, now=event.at)
         case "acknowledge":
-            return commands.acknowledge(order, "ann")
+            return command.acknowledge(order, "ann")
         case "deadline":
-            return transitions.expire_deadline(order, rules, now=event.at)
+            return expire_deadline(order, rules, now=event.at)
         case "expire" | "expire behind" as name:
             epoch, behind = order.steps[event.step].epoch, timedelta(name == BEHIND)
-            return transitions.expire(order, event.step, epoch, rules, now=event.at, behind=behind)
+            return expire(order, event.step, epoch, rules, now=event.at, delay=behind)
         case "progress" | "undo progress":
-            return transitions.progressed(order, progress_of(order, event), now=event.at)
+            return progressed(order, progress_of(order, event), now=event.at)
         case _:
             reply = reply_to(order, event.step, event.name)
-            return transitions.answer(order, reply, rules, now=event.at, instance="scheduler")
+            return answer(order, reply, rules, now=event.at, instance="scheduler")
 
 
 def named(order: Order, event: Event) -> str | None:
@@ -303,7 +312,7 @@ def named(order: Order, event: Event) -> str | None:
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
     said = name.rpartition(" ")[2]
-    outcome = Outcome(said) if said in {"refused", "unavailable", "waited"} else Outcome.DONE
+    outcome = Outcome(said) if said in {"refused", "waited"} else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)
@@ -367,7 +376,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, source, key_of(change.after), graph.case, decision.condition)
+    return Edge(event, change, source, key_of(change.after), graph.case, decision.incident)
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
@@ -445,12 +454,12 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and not failed
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
-        ready = ready or (step.process_state is StepState.PROCESSED and step.tried != ())
-        if (ready and not step.hold) or is_out(step):
+        ready = ready or (step.process_state is StepState.PROCESSED and step.undo.routes != ())
+        if (ready and not step.resting) or is_out(step):
             found.add(step.number)
     return found
 
 
 def held(order: Order) -> set[int]:
     """Return the steps that wait for a time of their own, whether or not it is their turn."""
-    return {step.number for step in order.steps if step.hold}
+    return {step.number for step in order.steps if step.resting}

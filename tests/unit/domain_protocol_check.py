@@ -17,19 +17,22 @@ from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
-from sas.domain import callbacks, commands, transitions
-from sas.domain.changes import next_change
-from sas.domain.messages import Outcome, Reply, Request, Returned, Wake
-from sas.domain.model import Direction, Fault, Order, OrderState, StepState, UndoRecord
-from sas.domain.transitions import Decision
+from sas.domain import command
+from sas.domain.change import Decision, next_change
+from sas.domain.claim import claim
+from sas.domain.command import resubmit, undo
+from sas.domain.expire import expire
+from sas.domain.messages import Outcome, Reply, Request, Wake
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState
+from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
-from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
+from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
+from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
-UNAVAILABLE = Outcome.UNAVAILABLE
 TO_UNDO = frozenset({StepState.COMPENSATING, StepState.PROCESSED})
 EDITED = '{"edited":true}'
 
@@ -43,7 +46,6 @@ class Budget(NamedTuple):
     refused: int = 0
     operator: int = 0
     shut: int = 0
-    unavailable: int = 0
     waited: int = 0
     behind: int = 0
 
@@ -71,12 +73,11 @@ class Flying(NamedTuple):
     outcome: str = ""
     generation: int = 0
     route: int = 0
-    may_return: bool = False
 
 
-def returned_as(callback: Flying) -> Returned:
+def returned_as(callback: Flying) -> CallbackResult:
     outcome = Outcome(callback.outcome)
-    return Returned(
+    return CallbackResult(
         "order-1",
         callback.step,
         Direction(callback.direction),
@@ -85,14 +86,6 @@ def returned_as(callback: Flying) -> Returned:
         fault=FAULT if outcome is Outcome.REFUSED else None,
         route=callback.route,
     )
-
-
-class Answered(NamedTuple):
-    """What an agent keeps of a request that it may return: whether it did, or called."""
-
-    step: int
-    epoch: int
-    returned: bool
 
 
 class Effect(NamedTuple):
@@ -112,7 +105,6 @@ class State(NamedTuple):
     flying: tuple[Flying, ...]
     remote: tuple[tuple[tuple[Effect, ...], ...], ...]
     budget: Budget
-    answered: tuple[Answered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,15 +112,12 @@ class Remote:
     """How a remote service behaves; the first two rules are needed, as two tests show.
 
     ``closes`` is an agent that, before it does a step under the key of a new generation, undoes
-    the older ones: no call under their keys can have an effect any more. ``keeps`` is an agent
-    that keeps to its word: having said of a request that it called nobody it never calls for it,
-    and having called it never says so, even if the request comes twice.
+    the older ones: no call under their keys can have an effect any more.
     """
 
     tombstones: bool = True
     idempotent: bool = True
     closes: bool = False
-    keeps: bool = True
 
     def do(self, was: Effect) -> tuple[Effect, bool]:
         if was.tombstone and not was.there:
@@ -239,41 +228,19 @@ class Protocol:
         """Let the operator undo what failed to be undone, where it failed, and say so."""
         steps = self.orders[state.order].steps
         failed = [step for step in steps if step.process_state is StepState.ERROR]
-        if not all(step.undo is UndoRecord.FAILED for step in failed):
+        if not all(step.undo_failed for step in failed):
             return
         for step in failed:
-            undone = tuple(map(self.remote.undo, state.remote[step.number][step.tried[0]]))
-            state = self.known(state, step.number, step.tried[0], undone)
+            undone = tuple(map(self.remote.undo, state.remote[step.number][step.undo.routes[0]]))
+            state = self.known(state, step.number, step.undo.routes[0], undone)
         yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
-        """Let the agent call its remote service, or say that it called nobody."""
+        """Let the agent call its remote service, or say that no call could begin."""
         if state.budget.waited:
             spent = state._replace(budget=state.budget.spend("waited"))
             yield self.fly(spent, self.reply(request, Outcome.WAITED))
-        if not (request.may_return and self.budget.unavailable):
-            yield from self.called(state, request)
-            return
-        word = next(
-            (a for a in state.answered if (a.step, a.epoch) == (request.step, request.epoch)), None
-        )
-        if not self.remote.keeps:
-            word = None
-        if word is None and state.budget.unavailable:
-            spent = state._replace(budget=state.budget.spend("unavailable"))
-            yield self.fly(
-                self.keeping(spent, request, returned=True), self.reply(request, UNAVAILABLE)
-            )
-        if word is not None and word.returned:
-            yield self.fly(state, self.reply(request, UNAVAILABLE))
-        else:
-            yield from self.called(self.keeping(state, request, returned=False), request)
-
-    def keeping(self, state: State, request: Flying, *, returned: bool) -> State:
-        if not self.remote.keeps:
-            return state
-        word = Answered(request.step, request.epoch, returned)
-        return state._replace(answered=tuple(sorted({*state.answered, word})))
+        yield from self.called(state, request)
 
     def called(self, state: State, request: Flying) -> Iterator[State]:
         """Let the remote service do what is asked, or refuse it without effect."""
@@ -291,7 +258,7 @@ class Protocol:
             undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
             known = (*undone, *known[request.generation + 1 :])
         if self.outside and request.direction == DO and not was.there and not was.tombstone:
-            event = request._replace(kind=Kind.EVENT.value, epoch=0, may_return=False)
+            event = request._replace(kind=Kind.EVENT.value, epoch=0)
             known = (*known[: request.generation], was, *known[request.generation + 1 :])
             yield self.fly(self.known(state, request.step, request.route, known), event)
             return
@@ -321,8 +288,8 @@ class Protocol:
         """Return whether a message is a callback that waits for its step to be out again."""
         if message.kind != Kind.CALLBACK.value:
             return False
-        found = callbacks.standing(self.orders[state.order], returned_as(message))
-        return found is callbacks.Standing.WAITS
+        found = status_of(self.orders[state.order], returned_as(message))
+        return found is StepStatus.WAITS
 
     @staticmethod
     def known(state: State, step: int, route: int, known: tuple[Effect, ...]) -> State:
@@ -341,7 +308,7 @@ class Protocol:
                 return
             state = state._replace(budget=state.budget.spend("early"))
         for step in self.orders[state.order].steps:
-            undoing = step.hold and step.process_state in TO_UNDO
+            undoing = step.resting and step.process_state in TO_UNDO
             calls = (
                 m.step for m in state.flying if (m.kind, m.direction) == (Kind.REQUEST.value, DO)
             )
@@ -382,13 +349,7 @@ class Protocol:
                 sent = Flying(
                     Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
-                messages.append(
-                    sent._replace(
-                        generation=message.generation,
-                        route=message.route,
-                        may_return=message.may_return,
-                    )
-                )
+                messages.append(sent._replace(generation=message.generation, route=message.route))
         return self.keep(change.after), tuple(messages)
 
     def decision(  # noqa: PLR0911  a table
@@ -396,10 +357,10 @@ class Protocol:
     ) -> Decision | None:
         if isinstance(event, Flying):
             if event.kind == Kind.WAKE.value:
-                return transitions.claim(order, rules, now=LATE, instance="s")
+                return claim(order, rules, now=LATE, instance="s")
             if event.kind == Kind.CALLBACK.value:
                 said = returned_as(event)
-                return callbacks.returned(order, said, rules, now=LATE, instance="s")
+                return decide(order, said, rules, now=LATE, instance="s")
             outcome = Outcome(event.outcome)
             reply = Reply(
                 order.order_id,
@@ -409,21 +370,21 @@ class Protocol:
                 outcome,
                 fault=None if outcome is Outcome.DONE else FAULT,
             )
-            return transitions.answer(order, reply, rules, now=LATE, instance="s")
+            return answer(order, reply, rules, now=LATE, instance="s")
         match event:
             case ("expire" | "behind" as what, int(number)):
                 epoch, behind = order.steps[number].epoch, timedelta(what == "behind")
-                return transitions.expire(order, number, epoch, rules, now=LATE, behind=behind)
+                return expire(order, number, epoch, rules, now=LATE, delay=behind)
             case ("resubmit",):
-                return transitions.resubmit(order, rules, now=LATE)
+                return resubmit(order, rules, now=LATE)
             case ("edit",):
-                return transitions.resubmit(order, rules, now=LATE, edited=EDITED)
+                return resubmit(order, rules, now=LATE, edited=EDITED)
             case ("skip",):
-                return commands.skip(order, rules, now=LATE)
+                return command.skip(order, rules, now=LATE)
             case ("cancel",):
-                return commands.cancel(order, rules, now=LATE)
+                return command.cancel(order, rules, now=LATE)
             case _:
-                return transitions.undo(order, rules, now=LATE)
+                return undo(order, rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
         """Forget times, results and most of a fault, but no epoch: they fence what is out.
@@ -432,10 +393,9 @@ class Protocol:
         """
         steps = tuple(
             replace(
-                s,
+                due_at(s, T0),
                 since=T0,
-                complete_by=T0 if s.complete_by else None,
-                called_until=LATE if s.called_until else None,
+                call=replace(s.call, called_until=LATE if s.call.called_until else None),
                 result=None,
                 error=Fault(s.error.code, "") if s.error else None,
             )
@@ -447,14 +407,14 @@ class Protocol:
                 s.direction.value,
                 s.locked_by is not None,
                 s.complete_by is not None,
-                s.hold,
+                s.resting,
                 s.failure_count,
                 s.epoch,
-                s.generation,
+                s.call.generation,
                 s.error.code if s.error else "",
-                s.route,
-                s.tried,
-                s.undo is UndoRecord.FAILED,
+                s.call.route,
+                s.undo.routes,
+                s.undo_failed,
             )
             for s in steps
         )
@@ -467,7 +427,7 @@ class Protocol:
 
     @staticmethod
     def reply(request: Flying, outcome: Outcome) -> Flying:
-        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value, may_return=False)
+        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value)
 
     # ------------------------------------------------------------------ judging
 
@@ -476,17 +436,17 @@ class Protocol:
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
             there = {number for number, known in enumerate(routes) if self.there(known)}
-            if step.process_state is StepState.PROCESSED and step.route not in there:
+            if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):
                 return f"S1 the effect of step {step.name} came about twice"
-            covered = set(step.tried)
+            covered = set(step.undo.routes)
             if step.process_state in {StepState.PROCESSING, StepState.PROCESSED}:
-                covered.add(step.route)
-            if step.undo is UndoRecord.FAILED and step.direction is Direction.DO:
-                covered.add(step.route)
+                covered.add(step.call.route)
+            if step.undo_failed and step.direction is Direction.DO:
+                covered.add(step.call.route)
             if there - covered:
                 return f"S5 step {step.name} is done where nobody undoes it"
         out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]

@@ -20,20 +20,19 @@ import msgspec
 import pytest
 
 from orders.workflows import workflows
-from sas.adapters.versions import Versions
 from sas.cli import arguments as args
 from sas.cli import main, output
-from sas.codec.breakers import cell_name as breaker_cell
-from sas.codec.breakers import to_value as breaker_value
-from sas.codec.conditions import cell_name, to_value
 from sas.config import Endpoint
-from sas.domain import conditions
-from sas.domain.breaker import Breaker, BreakerPolicy, closed, opened
-from sas.domain.conditions import Condition, Sightings
+from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import Sightings
+from sas.features.version_check import Versions
 from sas.ports import Message, MessageBus, RefusedError, StateStore
 from tests.unit import actors_kit
-from tests.unit.actors_kit import SHOP, Kit, kit, order
+from tests.unit.actors_kit import SHOP, Kit, keep_breaker, kit, order
 
 CARE = "order-with-care"
 DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
@@ -98,7 +97,7 @@ async def _breakers(story: Story) -> None:
     why = "payment could not be reached: [Errno 104] Connection reset by peer"
     states = {"payment": opened(Breaker(), policy, now, why), "shipping": closed(now)}
     for agent, breaker in states.items():
-        await story.made.store.write_cell(breaker_cell(agent), breaker_value(breaker), None)
+        await keep_breaker(story.made.store, breaker, agent)
 
 
 async def _incident(story: Story) -> None:
@@ -107,10 +106,10 @@ async def _incident(story: Story) -> None:
         "Steps of ordinary orders are ready and no scheduler picks them up. Look whether the "
         "scheduler's function runs; they go on by themselves once it does."
     )
-    incident = Condition(AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now)
-    active = conditions.told(conditions.seen(None, Sightings(incident, 1, ()), now), now)
-    name = cell_name(incident.kind, incident.scope)
-    await story.made.store.write_cell(name, to_value(active), None)
+    incident = Incident(AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now)
+    active = rules.alert_sent(rules.seen(None, Sightings(incident, 1, ()), now), now)
+    name = name_of(incident.kind, incident.scope)
+    await active_incidents(story.made.store).write(name, active, None)
 
 
 async def _bob_was_here(story: Story) -> None:
@@ -135,7 +134,7 @@ async def _weeks_pass(story: Story) -> None:
 
 
 async def _versions(story: Story) -> None:
-    await Versions(list(workflows())).check(story.made.store, story.made.order("10248"))
+    await Versions(story.made.store, workflows()).check(story.made.order("10248"))
 
 
 BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {

@@ -11,8 +11,8 @@ import pytest
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
 from sas.adapters.export import JsonLines
-from sas.domain.changes import OutDue
-from sas.domain.model import Order
+from sas.domain.change import OutDue
+from sas.domain.order import Order
 from sas.ports import Exporter
 from sas.simulation.store import StoreFault
 from tests.contract import cases

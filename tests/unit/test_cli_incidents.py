@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.cli import main
-from sas.codec.conditions import cell_name, to_value
-from sas.domain import conditions
-from sas.domain.conditions import Condition, Sightings
+from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import Sightings
 from sas.simulation.store import MemoryStore
 from tests.unit.cli_kit import store
 
@@ -25,11 +26,11 @@ FAR_AWAY = datetime(2226, 1, 2, tzinfo=UTC)
 def keep(
     store: MemoryStore, kind: AlertKind, scope: str, until: datetime, text: str = "Look."
 ) -> None:
-    condition = Condition(kind, scope, text, LONG_AGO, until)
+    condition = Incident(kind, scope, text, LONG_AGO, until)
     seen_at = LONG_AGO + timedelta(minutes=1)
-    standing = conditions.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
-    value = to_value(conditions.told(standing, seen_at))
-    asyncio.run(store.write_cell(cell_name(kind, scope), value, None))
+    standing = rules.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
+    active = rules.alert_sent(standing, seen_at)
+    asyncio.run(active_incidents(store).write(name_of(kind, scope), active, None))
 
 
 def test_incidents_are_shown_with_their_text_and_whether_they_are_over(
@@ -71,8 +72,9 @@ def test_without_any_incident_the_command_says_so(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
-    (name, cell), *_ = asyncio.run(store.cells("condition|")).items()
-    asyncio.run(store.write_cell(name, to_value(None), cell.token))
+    shared = active_incidents(store)
+    (name, found), *_ = asyncio.run(shared.all()).items()
+    asyncio.run(shared.write(name, None, found))
     assert main(["incidents"]) == 0
     assert capsys.readouterr().out == "no incident is active\n"
     assert main(["incidents", "--json"]) == 0

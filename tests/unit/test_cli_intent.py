@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from sas.cli.act import Intent, outlook, refusal
-from sas.domain import commands, transitions
-from sas.domain.changes import Change
+from sas.domain.change import Change
+from sas.domain.claim import claim
+from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Outcome, Reply, Verb
-from sas.domain.model import Direction, Fault, Order, OrderState, StepState
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoLedger, UndoStatus
+from sas.domain.reply import answer
 from tests.contract import cases
 from tests.contract.cases import NOW
 
@@ -30,11 +32,11 @@ def every_order() -> dict[str, Order]:
     failed = _next(half, cases.refused(half, 1, RULES))
     whole = _next(half, cases.answered(half, 1, RULES))
     undoing = _next(failed, cases.undone(failed, RULES))
-    decided = transitions.claim(undoing, RULES, now=NOW, instance="s")
+    decided = claim(undoing, RULES, now=NOW, instance="s")
     claimed = _next(undoing, cases.upon(undoing, decided))
     last = claimed.steps[1]
     no = Reply("o", 1, Direction.UNDO, last.epoch, Outcome.REFUSED, None, Fault("shut", "no"))
-    stuck = transitions.answer(claimed, no, RULES, now=NOW, instance="s")
+    stuck = answer(claimed, no, RULES, now=NOW, instance="s")
     return {
         "pending": pending,
         "processing": out,
@@ -50,7 +52,11 @@ def every_order() -> dict[str, Order]:
 
 def _all_undone(order: Order) -> tuple[Any, ...]:
     return tuple(
-        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        replace(
+            step,
+            process_state=StepState.COMPENSATED,
+            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+        )
         for step in order.steps
     )
 
@@ -70,7 +76,7 @@ def test_a_command_is_refused_here_exactly_where_it_would_be_there(
 ) -> None:
     order = ORDERS[name]
     command = Command("c", "o", verb, order.seq, "ann", step)
-    there = None if order.rejected else commands.decide(order, command, RULES, now=NOW)
+    there = None if order.rejected else decide_command(order, command, RULES, now=NOW)
     said = refusal(order, Intent(verb, "ann", step))
     assert (said == "") is (there is not None), said
 

@@ -10,7 +10,7 @@ import pytest
 from sas.cli import selection
 from sas.cli.output import UsageError
 from sas.cli.selection import Wanted, find, find_finished, fingerprints, grouped, moment
-from sas.domain.model import Order
+from sas.domain.order import Order
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND

@@ -16,7 +16,7 @@ from sas.cli import arguments as args
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.config import Endpoint
-from sas.domain import commands
+from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command
 from sas.ports import BusUnavailableError, Message, MessageBus, StateStore
@@ -54,7 +54,7 @@ class Scheduler:
         order = await self._store.load(command.order_id)
         assert order is not None
         assert command.seq in {order.seq, None}
-        decision = commands.decide(order, command, cases.ROW, now=NOW)
+        decision = decide_command(order, command, cases.ROW, now=NOW)
         cause = cause_of("scheduler", command.command_id)
         await self._store.commit(cases.upon(order, decision, cause=cause))
 

@@ -14,23 +14,32 @@ from sas.domain.messages import (
     Alert,
     AlertKind,
     JournalEntry,
+    JournalWord,
     Notice,
     Notify,
     Request,
     Wake,
 )
-from sas.domain.model import Direction, Fault, UndoRecord
+from sas.domain.order import Direction, Dispatched, Fault, LastCall, Resting, UndoLedger, UndoStatus
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.test_cli_intent import ORDERS
 
 HOSTILE = "one\x1b[2J\ntwo\u202e"
 JOURNAL = [
-    JournalEntry(1, NOW, "submitted", "host-1", "c", "orders:1", (Wake(), Notify(Notice.RECEIVED))),
+    JournalEntry(
+        1,
+        NOW,
+        JournalWord.SUBMITTED,
+        "host-1",
+        "c",
+        "orders:1",
+        (Wake(), Notify(Notice.RECEIVED)),
+    ),
     JournalEntry(
         2,
         NOW + SECOND,
-        "step failed",
+        JournalWord.STEP_FAILED,
         "agent of step 1",
         "d",
         None,
@@ -67,7 +76,7 @@ def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
 
 def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line() -> None:
     order = ORDERS["processing"]
-    step = replace(order.steps[0], note=HOSTILE)
+    step = replace(order.steps[0], turn=Dispatched("host-1", NOW, HOSTILE))
     order = replace(order, steps=(step, *order.steps[1:]))
     lines = list(look.page(order, [], NOW))
     place = next(n for n, line in enumerate(lines) if line.startswith("step-0"))
@@ -78,7 +87,7 @@ def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line
 
 def test_a_step_that_rests_says_until_when() -> None:
     order = ORDERS["pending"]
-    held = replace(order, steps=(replace(order.steps[0], hold=True), *order.steps[1:]))
+    held = replace(order, steps=(replace(order.steps[0], turn=Resting(NOW)), *order.steps[1:]))
     assert "step-0 rests until" in look.advice(held, NOW)
 
 
@@ -101,13 +110,15 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
 
 def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
     order = ORDERS["in error"]
-    done = replace(order.steps[0], route=2, tried=(1, 0, 2))
-    failed = replace(order.steps[1], undo=UndoRecord.FAILED)
+    done = replace(
+        order.steps[0], call=LastCall(2), undo=replace(order.steps[0].undo, routes=(1, 0, 2))
+    )
+    failed = replace(order.steps[1], undo=UndoLedger(UndoStatus.FAILED_ELSEWHERE, (1,)))
     asked = replace(
         order, steps=(done, failed, *order.steps[2:]), details=replace(order.details, urgent=True)
     )
     request = Request(0, Direction.UNDO, 4, 0, NOW, 1)
-    journal = [JournalEntry(3, NOW, "claimed", "host-1", "c", None, (request,))]
+    journal = [JournalEntry(3, NOW, JournalWord.CLAIMED, "host-1", "c", None, (request,))]
     text = "\n".join(look.page(asked, journal, NOW))
     assert (
         "    with agent number 3 of the step\n    to be undone at agent number 2, 1 too\n" in text
@@ -120,7 +131,7 @@ def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
     order = ORDERS["in error"]
-    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), locked_by=HOSTILE)
+    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), turn=Dispatched(HOSTILE, NOW))
     details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
     order = replace(order, details=details, steps=(order.steps[0], step), acknowledged_by=HOSTILE)
     for line in look.page(order, JOURNAL, NOW):
@@ -149,7 +160,6 @@ def test_the_record_keeps_the_patterns_names_and_leaves_the_content_out_unless_a
         "generation": 0,
         "complete_by": NOW.isoformat().replace("+00:00", "Z"),
         "route": 0,
-        "may_return": False,
     }
     line = to_line(record)
     assert "\n" not in line

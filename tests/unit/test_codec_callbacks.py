@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.callbacks import (
+from sas.codec.internal import FaultBody, Kept
+from sas.codec.strict import MalformedError
+from sas.domain.content import PayloadRef
+from sas.domain.messages import Outcome
+from sas.domain.order import Direction, Fault
+from sas.features.callbacks.codec import (
     CALLBACK_BYTES_MAX,
     NO_KEYS,
     RESULT_DEPTH_MAX,
@@ -32,11 +37,7 @@ from sas.codec.callbacks import (
     split_keys,
     to_returned,
 )
-from sas.codec.internal import FaultBody, Kept
-from sas.codec.strict import MalformedError
-from sas.domain.blobs import BlobRef
-from sas.domain.messages import Outcome, Returned
-from sas.domain.model import Direction, Fault
+from sas.features.callbacks.rules import CallbackResult
 from tests.unit.contract_files import load, validator
 
 OLD, NEW, OTHER = "old-key-" * 5, "new-key-" * 5, "other-key-" * 4
@@ -164,7 +165,7 @@ def test_a_message_reads_back_as_it_was_sent() -> None:
 
 def test_a_callback_is_what_the_domain_is_told() -> None:
     read, claims = read_message(message(), KEYS)
-    assert to_returned(read, claims, ()) == Returned(
+    assert to_returned(read, claims, ()) == CallbackResult(
         "O-1é", 3, Direction.DO, 2, Outcome.DONE, '{"signed_by": "Ann"}'
     )
     bare = parse_message(message(result=None))
@@ -178,7 +179,7 @@ def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_kept_apart
     apart = msgspec.structs.replace(large, result=msgspec.UNSET, result_ref=ref)
     assert own_id(parse_message(encode_message(apart))) == own_id(large)
     said = to_returned(apart, CLAIMS, ())
-    assert said.result == BlobRef(ref.sha256, ref.size, ref.chunks)
+    assert said.result == PayloadRef(ref.sha256, ref.size, ref.chunks)
 
 
 @pytest.mark.parametrize("error", [None, {"code": "refused", "message": "no"}])

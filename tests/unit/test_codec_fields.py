@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.codec import fields
 from sas.codec.strict import MalformedError
+from sas.features.field_encryption.paths import (
+    ENCRYPTED,
+    Path,
+    Place,
+    about,
+    encrypted_places,
+    encrypted_text,
+    parse_path,
+    parse_paths,
+    places,
+    texts_in,
+)
 
 ORDER: dict[str, Any] = {
     "customer": {"card": "4111", "name": "Ann"},
@@ -28,14 +39,14 @@ ORDER: dict[str, Any] = {
         ("a-b c.$d.é", ("a-b c", "$d", "é")),
     ],
 )
-def test_a_path_is_read(text: str, path: fields.Path) -> None:
-    assert fields.parse_path(text) == path
+def test_a_path_is_read(text: str, path: Path) -> None:
+    assert parse_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a[0]", "a[", "a]", "[]", "[].a"])
 def test_what_is_no_path_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match="is no path: write member names with dots"):
-        fields.parse_path(text)
+        parse_path(text)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +54,11 @@ def test_what_is_no_path_is_refused_with_how_to_write_one(text: str) -> None:
 )
 def test_a_path_within_another_is_refused(texts: list[str]) -> None:
     with pytest.raises(ValueError, match="one lies within the other; keep one"):
-        fields.parse_paths(texts)
+        parse_paths(texts)
 
 
 def test_paths_beside_each_other_are_taken() -> None:
-    assert len(fields.parse_paths(["a.b", "a.c", "ab", "l[].x", "l[].y"])) == 5
+    assert len(parse_paths(["a.b", "a.c", "ab", "l[].x", "l[].y"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -65,9 +76,9 @@ def test_paths_beside_each_other_are_taken() -> None:
     ],
 )
 def test_a_field_is_found_wherever_it_is_and_nowhere_where_it_is_absent(
-    path: str, found: list[fields.Place]
+    path: str, found: list[Place]
 ) -> None:
-    assert [at for _, _, at in fields.places(ORDER, fields.parse_path(path))] == found
+    assert [at for _, _, at in places(ORDER, parse_path(path))] == found
 
 
 @pytest.mark.parametrize(
@@ -83,30 +94,30 @@ def test_what_stands_where_a_secret_field_should_be_is_refused_and_not_quoted(
     path: str, why: str
 ) -> None:
     with pytest.raises(MalformedError, match=why) as refused:
-        list(fields.places(ORDER, fields.parse_path(path)))
+        list(places(ORDER, parse_path(path)))
     assert "4111" not in str(refused.value)
 
 
 def test_what_is_sealed_is_found_at_any_depth() -> None:
-    sealed = {fields.SEALED: "k:x"}
-    value = {"a": sealed, "l": [1, {"b": sealed}], "odd": {fields.SEALED: 1, "more": 2}}
-    assert {at for _, _, at in fields.sealed_places(value)} == {("a",), ("l", 1, "b"), ("odd",)}
-    assert fields.sealed_text(sealed) == "k:x"
-    for other in (value["odd"], {fields.SEALED: 1}, "k:x", None, [sealed]):
-        assert fields.sealed_text(other) is None
+    sealed = {ENCRYPTED: "k:x"}
+    value = {"a": sealed, "l": [1, {"b": sealed}], "odd": {ENCRYPTED: 1, "more": 2}}
+    assert {at for _, _, at in encrypted_places(value)} == {("a",), ("l", 1, "b"), ("odd",)}
+    assert encrypted_text(sealed) == "k:x"
+    for other in (value["odd"], {ENCRYPTED: 1}, "k:x", None, [sealed]):
+        assert encrypted_text(other) is None
 
 
 def test_no_two_places_are_spelled_alike() -> None:
     spelled = {
-        fields.about("O-1", at)
+        about("O-1", at)
         for at in [("a", "b"), ("a.b",), ("a", 1), ("a", "1"), ("a[1]",), ('a","b',), ()]
     }
-    assert len(spelled | {fields.about("O-2", ("a", "b"))}) == 8
+    assert len(spelled | {about("O-2", ("a", "b"))}) == 8
 
 
 @given(st.recursive(st.text() | st.integers() | st.none() | st.booleans(), st.lists))
 def test_every_text_and_number_of_a_value_is_told(value: Any) -> None:
-    texts = list(fields.texts_in(value))
+    texts = list(texts_in(value))
     flat = [value]
     while flat:
         one = flat.pop()

@@ -28,9 +28,9 @@ from sas.codec.internal import (
     value_of,
 )
 from sas.codec.strict import MalformedError
-from sas.domain.blobs import ref_of
+from sas.domain.content import ref_of
 from sas.domain.messages import Outcome, Reply, Verb
-from sas.domain.model import Direction, Fault
+from sas.domain.order import Direction, Fault
 
 COMPLETE_BY = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 ANY: Any = Internal

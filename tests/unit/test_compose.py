@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from orders.workflows import workflows
-from sas.actors.compose import Addresses, compose
-from sas.domain.messages import JournalEntry
-from sas.domain.model import Details, Order
+from sas.domain.claim import claim
+from sas.domain.messages import JournalEntry, JournalWord
+from sas.domain.order import Details, Order
 from sas.domain.queues import Queues
-from sas.domain.transitions import claim, submit
+from sas.domain.submit import submit
+from sas.engine.messages import Addresses, compose
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKFLOW = workflows().find("order")
@@ -23,7 +24,7 @@ def claimed() -> tuple[Order, JournalEntry]:
     order = Order(details, submit(WORKFLOW.rules, now=NOW).steps, seq=1)
     decision = claim(order, WORKFLOW.rules, now=NOW, instance="i")
     assert decision is not None
-    entry = JournalEntry(2, NOW, "claimed", "i", "c", "scheduler:1", decision.messages)
+    entry = JournalEntry(2, NOW, JournalWord.CLAIMED, "i", "c", "scheduler:1", decision.messages)
     return replace(order, steps=decision.steps, seq=2), entry
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sas.actors.compose import Addresses, notification
 from sas.codec import outward
 from sas.codec.outward import (
     AlertMessage,
@@ -28,8 +27,9 @@ from sas.codec.outward import (
 from sas.codec.strict import MalformedError
 from sas.config import read_config
 from sas.domain.messages import AlertKind, Notice
-from sas.domain.model import OrderState
+from sas.domain.order import OrderState
 from sas.domain.queues import Queues
+from sas.engine.messages import Addresses, notification
 from sas.ports import Message
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults

@@ -12,11 +12,13 @@ from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.faults import FaultKind
 from samples.services.ledger import EffectView, LedgerView
-from sas.domain.changes import first_change, next_change
+from sas.domain.change import Decision, first_change, next_change
+from sas.domain.claim import claim
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import Notify, Outcome, Reply
-from sas.domain.model import Details, Direction, Order
-from sas.domain.transitions import Decision, answer, claim, submit
+from sas.domain.order import Details, Direction, Order
+from sas.domain.reply import answer
+from sas.domain.submit import submit
 from sas.simulation.store import MemoryStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
-from sas.domain.changes import (
+from sas.domain.change import (
     Change,
+    Decision,
     OutDue,
     StepDue,
     due_rows,
@@ -19,10 +19,13 @@ from sas.domain.changes import (
     rejection,
     revival,
 )
-from sas.domain.messages import JournalEntry, Notice, Notify, Wake
-from sas.domain.model import Order, OrderState, StepState
+from sas.domain.claim import claim
+from sas.domain.command import undo
+from sas.domain.expire import expire
+from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, Wake
 from sas.domain.moves import IllegalMoveError
-from sas.domain.transitions import Decision
+from sas.domain.order import Order, OrderState, StepState
+from sas.domain.submit import submit
 from sas.domain.workflow import STEPS_MAX, Step, Undo, Workflow
 from tests.unit.domain_cases import T0, Story, details_of, story, submitted
 
@@ -35,21 +38,27 @@ def commit(order: Story, decision: Decision, **changes: object) -> Change:
 
 
 def claim_of(order: Story) -> Decision:
-    decision = transitions.claim(order.order, order.rules, now=order.now, instance="s")
+    decision = claim(order.order, order.rules, now=order.now, instance="s")
     assert decision is not None
     return decision
 
 
 def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
     rules = story("two in a row").rules
-    decision = transitions.submit(rules, now=T0)
+    decision = submit(rules, now=T0)
     change = first_change(
         details_of(), decision, by="submission", commit_id="c1", cause="orders:1", at=T0
     )
     assert change.before is None
     assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
     assert change.entry == JournalEntry(
-        1, T0, "submitted", "submission", "c1", "orders:1", (Wake(), Notify(Notice.RECEIVED))
+        1,
+        T0,
+        JournalWord.SUBMITTED,
+        "submission",
+        "c1",
+        "orders:1",
+        (Wake(), Notify(Notice.RECEIVED)),
     )
     assert change.due_added() == {StepDue(T0 + rules.pickup, "order-1", 0, 0)}
     assert change.due_removed() == frozenset()
@@ -62,7 +71,9 @@ def test_the_next_change_is_guarded_by_what_was_loaded_and_journals_the_decision
     change = commit(order, decision)
     assert change.before is order.order
     assert change.after.token == "etag-1"
-    assert change.entry == JournalEntry(2, T0, "claimed", "s", "c1", "q:1", decision.messages)
+    assert change.entry == JournalEntry(
+        2, T0, JournalWord.CLAIMED, "s", "c1", "q:1", decision.messages
+    )
 
 
 def test_a_claim_moves_the_due_row_of_its_step() -> None:
@@ -76,7 +87,7 @@ def test_a_due_row_that_stays_is_neither_deleted_nor_written() -> None:
     order = story("two beside each other")
     order.claim()
     order.later(60)
-    decision = transitions.expire(order.order, 0, 1, order.rules, now=order.now)
+    decision = expire(order.order, 0, 1, order.rules, now=order.now)
     assert decision is not None
     change = commit(order, decision)
     changed = change.due_removed() | change.due_added()
@@ -106,7 +117,7 @@ def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
     order = story("one")
     done = replace(order.order.steps[0], process_state=StepState.PROCESSED)
     with pytest.raises(IllegalMoveError):
-        commit(order, Decision("wrong", (done,), ()))
+        commit(order, Decision(JournalWord.CLAIMED, (done,), ()))
 
 
 def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() -> None:
@@ -136,7 +147,9 @@ def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
     order.claim()
     change = fence(order.order, by="dead-letters", commit_id="c", cause="q:9", at=LATER)
     assert replace(change.after, seq=order.order.seq) == order.order
-    assert change.entry == JournalEntry(3, LATER, "fenced", "dead-letters", "c", "q:9", ())
+    assert change.entry == JournalEntry(
+        3, LATER, JournalWord.FENCED, "dead-letters", "c", "q:9", ()
+    )
     assert not change.due_added() | change.due_removed()
 
 
@@ -152,7 +165,7 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
 def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
     rules = story("one").rules
     place = rejection(details_of(), by="d", commit_id="c", cause="orders:1", at=T0).after
-    decision = transitions.submit(rules, now=LATER)
+    decision = submit(rules, now=LATER)
     change = revival(
         place, details_of(), decision, by="s", commit_id="c2", cause="orders:2", at=LATER
     )
@@ -165,7 +178,7 @@ def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
 
 def test_no_order_takes_the_place_of_one_that_was_not_rejected() -> None:
     rules = story("one").rules
-    decision = transitions.submit(rules, now=LATER)
+    decision = submit(rules, now=LATER)
     for running in (submitted(rules).after, claimed_order()):
         with pytest.raises(IllegalMoveError):
             revival(
@@ -193,6 +206,6 @@ def test_the_largest_transition_of_thirty_parallel_steps_fits_one_transaction() 
 
 
 def undo_of(order: Story) -> Decision:
-    decision = transitions.undo(order.order, order.rules, now=order.now)
+    decision = undo(order.order, order.rules, now=order.now)
     assert decision is not None
     return decision

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sas.domain.fingerprint import cell_of, fingerprint
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
+from sas.features.version_check import fingerprint, value_name
 
 STEPS = (
     Step("reserve", "stock", undo=Undo()),
@@ -87,5 +87,5 @@ def test_what_may_be_tuned_at_any_time_does_not(tuned: Workflow) -> None:
 
 
 def test_each_version_has_a_cell_of_its_own() -> None:
-    cells = {cell_of(name, version) for name in ("a", "a-1", "b") for version in (1, 2, 11)}
+    cells = {value_name(name, version) for name in ("a", "a-1", "b") for version in (1, 2, 11)}
     assert len(cells) == 9

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from sas.codec.lags import CELLS, cell_name, from_cell, to_value
-from sas.domain import lags, transitions
-from sas.domain.lags import Lag
-from sas.domain.policies import OnFailure
-from sas.ports import Cell
+from sas.domain.expire import delay_excuses
+from sas.domain.expire import expire as decide_expiry
+from sas.domain.workflow import OnFailure
+from sas.features.queue_delay.delays import queue_delays
+from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, grace, longest
+from sas.simulation.store import MemoryStore
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
 
@@ -24,7 +25,7 @@ def claimed(shape: str = "one", **policy: object) -> Story:
 def slack(order: Story, name: str, seconds: float, route: int = 0) -> None:
     """Let the requests of a step be given so much more time from now on."""
     step = order.step(name)
-    rules = replace(order.workflow.rules, slack={(step.number, route): seconds * SECOND})
+    rules = replace(order.workflow.rules, grace={(step.number, route): seconds * SECOND})
     object.__setattr__(order.workflow, "rules", rules)
 
 
@@ -34,40 +35,46 @@ def expire(order: Story, name: str, behind: float) -> bool:
     assert step.complete_by is not None
     order.now = max(order.now, step.complete_by)
     return order.apply(
-        transitions.expire(
+        decide_expiry(
             order.order, step.number, step.epoch, order.rules, now=order.now,
-            behind=behind * SECOND,
+            delay=behind * SECOND,
         )
     )  # fmt: skip
 
 
 def test_the_longest_of_the_lags_that_are_fresh_counts() -> None:
-    found = [Lag(9 * SECOND, T0 - lags.FRESH), Lag(4 * SECOND, T0), Lag(5 * SECOND, T0)]
-    assert lags.behind(found, T0) == 9 * SECOND
-    assert lags.behind(found, T0 + SECOND) == 5 * SECOND
-    assert lags.behind([], T0) == lags.NONE
+    found = [
+        QueueDelay(9 * SECOND, T0 - FRESH),
+        QueueDelay(4 * SECOND, T0),
+        QueueDelay(5 * SECOND, T0),
+    ]
+    assert longest(found, T0) == 9 * SECOND
+    assert longest(found, T0 + SECOND) == 5 * SECOND
+    assert longest([], T0) == NONE
 
 
 @pytest.mark.parametrize(("lag", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])
 def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) -> None:
-    assert lags.slack(lag * SECOND) == given * SECOND
+    assert grace(lag * SECOND) == given * SECOND
 
 
 def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
-    assert lags.excuses(30 * SECOND, 60 * SECOND)
-    assert not lags.excuses(29 * SECOND, 60 * SECOND)
+    assert delay_excuses(30 * SECOND, 60 * SECOND)
+    assert not delay_excuses(29 * SECOND, 60 * SECOND)
 
 
 def test_what_clocks_may_be_apart_excuses_nothing_however_short_the_time_allowed() -> None:
-    assert not lags.excuses(4 * SECOND, SECOND)
-    assert lags.excuses(5 * SECOND, SECOND)
+    assert not delay_excuses(4 * SECOND, SECOND)
+    assert delay_excuses(5 * SECOND, SECOND)
 
 
-def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
-    lag = Lag(timedelta(seconds=12, microseconds=345678), T0)
-    assert from_cell(Cell(to_value(lag), "t")) == lag
-    assert from_cell(None) is None
-    assert cell_name("agent-stock-urgent") == CELLS + "agent-stock-urgent"
+async def test_a_delay_is_read_as_it_was_written() -> None:
+    shared = queue_delays(MemoryStore())
+    delay = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
+    await shared.write("agent-stock-urgent", delay, None)
+    assert {name: one.value for name, one in (await shared.all()).items()} == {
+        "agent-stock-urgent": delay
+    }
 
 
 def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed() -> None:
@@ -75,7 +82,7 @@ def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed
     slack(order, "a", 90)
     assert order.claim()
     assert order.step("a").complete_by == order.now + 60 * SECOND + 90 * SECOND
-    assert order.step("a").called_until == order.step("a").complete_by
+    assert order.step("a").call.called_until == order.step("a").complete_by
     order.done("a")
     assert order.step("b").complete_by == order.now + 60 * SECOND  # its own queue is not long
 
@@ -96,7 +103,7 @@ def test_the_slack_is_that_of_the_agent_that_is_asked() -> None:
     slack(order, "a", 90, route=1)
     order.shutting(("a", 0))
     assert order.claim()
-    assert order.step("a").route == 1
+    assert order.step("a").call.route == 1
     assert order.step("a").complete_by == order.now + 150 * SECOND
 
 

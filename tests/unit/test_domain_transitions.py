@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
+from sas.domain.expire import postpone
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.model import Direction, Fault
+from sas.domain.order import Direction, Fault, Resting
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, Story, story
 
@@ -237,9 +237,9 @@ def test_an_undo_reset_after_a_long_wait_is_not_called_long_unclaimed() -> None:
 
 def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_told() -> None:
     order = claimed()
-    assert transitions.postpone(order.order, 0, "why", now=order.now) is None
+    assert postpone(order.order, 0, "why", now=order.now) is None
     order.later(60)
-    assert order.apply(transitions.postpone(order.order, 0, "no such workflow", now=order.now))
+    assert order.apply(postpone(order.order, 0, "no such workflow", now=order.now))
     assert order.condition is not None
     assert order.condition.kind is AlertKind.NOT_RUNNABLE
     assert order.condition.scope == "test version 1"
@@ -266,7 +266,7 @@ def test_an_operator_resubmits_what_failed_and_its_failures_are_counted_anew() -
 def test_resubmission_keeps_the_key_of_the_remote_call() -> None:
     order = claimed().refused("a")
     order.resubmit()
-    assert order.step("a").generation == 0
+    assert order.step("a").call.generation == 0
 
 
 def test_every_failed_step_is_resubmitted_and_no_other() -> None:
@@ -301,7 +301,7 @@ def test_an_order_without_an_error_is_not_resubmitted(until: str) -> None:
 
 def test_resubmission_ends_a_hold() -> None:
     order = claimed().refused("a")
-    held = replace(order.step("a"), hold=True)
+    held = replace(order.step("a"), turn=Resting(order.now))
     order.order = replace(order.order, steps=(held,))
     order.resubmit()
-    assert order.step("a").hold is False
+    assert order.step("a").resting is False

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain import transitions
+from sas.domain.expire import expire, postpone
 from sas.domain.messages import Request
-from sas.domain.model import Direction
+from sas.domain.order import Direction
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, story
 
@@ -135,11 +135,11 @@ def test_a_failed_undo_holds_back_what_came_before_it_and_nothing_beside_it() ->
 
 def test_a_step_on_hold_is_not_claimed_by_a_stray_wake() -> None:
     order = story("one")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     assert not order.claim()
     assert not order.later(599).expire("a")
     assert order.later(1).expire("a")
-    assert (order.woken, order.step("a").hold) == (True, False)
+    assert (order.woken, order.step("a").resting) == (True, False)
     assert order.claim()
 
 
@@ -147,7 +147,7 @@ def test_a_step_released_from_hold_while_another_is_in_error_has_no_due_row() ->
     order = story("two beside each other", on_failure=OnFailure.HOLD)
     order.claim()
     order.expired("a")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     order.refused("b")
     order.expired("a")
     assert order.step("a").complete_by is None
@@ -157,9 +157,9 @@ def test_undo_and_resubmit_end_a_hold() -> None:
     order = story("one")
     order.claim()
     order.expired("a")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     order.undo()
-    assert order.step("a").hold is False
+    assert order.step("a").resting is False
     assert order.claim()
 
 
@@ -168,13 +168,13 @@ def test_a_due_row_of_another_dispatch_changes_nothing(epoch_seen: int) -> None:
     order = story("one")
     order.claim()
     order.later(3600)
-    assert transitions.expire(order.order, 0, epoch_seen, order.rules, now=order.now) is None
+    assert expire(order.order, 0, epoch_seen, order.rules, now=order.now) is None
 
 
 @pytest.mark.parametrize("number", [-1, 1, 30])
 def test_a_due_row_or_a_reply_for_a_step_that_is_not_there_changes_nothing(number: int) -> None:
     order = story("one")
     order.claim()
-    assert transitions.expire(order.order, number, 1, order.rules, now=order.later(99).now) is None
-    assert transitions.postpone(order.order, number, "why", now=order.now) is None
+    assert expire(order.order, number, 1, order.rules, now=order.later(99).now) is None
+    assert postpone(order.order, number, "why", now=order.now) is None
     assert not order.answer(order.reply("a", step=number))

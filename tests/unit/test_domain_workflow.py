@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from sas.domain.policies import TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
 from sas.domain.workflow import (
     STEPS_MAX,
+    TIME_ALLOWED_MAX,
+    TIME_ALLOWED_MIN,
     Backoff,
     ExtendedWait,
     OnFailure,

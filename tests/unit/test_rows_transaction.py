@@ -9,10 +9,11 @@ import pytest
 
 from sas.adapters import keys
 from sas.adapters.commit import Operation, TransactionTooLargeError, operations
-from sas.domain import transitions
-from sas.domain.changes import Change, DeadlineDue, first_change, next_change
-from sas.domain.messages import JournalEntry
-from sas.domain.model import Details, Order, StepRecord, StepState
+from sas.domain.change import Change, DeadlineDue, first_change, next_change
+from sas.domain.claim import claim
+from sas.domain.messages import JournalEntry, JournalWord
+from sas.domain.order import Details, Order, Ready, StepRecord, StepState
+from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -25,12 +26,12 @@ def rules_of(steps: int) -> Rules:
 
 
 def submitted(rules: Rules) -> Change:
-    decision = transitions.submit(rules, now=NOW)
+    decision = submit(rules, now=NOW)
     return first_change(DETAILS, decision, by="me", commit_id="c1", cause="orders:1", at=NOW)
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
-    entry = JournalEntry(before.seq + 1, NOW, "changed", "me", "c2", cause, ())
+    entry = JournalEntry(before.seq + 1, NOW, JournalWord.CLAIMED, "me", "c2", cause, ())
     return Change(replace(before, token="etag"), replace(after, seq=before.seq + 1), entry)
 
 
@@ -108,11 +109,9 @@ def worst_change(steps: int) -> Change:
     """Every step changes, its due row moves and the deadline's too, a large result comes, the
     order leaves one list for the other, an out row is wanted.
     """
-    old = tuple(
-        StepRecord(n, f"s-{n}", StepState.ERROR, NOW, complete_by=NOW) for n in range(steps)
-    )
+    old = tuple(StepRecord(n, f"s-{n}", StepState.ERROR, NOW, Ready(NOW)) for n in range(steps))
     new = tuple(
-        StepRecord(n, f"s-{n}", StepState.PROCESSED, NOW, complete_by=NOW + timedelta(1))
+        StepRecord(n, f"s-{n}", StepState.PROCESSED, NOW, Ready(NOW + timedelta(1)))
         for n in range(steps)
     )
     new = (replace(new[0], result="x" * 20_000), *new[1:])
@@ -144,7 +143,7 @@ def test_a_deadline_has_a_due_row_of_its_own_until_it_no_longer_matters() -> Non
 
 def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
     order = submitted(rules_of(1)).after
-    decision = transitions.claim(order, rules_of(1), now=NOW, instance="one")
+    decision = claim(order, rules_of(1), now=NOW, instance="one")
     assert decision is not None
     change = next_change(order, decision, by="me", commit_id="c", cause="scheduler:1", at=NOW)
     with pytest.raises(ValueError, match="order-1 has no token"):

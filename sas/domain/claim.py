@@ -1,0 +1,180 @@
+"""Claim: the scheduler takes every step that is ready and asks an agent for it.
+
+"If a step requires access to a remote service or resource, the Scheduler invokes the appropriate
+Agent." A claim sets LockedBy to the instance and CompleteBy to the time by which the agent must
+reply ("an upper limit of the time allowed for the step to finish"), and sends a request with a new
+epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sas.domain.change import Decision
+from sas.domain.messages import JournalWord, Request
+from sas.domain.order import (
+    Direction,
+    Dispatched,
+    Order,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+    UndoStatus,
+)
+from sas.domain.workflow import Rules
+
+NO_TIME = timedelta(0)
+
+
+def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
+    """Decide to claim every step that is ready and not resting; None if there is none."""
+    if order.rejected:
+        return None
+    steps, requests = dispatch(order.steps, rules, now, instance)
+    return Decision(JournalWord.CLAIMED, steps, requests) if requests else None
+
+
+def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
+    """Return whether no request of a step is out and no other step blocks it.
+
+    No step starts while another one is in Error. A step that is Processed is ready again while
+    another agent, asked before, may have done it as well: there it must be undone.
+    """
+    if step.dispatched:
+        return False
+    if step.process_state is StepState.PROCESSED:
+        return bool(step.undo.routes)
+    if step.process_state is StepState.COMPENSATING:
+        return undo_ready(step.number, steps, rules)
+    if step.process_state is not StepState.PENDING:
+        return False
+    before = rules.steps[step.number].after
+    return all(steps[n].process_state is StepState.PROCESSED for n in before) and not any(
+        other.process_state is StepState.ERROR for other in steps
+    )
+
+
+def undo_ready(number: int, steps: Sequence[StepRecord], rules: Rules) -> bool:
+    """Return whether every step that came after step ``number`` is Compensated.
+
+    So steps are undone in reverse order, and a failed undo (Error) blocks the steps before it.
+    """
+    return all(
+        steps[later].process_state is StepState.COMPENSATED for later in rules.dependents(number)
+    )
+
+
+def update_readiness(
+    steps: Sequence[StepRecord], rules: Rules, now: datetime
+) -> tuple[StepRecord, ...]:
+    """Make Ready what has become ready, and nobody's turn what has become blocked.
+
+    So exactly the steps that wait for somebody have a CompleteBy and a due row. The age of a step
+    counts from the moment it became ready.
+    """
+    made: list[StepRecord] = []
+    for step in steps:
+        if isinstance(step.turn, Dispatched | Resting):
+            made.append(step)
+        elif not is_ready(step, steps, rules):
+            made.append(replace(step, turn=None))
+        elif step.turn is None:
+            made.append(replace(step, turn=Ready(now + rules.pickup), since=now))
+        else:
+            made.append(step)
+    return tuple(made)
+
+
+def dispatch(
+    steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str
+) -> tuple[tuple[StepRecord, ...], tuple[Request, ...]]:
+    """Claim every ready step for ``instance``; return all steps and the requests to send."""
+    after = list(steps)
+    requests: list[Request] = []
+    for step in steps:
+        if not step.resting and is_ready(step, steps, rules):
+            doing = step.process_state is StepState.PENDING
+            claimed, request = (_do if doing else _undo)(step, rules, now, instance)
+            after[step.number] = claimed
+            requests.append(request)
+    return update_readiness(after, rules, now), tuple(requests)
+
+
+def _do(step: StepRecord, rules: Rules, now: datetime, instance: str) -> tuple[StepRecord, Request]:
+    route = _route(step, rules)
+    until = now + rules.steps[step.number].time_allowed + _grace(step, route, rules)
+    claimed = replace(
+        step.moved(StepState.PROCESSING, now),
+        turn=Dispatched(instance, until),
+        epoch=step.epoch + 1,
+        call=replace(step.call, route=route, called_until=until),
+    )
+    return claimed, _request(claimed, Direction.DO, until, route)
+
+
+def _undo(
+    step: StepRecord, rules: Rules, now: datetime, instance: str
+) -> tuple[StepRecord, Request]:
+    route = step.undo.routes[0] if step.undo.routes else step.call.route
+    until = now + rules.steps[step.number].undo_time + _grace(step, route, rules)
+    claimed = replace(step, turn=Dispatched(instance, until), epoch=step.epoch + 1)
+    return claimed, _request(claimed, Direction.UNDO, until, route)
+
+
+def _request(step: StepRecord, direction: Direction, until: datetime, route: int) -> Request:
+    return Request(step.number, direction, step.epoch, step.call.generation, until, route)
+
+
+def _grace(step: StepRecord, route: int, rules: Rules) -> timedelta:
+    return rules.grace.get((step.number, route), NO_TIME)
+
+
+def _route(step: StepRecord, rules: Rules) -> int:
+    """Return the first agent that is open; the last agent asked where none is.
+
+    A pinned step stays with the agent that may have done it: its effect cannot be undone.
+    """
+    own = rules.steps[step.number]
+    if is_pinned(step, rules):
+        return step.call.route
+    there = (route for route in range(own.routes) if (step.number, route) not in rules.shut)
+    return next(there, step.call.route)
+
+
+def is_pinned(step: StepRecord, rules: Rules) -> bool:
+    """Return whether a step may go to no other agent: one may have done it, and it has no undo."""
+    return bool(step.undo.routes) and rules.steps[step.number].undo_time_allowed is None
+
+
+def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
+    """Return whether this dispatch of a step is the one that is out right now."""
+    if order.rejected or not 0 <= number < len(order.steps):
+        return False
+    step = order.steps[number]
+    expected = {StepState.PROCESSING}
+    if direction is Direction.UNDO:
+        expected = {StepState.COMPENSATING, StepState.PROCESSED}
+    return step.process_state in expected and step.dispatched and step.epoch == epoch
+
+
+def is_cancelled(step: StepRecord) -> bool:
+    """Return whether a do of the step is out although its order was cancelled."""
+    return step.undo.status is UndoStatus.TO_BE_UNDONE
+
+
+def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
+    """Return until when the dispatch that is out may call its remote service.
+
+    That is CompleteBy, unless the step waits for an outside event: then no call may follow.
+    """
+    if direction is Direction.UNDO or step.complete_by is None or step.call.called_until is None:
+        return step.complete_by
+    return min(step.complete_by, step.call.called_until)
+
+
+def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:
+    """Return the steps with one of them replaced."""
+    return tuple(changed if step.number == changed.number else step for step in steps)

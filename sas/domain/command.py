@@ -1,0 +1,196 @@
+"""Command: what an operator can decide. The caller has checked the seq that the operator saw.
+
+Each function returns None if the state of the order does not allow the command; ``WHEN`` says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from sas.domain.change import Decision
+from sas.domain.claim import update_readiness
+from sas.domain.messages import Command, JournalWord, Verb, Wake
+from sas.domain.order import (
+    Direction,
+    Order,
+    OrderState,
+    StepRecord,
+    StepState,
+    UndoStatus,
+)
+from sas.domain.undo import (
+    begin_undo,
+    complete,
+    completed_notice,
+    turn_to_undo,
+    undone_by_hand,
+    undone_notice,
+)
+from sas.domain.workflow import Rules
+
+WHEN = {
+    Verb.RESUBMIT: "only an order in Error can be resubmitted",
+    Verb.SKIP: "only a step in Error can be skipped",
+    Verb.UNDO: "only an order that has begun can be undone",
+    Verb.CANCEL: "only an order under way can be cancelled",
+    Verb.ACKNOWLEDGE: "only an order in Error needs to be acknowledged",
+}
+"""Why a command changed nothing, by verb."""
+
+
+def why_not(order: Order, verb: Verb) -> str:
+    """Return why a command cannot be carried out: the state of the order, and what to do."""
+    state = order.process_state.value
+    if verb not in {Verb.UNDO, Verb.CANCEL} or order.direction is Direction.DO:
+        return f"{WHEN[verb]}, and this is {state}"
+    if order.process_state is OrderState.ERROR:
+        return (
+            "its undo is decided and has failed in part: resubmit tries that again, skip says "
+            "that it was done by hand"
+        )
+    return f"its undo is decided already: it is {state}"
+
+
+def decide(order: Order, command: Command, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide about a command; None if ``WHEN`` does not allow it."""
+    match command.verb:
+        case Verb.RESUBMIT:
+            return resubmit(order, rules, now=now, step=command.step, edited=command.input)
+        case Verb.SKIP:
+            return skip(order, rules, now=now, step=command.step, result=command.input)
+        case Verb.UNDO:
+            return undo(order, rules, now=now)
+        case Verb.CANCEL:
+            return cancel(order, rules, now=now)
+        case Verb.ACKNOWLEDGE:
+            return acknowledge(order, command.by)
+
+
+def resubmit(
+    order: Order,
+    rules: Rules,
+    *,
+    now: datetime,
+    step: str | None = None,
+    edited: str | None = None,
+) -> Decision | None:
+    """Decide to run again what failed: failed steps, and failed undos.
+
+    The failures are forgotten; the idempotency key stays. With ``edited`` input the key gets a new
+    generation, but only if the step was refused without a timeout before. Otherwise the old input
+    may still have an effect, and the new call must use the old key.
+    """
+    failed = _failed(order, step)
+    if not failed:
+        return None
+    steps = list(order.steps)
+    for one in failed:
+        steps[one.number] = _again(one, now, edited)
+    return Decision(JournalWord.RESUBMITTED, update_readiness(steps, rules, now), (Wake(),))
+
+
+def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
+    """Return where a failed step goes on: its do, its undo, or its undo at another agent."""
+    if step.undo_failed:
+        doing = step.direction is Direction.DO
+        state = StepState.PROCESSED if doing else StepState.COMPENSATING
+        return replace(step.moved(state, now).forgiven(), undo=step.undo.retried())
+    again = step.moved(StepState.PENDING, now).forgiven()
+    if edited is None:
+        return again
+    refused = step.error is not None and not step.error.effect_possible
+    new_key = refused and step.failure_count == 0
+    call = replace(step.call, edited=edited, generation=step.call.generation + new_key)
+    return replace(again, call=call)
+
+
+def takes_input(step: StepRecord, rules: Rules) -> bool:
+    """Return whether a step can be resubmitted with edited input.
+
+    It must have an undo that can run at once, without waiting for calls that are still on the way.
+    """
+    own = rules.steps[step.number]
+    return own.undo_time_allowed is not None and own.call_limit is None and not step.undo_failed
+
+
+def skip(
+    order: Order,
+    rules: Rules,
+    *,
+    now: datetime,
+    step: str | None = None,
+    result: str | None = None,
+) -> Decision | None:
+    """Decide to go on as if a failed step (or its undo) were done: the operator says so."""
+    failed = _failed(order, step)
+    if not failed:
+        return None
+    undoing = [one.number for one in failed if one.direction is Direction.UNDO]
+    if undoing:
+        return undone_by_hand(order, undoing, rules, now)
+    steps = list(order.steps)
+    for one in failed:
+        if one.undo_failed:  # at another agent: the step itself is done
+            done = one.moved(StepState.PROCESSED, now).forgiven()
+            steps[one.number] = replace(done, undo=one.undo.first_undone())
+        else:
+            steps[one.number] = complete(replace(one, result=result or "null"), rules, now)
+    after = update_readiness(steps, rules, now)
+    return Decision(JournalWord.SKIPPED, after, completed_notice(after) or (Wake(),))
+
+
+def can_undo(order: Order) -> bool:
+    """Return whether an undo can still be decided."""
+    out = any(step.process_state is StepState.PROCESSING for step in order.steps)
+    return not order.rejected and (order.direction is Direction.DO or out)
+
+
+def undo(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide to undo the order at once; None if that is decided already.
+
+    If the order was cancelled, the steps that are out are no longer waited for.
+    """
+    if not can_undo(order):
+        return None
+    cancelled = order.direction is Direction.UNDO
+    out = [step for step in order.steps if step.process_state is StepState.PROCESSING]
+    steps = begin_undo(out if cancelled else order.steps, rules, now=now)
+    turned = {step.number: step for step in steps}
+    after = update_readiness([turned.get(step.number, step) for step in order.steps], rules, now)
+    return Decision(JournalWord.UNDO_DECIDED, after, (Wake(), *undone_notice(after)))
+
+
+def cancel(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide to cancel an order under way.
+
+    No new step starts. The steps that are out reply or time out; then everything is undone.
+    """
+    under_way = {OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR}
+    if order.process_state not in under_way or order.direction is Direction.UNDO:
+        return None
+    steps = [_cancelled(step, rules, now) for step in order.steps]
+    after = update_readiness(steps, rules, now)
+    return Decision(JournalWord.CANCELLED, after, (Wake(), *undone_notice(after)))
+
+
+def acknowledge(order: Order, by: str) -> Decision | None:
+    """Decide that an operator has seen that the order is in Error."""
+    if order.process_state is not OrderState.ERROR:
+        return None
+    return Decision(JournalWord.ACKNOWLEDGED, order.steps, (), acknowledged_by=by)
+
+
+def _cancelled(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
+    """Return a step of a cancelled order: one that is out goes on until it replies or times out."""
+    if step.process_state is StepState.PROCESSING:
+        return replace(step, undo=replace(step.undo, status=UndoStatus.TO_BE_UNDONE))
+    return turn_to_undo(step, rules, now)
+
+
+def _failed(order: Order, name: str | None) -> list[StepRecord]:
+    return [
+        step
+        for step in order.steps
+        if step.process_state is StepState.ERROR and name in {None, step.name}
+    ]

@@ -1,0 +1,266 @@
+"""Expire: what the supervisor decides when CompleteBy has passed, and what a failed step means.
+
+"The Supervisor monitors the status of the steps. ... If it detects any that have timed out or
+failed, it arranges for the appropriate Agent to recover the step or execute the appropriate
+remedial action." A timeout and a crash look the same from here: the only evidence is a step that
+is still out after its CompleteBy. The supervisor asks no agent itself: it resets the step and wakes
+a scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sas.domain.change import Decision, Incident
+from sas.domain.claim import NO_TIME, dispatch, is_cancelled, is_ready, update_readiness, with_step
+from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
+from sas.domain.order import (
+    CLOCK_SKEW,
+    Direction,
+    Dispatched,
+    Failures,
+    Fault,
+    FaultCode,
+    Order,
+    OrderState,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+)
+from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
+from sas.domain.workflow import OnFailure, Rules
+
+REWAKE_MAX = timedelta(minutes=15)
+
+
+def expire(
+    order: Order,
+    number: int,
+    epoch: int,
+    rules: Rules,
+    *,
+    now: datetime,
+    delay: timedelta = NO_TIME,
+) -> Decision | None:
+    """Decide what happens when the CompleteBy of a step has passed. None leaves it alone.
+
+    ``delay`` is the current queue delay. If that alone may have caused the timeout, it does not
+    count as a failure.
+    """
+    if order.rejected or not 0 <= number < len(order.steps):
+        return None
+    step = order.steps[number]
+    if step.epoch != epoch or step.complete_by is None or step.complete_by > now:
+        return None
+    match step.turn:
+        case Resting():
+            freed = with_step(order.steps, replace(step, turn=None))
+            return Decision(JournalWord.RELEASED, update_readiness(freed, rules, now), (Wake(),))
+        case Dispatched() if is_cancelled(step):
+            return end_cancelled(order, step, rules, now, None)
+        case Dispatched():
+            return _timed_out(order, step, rules, now, delay)
+        case _:
+            return _wake_again(order, step, rules, now)
+
+
+def delay_excuses(delay: timedelta, time_allowed: timedelta) -> bool:
+    """Return whether queue delay alone may have used up the time of a step.
+
+    Delays smaller than the clock skew are ignored; otherwise a skewed clock would excuse every
+    timeout.
+    """
+    return delay >= max(time_allowed / 2, CLOCK_SKEW)
+
+
+def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide what happens when the deadline of the whole order has passed.
+
+    The policy of the workflow decides: the order is undone, or goes on with an alert. An order that
+    is finished or being undone has no deadline any more.
+    """
+    if order.rejected or order.deadline is None or order.deadline > now:
+        return None
+    if order.direction is Direction.UNDO or order.process_state is OrderState.PROCESSED:
+        return None
+    text = f"the order is past its deadline ({order.deadline.isoformat()})"
+    if rules.on_failure is OnFailure.HOLD:
+        state = "is in Error" if order.process_state is OrderState.ERROR else "goes on"
+        alert = Alert(AlertKind.OVERDUE, None, f"{text} and {state}. Undo or cancel it if need be.")
+        return Decision(JournalWord.OVERDUE, order.steps, (alert,), overdue=True)
+    after = update_readiness(begin_undo(order.steps, rules, now=now), rules, now)
+    failed = Notify(Notice.FAILED, None, Fault(FaultCode.OVERDUE, text), undoing=True)
+    messages: tuple[Outgoing, ...] = (Wake(), failed, *undone_notice(after))
+    return Decision(JournalWord.OVERDUE_UNDO, after, messages, overdue=True)
+
+
+def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
+    """Decide to look at a due step again later, because its workflow is not deployed here.
+
+    Nothing else can be decided without its rules. If its due row were left as it is, it would stay
+    the oldest one, and every sweep would begin with it.
+    """
+    step = order.steps[number] if 0 <= number < len(order.steps) else None
+    if step is None or step.complete_by is None or step.complete_by > now:
+        return None
+    later = now + REWAKE_MAX
+    match step.turn:
+        case Dispatched():
+            postponed = replace(step, turn=replace(step.turn, complete_by=later))
+        case Resting():
+            postponed = replace(step, turn=Resting(later))
+        case _:
+            postponed = replace(step, turn=Ready(later))
+    text = f"{why}. Deploy that version again."
+    incident = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, later)
+    return Decision(JournalWord.POSTPONED, with_step(order.steps, postponed), (), incident=incident)
+
+
+def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | None:
+    """Decide to alert once about a passed deadline, if the workflow is not deployed here."""
+    if order.deadline is None or order.deadline > now:
+        return None
+    text = f"the order is past its deadline, and {why}. Deploy that version again."
+    alert = Alert(AlertKind.OVERDUE, None, text)
+    return Decision(JournalWord.POSTPONED, order.steps, (alert,), overdue=True)
+
+
+def fail(
+    order: Order,
+    step: StepRecord,
+    fault: Fault,
+    rules: Rules,
+    *,
+    now: datetime,
+    instance: str | None,
+) -> Decision:
+    """Decide what a failed step means: Error and an alert, or the undo of the whole order.
+
+    A scheduler passes its ``instance`` and sends the undo requests at once. The supervisor passes
+    None and wakes a scheduler.
+    """
+    failed = replace(step.attempted().moved(StepState.ERROR, now), error=fault)
+    steps = with_step(order.steps, failed)
+    undo_all = rules.on_failure is OnFailure.UNDO
+    notice = Notify(Notice.FAILED, step.number, fault, undoing=undo_all)
+    if not undo_all:
+        text = f"step {step.name} failed: {fault.message}. Resubmit it, skip it or undo the order."
+        alert = Alert(AlertKind.STEP_FAILED, step.number, text)
+        after = update_readiness(steps, rules, now)
+        return Decision(JournalWord.STEP_FAILED, after, (notice, alert))
+    after, sent = _going_on(begin_undo(steps, rules, now=now), rules, now, instance)
+    return Decision(JournalWord.STEP_FAILED_UNDO, after, (*sent, notice, *undone_notice(after)))
+
+
+def end_cancelled(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str | None
+) -> Decision:
+    """Decide about a step of a cancelled order that replied or timed out: it is undone."""
+    turned = with_step(order.steps, turn_to_undo(step, rules, now))
+    after, sent = _going_on(turned, rules, now, instance)
+    return Decision(JournalWord.CANCELLED_STEP, after, (*sent, *undone_notice(after)))
+
+
+def _going_on(
+    steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str | None
+) -> tuple[tuple[StepRecord, ...], Sequence[Outgoing]]:
+    """Dispatch what is ready; without an instance wake a scheduler to do so."""
+    if instance is None:
+        return update_readiness(steps, rules, now), (Wake(),)
+    return dispatch(steps, rules, now, instance)
+
+
+def _timed_out(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, delay: timedelta
+) -> Decision:
+    """Decide about a step (or its undo) whose outcome is unknown: ask again, or give up."""
+    own = rules.steps[step.number]
+    doing = step.process_state is StepState.PROCESSING
+    if delay_excuses(delay, own.time_allowed if doing else own.undo_time):
+        free = step.reset(now) if doing else replace(step, turn=None)
+        after = update_readiness(with_step(order.steps, free), rules, now)
+        return Decision(JournalWord.NOT_COUNTED, after, (Wake(),))
+    times = step.failure_count + 1
+    counted = replace(step, failures=replace(step.failures, count=times))
+    again = _again(order, counted, rules, now)
+    if again is not None:
+        return again
+    if not doing:
+        text = f"no answer to the undo within CompleteBy, {times} times"
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now)
+    text = f"no answer within CompleteBy, {times} times; its outcome is unknown"
+    fault = Fault(FaultCode.TIMED_OUT, text)
+    return fail(order, counted, fault, rules, now=now, instance=None)
+
+
+def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
+    """Decide to try a step (or its undo) again, now or after a rest; None past the threshold.
+
+    Past the threshold a step may first have extended waits, "in the expectation that the fault is
+    resolved".
+    """
+    own = rules.steps[step.number]
+    doing = step.process_state is StepState.PROCESSING
+    free = step.reset(now) if doing else replace(step, turn=None)
+    if step.failure_count <= own.failures_max:
+        rest = own.backoff.delay(step.failure_count)
+        reset = replace(free, turn=Resting(now + rest) if rest else None)
+        after = update_readiness(with_step(order.steps, reset), rules, now)
+        word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
+        return Decision(word, after, () if rest else (Wake(),))
+    wait = own.extended_wait
+    waits = step.failures.extended_waits
+    if wait is None or waits >= wait.times:
+        return None
+    until = now + wait.time
+    failures = Failures(step.failure_count, waits + 1)
+    resting = replace(free, turn=Resting(until), failures=failures)
+    incident = resting_incident(
+        order,
+        step,
+        "timed out past its threshold. It rests, in the expectation that the fault is resolved, "
+        "and is tried again automatically. Check its service; cancel orders that cannot wait.",
+        now,
+        until,
+    )
+    after = update_readiness(with_step(order.steps, resting), rules, now)
+    return Decision(JournalWord.EXTENDED_WAIT, after, (), incident=incident)
+
+
+def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
+    """Decide to wake a scheduler again for a ready step that no scheduler has claimed.
+
+    The intervals grow. The step never fails for this.
+    """
+    if not is_ready(step, order.steps, rules):
+        return None
+    age = now - step.since
+    later = now + max(rules.pickup, min(age, REWAKE_MAX))
+    steps = with_step(order.steps, replace(step, turn=Ready(later)))
+    incident = None
+    if age >= rules.alert_after:
+        scope = "urgent orders" if order.details.urgent else "ordinary orders"
+        text = (
+            f"Steps of {scope} are ready and no scheduler claims them. Check that the scheduler's "
+            "function runs; the steps go on automatically as soon as it does."
+        )
+        incident = Incident(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
+    return Decision(JournalWord.WOKEN_AGAIN, steps, (Wake(),), incident=incident)
+
+
+def resting_incident(
+    order: Order, step: StepRecord, text: str, now: datetime, until: datetime
+) -> Incident:
+    """Return the incident of a step, or its undo, that rests; ``text`` says what it did."""
+    doing = step.process_state is StepState.PROCESSING
+    workflow, name = _workflow_of(order), f"step {step.name}"
+    name = name if doing else f"the undo of {name}"
+    scope = f"{workflow}, {name}"
+    return Incident(AlertKind.WAITING, scope, f"In {workflow} {name} {text}", now, until)
+
+
+def _workflow_of(order: Order) -> str:
+    return f"{order.details.workflow} version {order.details.version}"

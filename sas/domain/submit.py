@@ -1,0 +1,29 @@
+"""Submit: the first record of an order.
+
+"The Scheduler arranges for the steps that make up the task to be executed and orchestrates their
+operation."
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sas.domain.change import Decision
+from sas.domain.claim import update_readiness
+from sas.domain.messages import JournalWord, Notice, Notify, Wake
+from sas.domain.order import StepRecord, StepState
+from sas.domain.workflow import Rules
+
+
+def submit(rules: Rules, *, now: datetime) -> Decision:
+    """Decide a new order: every step is Pending, the application is told, a scheduler is woken."""
+    steps = [
+        StepRecord(number, step.name, StepState.PENDING, now)
+        for number, step in enumerate(rules.steps)
+    ]
+    return Decision(
+        JournalWord.SUBMITTED,
+        update_readiness(steps, rules, now),
+        (Wake(), Notify(Notice.RECEIVED)),
+        deadline=now + rules.deadline if rules.deadline else None,
+    )

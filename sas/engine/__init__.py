@@ -1,0 +1,1 @@
+"""The engine: makes decisions come true."""

@@ -1,0 +1,279 @@
+"""The messages of a journal row.
+
+Pure: the same row of the same order gives the same messages, with the same ids, every time. So it
+is safe to send them again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from sas.codec import internal, outward
+from sas.domain.content import Content, PayloadRef, size_of
+from sas.domain.ids import idempotency_key, key_time, message_id
+from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
+from sas.domain.order import Direction, Fault, Order, OrderState
+from sas.domain.queues import Queues, lane
+from sas.domain.workflow import Workflow
+from sas.ports import Message
+
+_STATE_OF = {
+    Notice.RECEIVED: OrderState.PENDING,
+    Notice.STEP_COMPLETED: OrderState.PROCESSING,
+    Notice.COMPLETED: OrderState.PROCESSED,
+    Notice.FAILED: OrderState.ERROR,
+    Notice.UNDONE: OrderState.COMPENSATED,
+    Notice.REJECTED: OrderState.REJECTED,
+}
+
+
+NOTIFICATION_RESULTS_BYTES_MAX = 64 * 1024
+"""A notification carries results up to this size. It says so where it leaves them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The queues that messages go to, and the CloudEvents source that they name."""
+
+    queues: Queues
+    source: str
+
+
+def compose(
+    order: Order,
+    entry: JournalEntry,
+    workflow: Workflow | None,
+    to: Addresses,
+    fetched: Mapping[PayloadRef, str] | None = None,
+) -> tuple[list[Message], list[Message]]:
+    """Return the messages of a journal row: internal ones, then those that leave the system.
+
+    Alerts come before notifications: a full response queue must not keep them from the operator.
+
+    ``workflow`` is None for the supervisor, which knows no workflow. Requests are left out then:
+    rows of the supervisor have none, and those of a scheduler were sent before its notifications
+    could fail. ``fetched`` holds the text of offloaded results; a notification leaves out the
+    others.
+    """
+    internals: list[Message] = []
+    alerts: list[Message] = []
+    notifications: list[Message] = []
+    for index, item in enumerate(entry.messages):
+        own_id = message_id(order.order_id, entry.seq, index)
+        match item:
+            case Wake():
+                internals.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
+            case Request():
+                # A reply to an older epoch would not count, and its input may be edited since.
+                if workflow is not None and order.steps[item.step].epoch == item.epoch:
+                    internals.append(_request(order, item, own_id, entry.at, workflow, to))
+            case Notify():
+                notifications.append(_notification(order, item, own_id, entry, to, fetched or {}))
+            case Alert():
+                alerts.append(_alert(order, item, own_id, entry, to))
+    return internals, [*alerts, *notifications]
+
+
+def results_told(order: Order, item: Notify) -> dict[str, Content]:
+    """Return the results, by step name, that a notification carries if they fit."""
+    match item.notice:
+        case Notice.COMPLETED:
+            steps = order.steps
+        case Notice.STEP_COMPLETED if item.step is not None:
+            steps = (order.steps[item.step],)
+        case _:
+            steps = ()
+    return {step.name: step.result for step in steps if step.result is not None}
+
+
+def fit(results: Mapping[str, Content]) -> bool:
+    """Return whether results fit into one notification together."""
+    return sum(size_of(result) for result in results.values()) <= NOTIFICATION_RESULTS_BYTES_MAX
+
+
+def wake(order_id: str, own_id: str, to: Addresses, *, urgent: bool) -> Message:
+    """Return a message that asks a scheduler to look at an order."""
+    body = internal.encode(internal.WakeMessage(id=own_id, order_id=order_id))
+    return Message(lane(to.queues.scheduler, urgent=urgent), own_id, body)
+
+
+def notification(
+    notice: Notice,
+    data: outward.NotificationData,
+    *,
+    own_id: str,
+    reply_queue: str,
+    at: datetime,
+    to: Addresses,
+) -> Message:
+    """Return a CloudEvent for an application's response queue."""
+    event = outward.Notification(
+        id=own_id,
+        source=to.source,
+        type=outward.event_type(notice.value),
+        subject=data.order_id,
+        time=key_time(at),
+        correlationid=data.correlation_id or msgspec.UNSET,
+        data=data,
+    )
+    return Message(
+        reply_queue,
+        own_id,
+        outward.encode(event),
+        content_type=outward.CLOUDEVENTS_TYPE,
+        correlation_id=data.correlation_id,
+        properties={"sas_event": notice.value, "sas_order_id": data.order_id},
+    )
+
+
+def alert(body: outward.AlertMessage, to: Addresses) -> Message:
+    """Return a message for the operator."""
+    return Message(
+        to.queues.alerts, body.id, outward.encode(body), properties={"sas_alert": body.kind}
+    )
+
+
+def _request(
+    order: Order, item: Request, own_id: str, at: datetime, workflow: Workflow, to: Addresses
+) -> Message:
+    step, record = workflow.steps[item.step], order.steps[item.step]
+    alternative = step.agents[item.route] if item.route else None
+    content = record.call.edited or order.details.payload
+    did = item.direction is Direction.UNDO and item.route == record.call.route
+    own = record.result if did else None
+    results = _results(order, workflow.rules.predecessors(item.step))
+    refs = {name: internal.to_kept(result) for name, result in results.items()}
+    body = internal.RequestMessage(
+        id=own_id,
+        order_id=order.order_id,
+        workflow=workflow.name,
+        step=item.step,
+        step_name=step.name,
+        direction=item.direction.value,
+        epoch=item.epoch,
+        complete_by=item.complete_by,
+        idempotency_key=idempotency_key(order.order_id, step.name, item.generation, alternative),
+        generation=item.generation,
+        order=internal.inline(content),
+        order_ref=internal.to_kept(content),
+        results=_inline(results),
+        result_refs={name: ref for name, ref in refs.items() if ref is not None},
+        own_result=internal.inline(own),
+        own_result_ref=internal.to_kept(own),
+        alternative=alternative,
+        urgent=order.details.urgent,
+        submission=order.details.submission,
+        time_allowed=(item.complete_by - at).total_seconds(),
+    )
+    encoded = internal.encode(body)
+    if len(encoded) > internal.INLINE_BYTES_MAX:
+        read = [*results, *([step.name] if own is not None else [])]
+        encoded = internal.encode(_without_content(body, read))
+    # "Requests live no longer than their CompleteBy."
+    lives = max(item.complete_by - at, timedelta(seconds=1))
+    queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
+    return Message(queue, own_id, encoded, time_to_live=lives)
+
+
+def _without_content(
+    body: internal.RequestMessage, names: Iterable[str]
+) -> internal.RequestMessage:
+    """Return a request without content. Its agent reads the order, and the results of the steps
+    named here, from the store.
+    """
+    return msgspec.structs.replace(
+        body,
+        order=msgspec.UNSET,
+        order_ref=None,
+        results=dict.fromkeys(names, msgspec.Raw(b"null")),
+        result_refs={},
+        own_result=msgspec.UNSET,
+        own_result_ref=None,
+    )
+
+
+def _results(order: Order, numbers: tuple[int, ...]) -> dict[str, Content]:
+    found = ((order.steps[n].name, order.steps[n].result) for n in numbers)
+    return {name: result for name, result in found if result is not None}
+
+
+def _inline(results: Mapping[str, Content]) -> dict[str, msgspec.Raw]:
+    texts = ((name, result) for name, result in results.items() if isinstance(result, str))
+    return {name: msgspec.Raw(text.encode()) for name, text in texts}
+
+
+def _notification(
+    order: Order,
+    item: Notify,
+    own_id: str,
+    entry: JournalEntry,
+    to: Addresses,
+    fetched: Mapping[PayloadRef, str],
+) -> Message:
+    details = order.details
+    step = order.steps[item.step] if item.step is not None else None
+    data = outward.NotificationData(
+        order_id=details.order_id,
+        state=_STATE_OF[item.notice].value,
+        workflow=details.workflow,
+        version=details.version,
+        correlation_id=details.correlation_id,
+        seq=entry.seq,
+        step=step.name if step else None,
+        error=_error(item.fault),
+        awaits=_awaits(item),
+    )
+    return notification(
+        item.notice,
+        _with_results(data, order, item, fetched),
+        own_id=own_id,
+        reply_queue=details.reply_queue,
+        at=entry.at,
+        to=to,
+    )
+
+
+def _with_results(
+    data: outward.NotificationData, order: Order, item: Notify, fetched: Mapping[PayloadRef, str]
+) -> outward.NotificationData:
+    """Return the data with the results that the notification carries: all of them, or none."""
+    results = results_told(order, item)
+    found = {
+        name: fetched.get(result) if isinstance(result, PayloadRef) else result
+        for name, result in results.items()
+    }
+    texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
+    if not fit(results) or len(texts) < len(results):
+        return msgspec.structs.replace(data, results_omitted=True)
+    if item.notice is Notice.COMPLETED:
+        return msgspec.structs.replace(data, results=texts)
+    return msgspec.structs.replace(data, result=next(iter(texts.values()), msgspec.UNSET))
+
+
+def _awaits(item: Notify) -> Literal["undo", "operator"] | None:
+    if item.notice is not Notice.FAILED:
+        return None
+    return "undo" if item.undoing else "operator"
+
+
+def _error(fault: Fault | None) -> outward.Error | None:
+    return outward.Error(fault.code, fault.message) if fault else None
+
+
+def _alert(order: Order, item: Alert, own_id: str, entry: JournalEntry, to: Addresses) -> Message:
+    body = outward.AlertMessage(
+        kind=item.alert.value,
+        at=key_time(entry.at),
+        text=item.text,
+        id=own_id,
+        order_id=order.order_id,
+        step=order.steps[item.step].name if item.step is not None else None,
+        workflow=order.details.workflow,
+        seq=entry.seq,
+    )
+    return alert(body, to)

@@ -1,0 +1,142 @@
+"""What cannot be processed is kept, its sender told, the operator alerted. Nothing is dropped."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sas.codec import outward
+from sas.codec.orders import Salvage
+from sas.codec.outward import Rejection
+from sas.codec.strict import MalformedError, convert
+from sas.domain.ids import key_time
+from sas.domain.messages import AlertKind, Notice
+from sas.domain.order import Order, OrderState
+from sas.domain.queues import ForbiddenReplyQueueError
+from sas.engine.messages import Addresses, alert, notification
+from sas.ports import Clock, Message, MessageBus, UndeliverableError
+from sas.telemetry import metrics
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
+
+
+class Rejections:
+    """Puts messages aside on ``orders-rejected``."""
+
+    def __init__(self, bus: MessageBus, clock: Clock, to: Addresses) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._to = to
+
+    async def order(self, rejection: Rejection, sender: Salvage) -> None:
+        """Put an order message aside and tell its application, where it can be told."""
+        await self.put_aside(rejection, AlertKind.REJECTED)
+        if sender.reply_queue is None:
+            return
+        try:
+            reply_queue = self._to.queues.check_reply_queue(sender.reply_queue)
+        except ForbiddenReplyQueueError:
+            return
+        told = self._told(rejection, sender, reply_queue)
+        try:
+            await self._bus.send([told])
+        except UndeliverableError as refused:
+            log.warning("a rejection could not be told on %s: %s", reply_queue, refused)
+
+    async def put_aside(self, rejection: Rejection, kind: AlertKind) -> None:
+        """Keep a message whole on the rejected queue and alert the operator.
+
+        Raises:
+            BusUnavailableError: let the trigger come again; every id stays the same.
+        """
+        await self.keep(rejection)
+        base = _base_id(rejection)
+        text = (
+            f"A message of queue {rejection.source_queue} was put on {self._to.queues.rejected}: "
+            f"{rejection.description}"
+        )
+        body = outward.AlertMessage(
+            kind=kind.value,
+            at=key_time(self._clock.now()),
+            text=text,
+            id=f"{base}/alert",
+            order_id=rejection.order_id,
+        )
+        try:
+            await self._bus.send([alert(body, self._to)])
+        except UndeliverableError as refused:  # the message itself is kept
+            log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  no trace
+
+    async def keep(self, rejection: Rejection) -> None:
+        """Keep a message whole on the rejected queue, and tell nobody."""
+        base = _base_id(rejection)
+        metrics.rejected(rejection.reason)
+        # Not the description: it may quote what the sender wrote. It is kept with the message.
+        log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
+        parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=base)
+        await self._bus.send([self._kept(part, part.id, outward.encode(part)) for part in parts])
+
+    async def keep_on(self, rejection: Rejection) -> None:
+        """Put back, as it was, what nobody read from the rejected queue in time.
+
+        Wrapped anew each time it would double in size. Its id is a new one, or duplicate
+        detection might swallow it, and the same for every redelivery.
+        """
+        try:
+            part = convert(rejection.body, outward.RejectedMessage)
+        except MalformedError:
+            await self.keep(rejection)
+            return
+        again = hashlib.sha256(rejection.message_id.encode()).hexdigest()[:32]
+        await self._bus.send([self._kept(part, f"rejected/again/{again}", rejection.body)])
+
+    def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
+        return Message(
+            self._to.queues.rejected,
+            own_id,
+            body,
+            correlation_id=part.correlation_id,
+            properties={"sas_reason": part.reason, "sas_source_queue": part.source_queue},
+        )
+
+    async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
+        """Put aside a message that no queue takes; it counts as sent and never blocks the order."""
+        message = refused.undelivered
+        if message.queue == self._to.queues.rejected:
+            raise refused  # there is nowhere left to keep it: the trigger comes again
+        if message.queue == self._to.queues.alerts:
+            log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
+            return
+        rejection = Rejection(
+            body=message.body,
+            reason="undeliverable",
+            description=f"queue {message.queue} does not take it: {refused}",
+            source_queue=message.queue,
+            message_id=message.message_id,
+            order_id=order.order_id,
+            correlation_id=order.details.correlation_id,
+        )
+        await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
+
+    def _told(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
+        data = outward.NotificationData(
+            order_id=sender.order_id or "",
+            state=OrderState.REJECTED.value,
+            correlation_id=sender.correlation_id,
+            error=outward.Error(rejection.reason, rejection.description),
+        )
+        return notification(
+            Notice.REJECTED,
+            data,
+            own_id=f"{_base_id(rejection)}/told",
+            reply_queue=reply_queue,
+            at=self._clock.now(),
+            to=self._to,
+        )
+
+
+def _base_id(rejection: Rejection) -> str:
+    """The same message rejected again (a redelivery) has the same ids; another one has others."""
+    digest = hashlib.sha256(rejection.body)
+    digest.update(f"|{rejection.source_queue}|{rejection.message_id}|{rejection.reason}".encode())
+    return f"rejected/{digest.hexdigest()[:32]}"

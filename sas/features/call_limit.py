@@ -1,0 +1,112 @@
+"""Feature: call limits. At most N calls of one remote service are in flight, over all instances.
+
+Each slot is a lease in the state store. A call takes any that is free, and gives it back. The slot
+of an instance that died is free once its call is over for certain: its CompleteBy has passed, or
+the time that a function has, and the clock skew. A request that finds no slot waits a little here
+and is then put back.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+
+from sas.codec.internal import RequestMessage
+from sas.domain.order import CLOCK_SKEW
+from sas.engine.context import Context
+from sas.engine.hooks import CallAttempt, CallEnd
+from sas.ports import StoreUnavailableError
+from sas.telemetry.logs import logger
+
+log = logger(__name__)
+WAIT_HERE = timedelta(seconds=5)
+"""How long a request waits in its function before it is put back."""
+CALL_MAX = timedelta(minutes=10)
+"""No call lasts longer: ``functionTimeout`` in host.json ends it, and its process."""
+LOOKS_MAX = 5
+"""Slots looked at before a waiting request pauses."""
+
+
+def lease_name(agent: str, slot: int) -> str:
+    """Return the name of the lease that a slot is."""
+    return f"slot|{agent}|{slot}"
+
+
+class CallLimit:
+    """One agent's slots. See ``sas.engine.hooks.CallGuard``."""
+
+    def __init__(self, context: Context, agent: str, limit: int) -> None:
+        self._context = context
+        self._agent = agent
+        self._limit = limit
+        self._taken: dict[CallAttempt, int] = {}
+
+    async def admit(self, attempt: CallAttempt) -> datetime | None:
+        """See ``CallGuard.admit``: take a slot, unless the attempt has one.
+
+        Urgent requests look more often than others.
+        """
+        if attempt in self._taken:
+            return None
+        request, clock = attempt.request, self._context.clock
+        until = clock.now() + WAIT_HERE
+        pauses, longest = ((0.05, 0.15), 3.0) if request.urgent else ((0.2, 0.5), 3.0)
+        factor = 1.0
+        while True:
+            slot = await self._free(request)
+            if slot is not None:
+                self._taken[attempt] = slot
+                return None
+            pause = random.uniform(*pauses) * factor  # noqa: S311  jitter, no secret
+            factor = min(factor * 1.3, longest)  # all leases are in one partition: spare it
+            if clock.now() + timedelta(seconds=pause) >= min(until, request.complete_by):
+                return self._again_at(request)
+            await clock.sleep(pause)
+
+    async def extend(self, attempt: CallAttempt) -> None:
+        """See ``CallGuard.extend``. Where that fails, another call may take the slot as well."""
+        slot = self._taken.get(attempt)
+        if slot is None:
+            return
+        now = self._context.clock.now()
+        try:
+            await self._lease(slot, attempt.request, _until(attempt.request, now), now)
+        except StoreUnavailableError as down:
+            log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
+
+    async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:  # noqa: ARG002
+        """See ``CallGuard.ended``. A slot that cannot be given back is free after its lease."""
+        slot = self._taken.pop(attempt, None)
+        if slot is None:
+            return
+        now = self._context.clock.now()
+        try:
+            await self._lease(slot, attempt.request, now, now)
+        except StoreUnavailableError as down:
+            log.warning(
+                "slot %d of agent %s is not given back before its time: %s", slot, self._agent, down
+            )
+
+    def _again_at(self, request: RequestMessage) -> datetime:
+        """Return when a request that found no slot comes again."""
+        pause = (0.2, 0.6) if request.urgent else (1.0, 3.0)
+        seconds = random.uniform(*pause)  # noqa: S311  jitter, no secret
+        return self._context.clock.now() + timedelta(seconds=seconds)
+
+    async def _free(self, request: RequestMessage) -> int | None:
+        now = self._context.clock.now()
+        for slot in random.sample(range(self._limit), min(LOOKS_MAX, self._limit)):
+            if await self._lease(slot, request, _until(request, now), now):
+                return slot
+        return None
+
+    async def _lease(
+        self, slot: int, request: RequestMessage, until: datetime, now: datetime
+    ) -> bool:
+        name = lease_name(self._agent, slot)
+        return await self._context.store.acquire_lease(name, request.id, until, now)
+
+
+def _until(request: RequestMessage, now: datetime) -> datetime:
+    """Return when a call that goes out now is over for certain."""
+    return min(request.complete_by, now + CALL_MAX) + CLOCK_SKEW

@@ -1,0 +1,89 @@
+"""What a callback says, made fit to be recorded by the same rules as what an agent says.
+
+A large result is offloaded. A refusal quotes no secret field of its order.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from sas.codec.internal import FaultBody, content_of, to_kept
+from sas.codec.outward import AlertMessage
+from sas.codec.strict import parse
+from sas.domain.content import PayloadRef
+from sas.domain.ids import cause_hash, key_time
+from sas.domain.messages import AlertKind
+from sas.domain.order import Fault, Order
+from sas.engine.context import Context
+from sas.engine.hooks import redact
+from sas.features.callbacks.codec import CallbackMessage, Claims
+from sas.ports import UnreadableError
+
+
+async def redact_fault(
+    message: CallbackMessage, claims: Claims, order: Order, context: Context
+) -> CallbackMessage:
+    """Return a callback whose refusal quotes no secret field of what its step was given.
+
+    Raises:
+        UnreadableError: those fields cannot be read, so what it quotes is not known.
+        StoreUnavailableError: let it come again.
+    """
+    if message.error is None:
+        return message
+    code, text = message.error.code, message.error.message
+    if context.encryption.has_secrets(order.details.workflow):
+        for secrets in await _secrets(claims, order, context):
+            code, text = redact(code, secrets), redact(text, secrets)
+    fault = Fault(code, text)  # cut to the length that is kept
+    return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
+
+
+async def offload_result(
+    message: CallbackMessage, order: Order, context: Context
+) -> CallbackMessage:
+    """Return a callback with its result offloaded where it is large, so that any queue carries it.
+
+    Raises:
+        StoreUnavailableError: it could not be written, or what it refers to could not be read.
+        UnreadableError: what it refers to is not there.
+    """
+    result = content_of(message.result, message.result_ref)
+    if isinstance(result, PayloadRef):
+        await context.content.fetch(order.order_id, result)
+        return message
+    if result is None:
+        return message
+    content = await context.content.offload_result(order.order_id, result)
+    if isinstance(content, str):
+        return message
+    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_kept(content))
+
+
+async def alert_unreadable(
+    order: Order, own_id: str, wrong: UnreadableError, again_within: timedelta, context: Context
+) -> None:
+    """Alert the operator of a callback that cannot be read, once."""
+    told = AlertMessage(
+        kind=AlertKind.UNREADABLE.value,
+        at=key_time(context.clock.now()),
+        text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until its "
+        "token expires.",
+        id=f"unreadable/{cause_hash(own_id)}",
+        order_id=order.order_id,
+        workflow=order.details.workflow,
+    )
+    await context.report_unreadable(wrong, told, again_within)
+
+
+async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:
+    details = order.details
+    given = [await context.content.fetch(order.order_id, details.payload)]
+    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].call.edited):
+        given.append(edited)
+    return [
+        context.encryption.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]
+        for text in given
+    ]

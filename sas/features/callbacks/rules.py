@@ -1,0 +1,117 @@
+"""Callbacks, pure: what follows when an event outside says that a step has ended.
+
+An event knows no epoch. Whichever dispatch asked for it, its effect is that of the step's key. So
+it counts for the key (a generation, at one agent) and for the dispatch of it that is out at that
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from sas.domain.change import Decision
+from sas.domain.content import Content
+from sas.domain.messages import Outcome, Reply
+from sas.domain.order import Direction, Fault, Order, StepRecord, StepState
+from sas.domain.reply import answer
+from sas.domain.workflow import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackResult:
+    """What an external event said of a step, by a callback.
+
+    It names no epoch but the key: its ``generation``, and its ``route`` (the agent by number,
+    below 0 one that the step has no more). It is about the effect, whichever dispatch of the
+    step it was that asked for it.
+    """
+
+    order_id: str
+    step: int
+    direction: Direction
+    generation: int
+    outcome: Outcome
+    result: Content | None = None
+    fault: Fault | None = None
+    route: int = 0
+
+
+class StepStatus(Enum):
+    """How a step stands to a callback."""
+
+    OUT = "out"
+    """It is with its agent: the callback counts."""
+    WAITS = "waits"
+    """Between two attempts, or in Error: the callback counts once the step is out again."""
+    ALREADY = "already"
+    """It has ended in this way: nothing is left to do."""
+    CLOSED = "closed"
+    """It comes too late: the step is being undone, or has another input or agent by now."""
+
+
+def status_of(order: Order, said: CallbackResult) -> StepStatus:
+    """Return how an order's step stands to a callback."""
+    if order.rejected or not 0 <= said.step < len(order.steps):
+        return StepStatus.CLOSED
+    step = order.steps[said.step]
+    if step.call.generation != said.generation or not step.epoch:
+        return StepStatus.CLOSED
+    if said.direction is Direction.DO:
+        return _doing(step, said)
+    return _undoing(step, said)
+
+
+def decide(
+    order: Order, said: CallbackResult, rules: Rules, *, now: datetime, instance: str
+) -> Decision | None:
+    """Decide upon a callback: as upon the reply to the dispatch that is out; else nothing."""
+    if status_of(order, said) is not StepStatus.OUT:
+        return None
+    epoch = order.steps[said.step].epoch
+    reply = Reply(
+        said.order_id, said.step, said.direction, epoch, said.outcome, said.result, said.fault
+    )
+    return answer(order, reply, rules, now=now, instance=instance)
+
+
+def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
+    same = said.route == step.call.route
+    asked = same or said.route in step.undo.routes
+    match step.process_state:
+        case StepState.PROCESSING:
+            return StepStatus.OUT if same else StepStatus.CLOSED
+        case StepState.PROCESSED:
+            return StepStatus.ALREADY if same else StepStatus.CLOSED
+        case StepState.PENDING:
+            return StepStatus.WAITS if asked else StepStatus.CLOSED
+        case StepState.ERROR if step.undo_failed or not asked:
+            return StepStatus.CLOSED
+        case StepState.ERROR:
+            return _failed(step, said) if same else StepStatus.WAITS
+        case _:
+            return StepStatus.CLOSED
+
+
+def _undoing(step: StepRecord, said: CallbackResult) -> StepStatus:
+    """It is undone at one agent after another: first at the first of ``undo.routes``."""
+    failed = step.process_state is StepState.ERROR and step.undo_failed
+    if step.process_state is StepState.COMPENSATED:
+        return StepStatus.ALREADY
+    if not failed and step.process_state not in {StepState.COMPENSATING, StepState.PROCESSED}:
+        return StepStatus.CLOSED
+    processed = step.process_state is StepState.PROCESSED
+    left = step.undo.routes or (() if processed else (step.call.route,))
+    if said.route not in left:
+        return StepStatus.ALREADY
+    if said.route != left[0]:
+        return StepStatus.WAITS
+    if failed:
+        return _failed(step, said)
+    return StepStatus.OUT if step.dispatched else StepStatus.WAITS
+
+
+def _failed(step: StepRecord, said: CallbackResult) -> StepStatus:
+    again = said.outcome is Outcome.REFUSED and step.error == said.fault
+    return StepStatus.ALREADY if again else StepStatus.WAITS

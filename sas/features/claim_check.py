@@ -1,0 +1,56 @@
+"""Feature: the claim check. Large content is stored apart, and a reference travels in its place.
+
+Content is written before the transaction that refers to it, and fetched by whoever needs it. What a
+crash leaves behind in between goes when its order is purged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sas.bounds import PAYLOAD_INLINE_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.domain.content import Content, PayloadRef, size_of
+from sas.domain.order import Details
+from sas.engine.hooks import ContentStore
+from sas.ports import StateStore
+
+
+class ClaimCheck(ContentStore):
+    """Offloads payloads over 64 KB and results over 48 KB to rows of their own."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def is_large(self, details: Details) -> bool:
+        """See ``ContentStore.is_large``."""
+        return size_of(details.payload) > PAYLOAD_INLINE_BYTES_MAX
+
+    async def offload_payload(self, details: Details) -> Details:
+        """See ``ContentStore.offload_payload``.
+
+        Raises:
+            StoreUnavailableError: it could not be written.
+            TooLargeError: no store takes it.
+        """
+        payload = await self._offload(details.order_id, details.payload, PAYLOAD_INLINE_BYTES_MAX)
+        return details if payload is details.payload else replace(details, payload=payload)
+
+    async def offload_result(self, order_id: str, text: str) -> Content:
+        """See ``ContentStore.offload_result``; raises as ``offload_payload``."""
+        return await self._offload(order_id, text, RESULT_INLINE_BYTES_MAX)
+
+    async def fetch(self, order_id: str, content: Content) -> str:
+        """See ``ContentStore.fetch``.
+
+        Raises:
+            StoreUnavailableError: it could not be read.
+            LostContentError: it is missing, or was changed.
+        """
+        if isinstance(content, str):
+            return content
+        return (await self._store.get_blob(order_id, content)).decode()
+
+    async def _offload(self, order_id: str, content: Content, inline_bytes_max: int) -> Content:
+        if isinstance(content, PayloadRef) or size_of(content) <= inline_bytes_max:
+            return content
+        return await self._store.put_blob(order_id, content.encode())

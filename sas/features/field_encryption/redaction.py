@@ -1,0 +1,119 @@
+"""Redaction: what the business's own code says about an order quotes no secret field.
+
+Its refusals and errors become journal rows, alerts, notifications and log lines. A secret that one
+quotes is removed. The text of a bug is withheld; only its type and place are told.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sas.engine.hooks import redact
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.ports import (
+    Agent,
+    AwaitCallback,
+    Business,
+    Call,
+    RefusedError,
+    StillRunning,
+    TransientError,
+)
+
+
+class WithheldError(Exception):
+    """The business's own code failed upon an order with secret fields: its text may quote them, and
+    is withheld. Look at the place that is named.
+    """
+
+
+class RedactingAgent:
+    """An agent that quotes no secret of the orders it is given. See ``sas.ports.Agent``."""
+
+    def __init__(self, name: str, agent: Agent) -> None:
+        self._name = name
+        self._agent = agent
+
+    async def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        return await self._told(self._agent.do, call)
+
+    async def undo(self, call: Call) -> Any:
+        """See ``Agent.undo``."""
+        return await self._told(self._agent.undo, call)
+
+    async def close(self) -> None:
+        """See ``Agent.close``."""
+        await self._agent.close()
+
+    async def _told(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
+        if not call.secrets:
+            return await attempt(call)
+
+        async def beat(note: str) -> None:
+            await call.beats(redact(note, call.secrets))
+
+        try:
+            result = await attempt(replace(call, beats=beat))
+        except Exception as error:  # noqa: BLE001  told anew, below
+            told = redacted_error(error, f"agent {self._name}", call.secrets)
+        else:
+            if isinstance(result, StillRunning | AwaitCallback):
+                return replace(result, note=redact(result.note, call.secrets))
+            return result
+        raise told  # outside of the handler: with no context that still has the text
+
+
+def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Exception:
+    """Return an error that says the same without the secrets."""
+    if isinstance(error, RefusedError):
+        return RefusedError(redact(error.code, secrets), redact(str(error), secrets))
+    if isinstance(error, TransientError):
+        kind = redact(error.kind, secrets)
+        text = redact(str(error), secrets)
+        return TransientError(text, error.retry_after, kind, answered=error.answered)
+    return withheld_error(error, who)
+
+
+def redacted_checks(business: Business, encryption: FieldEncryption) -> Business:
+    """Return a business whose checks quote no secret of the orders they are given."""
+    checks = {
+        workflow: _redacted_check(check, workflow, encryption)
+        if encryption.has_secrets(workflow)
+        else check
+        for workflow, check in business.checks.items()
+    }
+    return replace(business, checks=checks)
+
+
+def _redacted_check(
+    check: Callable[[bytes], object], workflow: str, encryption: FieldEncryption
+) -> Callable[[bytes], object]:
+    def checked(content: bytes) -> None:
+        secrets = encryption.secrets_of(content, workflow)
+        try:
+            check(content)
+        except ValueError as wrong:
+            failed: Exception = ValueError(redact(str(wrong), secrets))
+        except Exception as bug:  # noqa: BLE001  raised anew, below
+            failed = withheld_error(bug, f"the check of workflow {workflow}")
+        else:
+            return
+        raise failed  # outside of the handler: without the context that still has the text
+
+    return checked
+
+
+def withheld_error(error: Exception, who: str) -> WithheldError:
+    """Return what may be said of a bug: its type, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    where = f"{Path(last.filename).name}, line {last.lineno}" if last else "an unknown place"
+    return WithheldError(
+        f"{who} raised {type(error).__name__} ({where}); what it says is withheld, since the order "
+        "has secret fields"
+    )
