@@ -1,7 +1,7 @@
-"""How failures are met, as data; and ``Rules``, all that decisions know of a workflow.
+"""Workflows as an adopter defines them, and the rules that decisions know of them.
 
-Rules say what comes before what and how patient each step is. They know neither business nor
-agents: the supervisor "shouldn't have knowledge of the actual business operations".
+Rules say which step follows which, and how long and how often each one is tried. They name neither
+agents nor business: the Supervisor "shouldn't have knowledge of the actual business operations".
 """
 
 from __future__ import annotations
@@ -14,27 +14,37 @@ from typing import Any
 
 from sas.domain.ids import check_agent, check_name
 
+STEPS_MAX = 30
+"""Each step of an order can need two rows and more in one transaction of 100 operations."""
 TIME_ALLOWED_MIN = timedelta(milliseconds=100)
-
-
 TIME_ALLOWED_MAX = timedelta(days=30)
+_NO_TIME = timedelta(0)
+_SHOWN_MAX = 60
+
+
+class WorkflowError(ValueError):
+    """A workflow is defined wrongly; the message says where and what to change."""
+
+
+class UnknownWorkflowError(LookupError):
+    """An order names a workflow or version that is not deployed here."""
 
 
 class OnFailure(Enum):
-    """What follows when a step failed past recovery."""
+    """What happens when a step has failed."""
 
     HOLD = "hold"
     """The order stays in Error until an operator resubmits or undoes it."""
     UNDO = "undo"
-    """Every step that may have had an effect is undone: the whole fails as one."""
+    """Every step that may have had an effect is undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
     """How a step is undone: by the same agent, within a time of its own.
 
-    ``call_limit`` is for a remote service that cannot refuse a do after its undo (it leaves no
-    tombstone): how long after CompleteBy a call may still land. The undo waits that out.
+    ``call_limit`` is for a remote service that cannot refuse a do after its undo. It says how long
+    after CompleteBy a call may still arrive there. The undo waits for that time.
     """
 
     time_allowed: timedelta = timedelta(seconds=60)
@@ -43,14 +53,14 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a step that timed out rests before it is tried again: growing, up to ``most``."""
+    """How long a step rests after a timeout: growing from ``first``, up to ``most``."""
 
     first: timedelta = timedelta(0)
     factor: float = 2.0
     most: timedelta = timedelta(minutes=15)
 
     def delay(self, failures: int) -> timedelta:
-        """Return the rest after so many failures (from 1)."""
+        """Return the rest after this many failures (from 1)."""
         if not self.first:
             return self.first
         grown = self.first.total_seconds() * self.factor ** min(failures - 1, 64)
@@ -58,13 +68,13 @@ class Backoff:
 
 
 NO_BACKOFF = Backoff()
-"""Again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendedWait:
-    """Past the threshold, wait so long "in the expectation that the fault is resolved", then try
-    again, at most ``times`` times; only then is the step failed.
+    """A long rest past the threshold, "in the expectation that the fault is resolved".
+
+    The step fails after ``times`` such rests.
     """
 
     time: timedelta
@@ -73,8 +83,8 @@ class ExtendedWait:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What decisions know of a step: numbers of its predecessors, times, threshold, how many
-    agents can do it.
+    """What decisions know of a step. ``after`` are the numbers of the steps before it, ``routes``
+    is how many agents can do it.
     """
 
     name: str
@@ -95,12 +105,12 @@ class StepRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
-    before it is woken again; ``alert_after`` from what age on an operator is told of it.
+    """What decisions know of a workflow.
 
-    A step's routes are its agents by number, in order of preference. Of the moment are ``shut``,
-    those (step, route) that are not to be had right now; and ``slack``, how much longer than the
-    time allowed a request to one of them is given, for its queue is long.
+    A ready step that no scheduler claims within ``pickup`` is woken again; older than
+    ``alert_after`` it raises an incident. A route is the number of an agent in the list of a step.
+    Two members change at run time: ``shut`` are the (step, route) whose circuit breaker is open,
+    ``grace`` is the extra time for a request to one of them, because its queue is long.
     """
 
     steps: tuple[StepRules, ...]
@@ -129,23 +139,175 @@ class Rules:
         return tuple(sorted(found - {number}))
 
 
-SHOWN_MAX = 60
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One remote action.
+
+    ``after`` names the steps that must be Processed first. None means the step written before this
+    one; () means none, so such steps run in parallel. A step may time out ``failures_max`` times
+    and is still retried. A step without ``undo`` has nothing to undo. ``alternatives`` are other
+    agents for the same action, in order of preference: they are asked while the circuit breakers of
+    those before them are open.
+    """
+
+    name: str
+    agent: str
+    time_allowed: timedelta = timedelta(seconds=60)
+    after: tuple[str, ...] | None = None
+    undo: Undo | None = None
+    failures_max: int = 3
+    backoff: Backoff = NO_BACKOFF
+    extended_wait: ExtendedWait | None = None
+    alternatives: tuple[str, ...] = ()
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Every agent that can do it, by route."""
+        return (self.agent, *self.alternatives)
 
 
-_NOTHING = timedelta(0)
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A named, versioned set of steps that succeed or fail as a whole.
+
+    ``deadline`` is the time allowed for the whole order. An order past it is undone if
+    ``on_failure`` says so; otherwise it goes on, and an operator is alerted.
+
+    Raises:
+        WorkflowError: it could not run as written. This is checked once, not per order.
+    """
+
+    name: str
+    version: int
+    steps: tuple[Step, ...]
+    on_failure: OnFailure = OnFailure.HOLD
+    notify_steps: bool = True
+    pickup: timedelta = timedelta(seconds=30)
+    alert_after: timedelta = timedelta(minutes=10)
+    deadline: timedelta | None = None
+    rules: Rules = field(init=False)
+
+    def __post_init__(self) -> None:
+        where = f"workflow {self.name!r}"
+        _check_kinds(where, self)
+        object.__setattr__(self, "steps", tuple(self.steps))
+        self._check_names(where)
+        if not 1 <= len(self.steps) <= STEPS_MAX:
+            raise WorkflowError(
+                f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
+            )
+        if self.version < 1:
+            raise WorkflowError(f"{where}: versions are counted from 1")
+        _check_span(where, "pickup", self.pickup)
+        _check_span(where, "alert_after", self.alert_after, _NO_TIME)
+        if self.deadline is not None:
+            _check_span(where, "a deadline", self.deadline)
+        object.__setattr__(self, "rules", self._make_rules())
+
+    def _check_names(self, where: str) -> None:
+        for number, step in enumerate(self.steps):
+            if not isinstance(step, Step):
+                raise WorkflowError(f"{where}: steps[{number}] is no step: give a Step(...)")
+            _check_kinds(f"{where} step {step.name!r}", step)
+        try:
+            check_name(self.name, "workflow")
+            for step in self.steps:
+                check_name(step.name, "step")
+                for agent in step.agents:
+                    check_agent(agent)
+        except ValueError as wrong:
+            raise WorkflowError(f"{where}: {wrong}") from None
+
+    def _make_rules(self) -> Rules:
+        numbers: dict[str, int] = {}
+        made: list[StepRules] = []
+        for number, step in enumerate(self.steps):
+            made.append(self._step_rules(number, step, numbers))
+            numbers[step.name] = number
+        policies = (self.on_failure, self.notify_steps, self.pickup, self.alert_after)
+        return Rules(tuple(made), *policies, self.deadline)
+
+    def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
+        where = f"workflow {self.name!r} step {step.name!r}"
+        if step.name in numbers:
+            raise WorkflowError(f"{where} is defined twice")
+        if len(set(step.agents)) < len(step.agents):
+            raise WorkflowError(f"{where} names an agent twice: {', '.join(step.agents)}")
+        _check_times(where, step)
+        after: tuple[int, ...] = (number - 1,) if number else ()
+        if step.after is not None:
+            unknown = [name for name in step.after if name not in numbers]
+            if unknown:
+                raise WorkflowError(
+                    f"{where} comes after {unknown[0]!r}, which is not a step written before it"
+                )
+            after = tuple(sorted({numbers[name] for name in step.after}))
+        undo = step.undo
+        return StepRules(
+            step.name,
+            after,
+            step.time_allowed,
+            undo.time_allowed if undo else None,
+            step.failures_max,
+            undo.call_limit if undo else None,
+            step.backoff,
+            step.extended_wait,
+            len(step.agents),
+        )
+
+
+class Workflows:
+    """Every workflow that is deployed, by name and version."""
+
+    def __init__(self, workflows: Iterable[Workflow]) -> None:
+        self._by_key: dict[tuple[str, int], Workflow] = {}
+        if isinstance(workflows, Workflow):
+            raise WorkflowError("workflows come in a list: Workflows([Workflow(...)])")
+        for workflow in workflows:
+            key = (workflow.name, workflow.version)
+            if key in self._by_key:
+                raise WorkflowError(f"workflow {key[0]!r} version {key[1]} is defined twice")
+            self._by_key[key] = workflow
+        if not self._by_key:
+            raise WorkflowError("no workflow is defined: give at least one")
+
+    def __iter__(self) -> Iterator[Workflow]:
+        """Yield the workflows in the order they were given."""
+        return iter(self._by_key.values())
+
+    def find(self, name: str, version: int | None = None) -> Workflow:
+        """Return a workflow; the newest version if ``version`` is None.
+
+        Raises:
+            UnknownWorkflowError: it is not deployed here.
+        """
+        versions = sorted(v for n, v in self._by_key if n == name)
+        if not versions:
+            known = ", ".join(sorted({n for n, _ in self._by_key}))
+            raise UnknownWorkflowError(f"unknown workflow {name!r}: there is {known}")
+        wanted = versions[-1] if version is None else version
+        if wanted not in versions:
+            there = ", ".join(map(str, versions))
+            raise UnknownWorkflowError(
+                f"workflow {name!r} has no version {wanted}: there is {there}"
+            )
+        return self._by_key[name, wanted]
+
+    def rules(self, name: str, version: int) -> Rules:
+        """Return the rules of a workflow: all that the supervisor may know of it."""
+        return self.find(name, version).rules
+
+    def agents(self) -> frozenset[str]:
+        """Return the names of the agents of all steps."""
+        return frozenset(
+            agent for w in self._by_key.values() for step in w.steps for agent in step.agents
+        )
 
 
 _TEXT = (str,), "a text"
-
-
 _WHOLE = (int,), "a whole number"
-
-
 _SPAN = (timedelta,), "a timedelta, as in timedelta(seconds=30)"
-
-
 _SPAN_OR_NONE = (timedelta, type(None)), "a timedelta, as in timedelta(seconds=30), or None"
-
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "name": _TEXT,
     "agent": _TEXT,
@@ -170,58 +332,41 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "extended_wait": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
     "steps": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
 }
-"""Of every field of a definition: of what kinds its value is, and that in words."""
+"""The types that each field of a definition may have, and the same in words."""
 
 
-class WorkflowError(ValueError):
-    """A workflow is defined wrongly; the message says where and what to change."""
-
-
-def check_kinds(where: str, definition: Any) -> None:
-    """Refuse a definition with a value of the wrong kind, which would fail at some order later.
-
-    Raises:
-        WorkflowError: naming the field, its value, and what to give.
-    """
+def _check_kinds(where: str, definition: Any) -> None:
+    """Refuse a value of the wrong type now, rather than when some order meets it."""
     for member in fields(definition):
         if member.init:
             kinds, wanted = _KINDS[member.name]
             value = getattr(definition, member.name)
             if not isinstance(value, kinds):
-                shown = repr(value)[:SHOWN_MAX]
+                shown = repr(value)[:_SHOWN_MAX]
                 raise WorkflowError(f"{where}: {member.name}={shown}: give {wanted}")
 
 
-def check_span(where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN) -> None:
-    """Refuse a span of time out of bounds.
-
-    Raises:
-        WorkflowError: naming the bounds.
-    """
+def _check_span(
+    where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN
+) -> None:
     if not least <= span <= TIME_ALLOWED_MAX:
-        from_ = "0" if least == _NOTHING else str(least)
+        from_ = "0" if least == _NO_TIME else str(least)
         raise WorkflowError(f"{where}: {what} lies between {from_} and {TIME_ALLOWED_MAX}")
 
 
-def check_patience(where: str, step: Any) -> None:
-    """Refuse times, rests and counts of a step that make no sense.
-
-    Raises:
-        WorkflowError: naming which, and the bounds.
-    """
+def _check_times(where: str, step: Step) -> None:
+    """Refuse times, rests and counts of a step that are out of bounds."""
     wait, undo, backoff = step.extended_wait, step.undo, step.backoff
     for part, definition in (("undo", undo), ("extended_wait", wait), ("backoff", backoff)):
         if definition is not None:
-            check_kinds(f"{where} {part}", definition)
-    for time in (
-        step.time_allowed,
-        *([undo.time_allowed] if undo else []),
-        *([wait.time] if wait else []),
-    ):
-        check_span(where, "a time allowed (or waited)", time)
-    limit = (undo.call_limit if undo else None) or _NOTHING
+            _check_kinds(f"{where} {part}", definition)
+    allowed = [undo.time_allowed] if undo else []
+    waited = [wait.time] if wait else []
+    for time in (step.time_allowed, *allowed, *waited):
+        _check_span(where, "a time allowed (or waited)", time)
+    limit = (undo.call_limit if undo else None) or _NO_TIME
     for rest in (limit, backoff.first, backoff.most):
-        check_span(where, "a rest or a call limit", rest, _NOTHING)
+        _check_span(where, "a rest or a call limit", rest, _NO_TIME)
     if backoff.first > backoff.most:
         raise WorkflowError(
             f"{where}: its backoff begins with {backoff.first}, over its most, {backoff.most}: "
@@ -233,182 +378,3 @@ def check_patience(where: str, step: Any) -> None:
         raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
     if wait is not None and not 1 <= wait.times <= 1000:
         raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
-
-
-STEPS_MAX = 30
-"""Two rows and more per parallel step must fit one transaction of 100 operations."""
-
-
-class UnknownWorkflowError(LookupError):
-    """An order names a workflow or version that this deployment does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One remote action.
-
-    ``after`` names the steps that must be Processed first; None means the step written
-    before it, () means none: such steps run beside each other. ``failures_max`` is how many
-    times it may fail and still be retried; ``backoff`` and ``extended_wait`` say how patiently.
-    A step without ``undo`` has nothing to undo. ``alternatives`` are other agents that can do the
-    same, in order of preference: asked while the ones before them are not to be had.
-    """
-
-    name: str
-    agent: str
-    time_allowed: timedelta = timedelta(seconds=60)
-    after: tuple[str, ...] | None = None
-    undo: Undo | None = None
-    failures_max: int = 3
-    backoff: Backoff = NO_BACKOFF
-    extended_wait: ExtendedWait | None = None
-    alternatives: tuple[str, ...] = ()
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """Every agent that can do it, by route."""
-        return (self.agent, *self.alternatives)
-
-
-@dataclass(frozen=True, slots=True)
-class Workflow:
-    """A named, versioned set of steps that succeed or fail as one.
-
-    ``deadline`` is the time the whole may take: an order past it is undone where ``on_failure``
-    says so, and otherwise goes on with an alert.
-
-    Raises:
-        WorkflowError: when it could not run as written; checked here, once, not per order.
-    """
-
-    name: str
-    version: int
-    steps: tuple[Step, ...]
-    on_failure: OnFailure = OnFailure.HOLD
-    notify_steps: bool = True
-    pickup: timedelta = timedelta(seconds=30)
-    alert_after: timedelta = timedelta(minutes=10)
-    deadline: timedelta | None = None
-    rules: Rules = field(init=False)
-
-    def __post_init__(self) -> None:
-        where = f"workflow {self.name!r}"
-        check_kinds(where, self)
-        object.__setattr__(self, "steps", tuple(self.steps))
-        self._check_names(where)
-        if not 1 <= len(self.steps) <= STEPS_MAX:
-            raise WorkflowError(
-                f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
-            )
-        if self.version < 1:
-            raise WorkflowError(f"{where}: versions are counted from 1")
-        check_span(where, "pickup", self.pickup)
-        check_span(where, "alert_after", self.alert_after, timedelta(0))
-        if self.deadline is not None:
-            check_span(where, "a deadline", self.deadline)
-        object.__setattr__(self, "rules", self._make_rules())
-
-    def _check_names(self, where: str) -> None:
-        for number, step in enumerate(self.steps):
-            if not isinstance(step, Step):
-                raise WorkflowError(f"{where}: steps[{number}] is no step: give a Step(...)")
-            check_kinds(f"{where} step {step.name!r}", step)
-        try:
-            check_name(self.name, "workflow")
-            for step in self.steps:
-                check_name(step.name, "step")
-                for agent in step.agents:
-                    check_agent(agent)
-        except ValueError as wrong:
-            raise WorkflowError(f"{where}: {wrong}") from None
-
-    def _make_rules(self) -> Rules:
-        numbers: dict[str, int] = {}
-        made: list[StepRules] = []
-        for number, step in enumerate(self.steps):
-            made.append(self._step_rules(number, step, numbers))
-            numbers[step.name] = number
-        return Rules(
-            tuple(made),
-            self.on_failure,
-            self.notify_steps,
-            self.pickup,
-            self.alert_after,
-            self.deadline,
-        )
-
-    def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
-        where = f"workflow {self.name!r} step {step.name!r}"
-        if step.name in numbers:
-            raise WorkflowError(f"{where} is defined twice")
-        if len(set(step.agents)) < len(step.agents):
-            raise WorkflowError(f"{where} names an agent twice: {', '.join(step.agents)}")
-        check_patience(where, step)
-        if step.after is None:
-            after: tuple[int, ...] = (number - 1,) if number else ()
-        else:
-            unknown = [name for name in step.after if name not in numbers]
-            if unknown:
-                raise WorkflowError(
-                    f"{where} comes after {unknown[0]!r}, which is not a step written before it"
-                )
-            after = tuple(sorted({numbers[name] for name in step.after}))
-        return StepRules(
-            step.name,
-            after,
-            step.time_allowed,
-            step.undo.time_allowed if step.undo else None,
-            step.failures_max,
-            step.undo.call_limit if step.undo else None,
-            step.backoff,
-            step.extended_wait,
-            len(step.agents),
-        )
-
-
-class Workflows:
-    """Every workflow this deployment can run, by name and version."""
-
-    def __init__(self, workflows: Iterable[Workflow]) -> None:
-        self._by_key: dict[tuple[str, int], Workflow] = {}
-        if isinstance(workflows, Workflow):
-            raise WorkflowError("workflows come in a list: Workflows([Workflow(...)])")
-        for workflow in workflows:
-            key = (workflow.name, workflow.version)
-            if key in self._by_key:
-                raise WorkflowError(f"workflow {key[0]!r} version {key[1]} is defined twice")
-            self._by_key[key] = workflow
-        if not self._by_key:
-            raise WorkflowError("no workflow is defined: give at least one")
-
-    def __iter__(self) -> Iterator[Workflow]:
-        """Yield the workflows in the order they were given."""
-        return iter(self._by_key.values())
-
-    def find(self, name: str, version: int | None = None) -> Workflow:
-        """Return a workflow; the newest version where none is named.
-
-        Raises:
-            UnknownWorkflowError: naming what there is.
-        """
-        versions = sorted(v for n, v in self._by_key if n == name)
-        if not versions:
-            known = ", ".join(sorted({n for n, _ in self._by_key}))
-            raise UnknownWorkflowError(f"unknown workflow {name!r}: there is {known}")
-        wanted = versions[-1] if version is None else version
-        if wanted not in versions:
-            there = ", ".join(map(str, versions))
-            raise UnknownWorkflowError(
-                f"workflow {name!r} has no version {wanted}: there is {there}"
-            )
-        return self._by_key[name, wanted]
-
-    def rules(self, name: str, version: int) -> Rules:
-        """Return what the supervisor may know of a workflow."""
-        return self.find(name, version).rules
-
-    def agents(self) -> frozenset[str]:
-        """Return the names of all agents that any step asks for."""
-        return frozenset(
-            agent for w in self._by_key.values() for step in w.steps for agent in step.agents
-        )
