@@ -152,6 +152,13 @@ def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
     return min(step.complete_by, step.call.called_until)
 
 
+def settle(
+    order: Order, changed: StepRecord, rules: Rules, now: datetime
+) -> tuple[StepRecord, ...]:
+    """Return the steps of an order with one of them replaced, and their readiness updated."""
+    return update_readiness(with_step(order.steps, changed), rules, now)
+
+
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:
     """Return the steps with one of them replaced."""
     return tuple(changed if step.number == changed.number else step for step in steps)

@@ -304,42 +304,30 @@ class Workflows:
         )
 
 
-_TEXT = (str,), "a text"
-_WHOLE = (int,), "a whole number"
-_SPAN = (timedelta,), "a timedelta, as in timedelta(seconds=30)"
-_SPAN_OR_NONE = (timedelta, type(None)), "a timedelta, as in timedelta(seconds=30), or None"
+_SPAN = "a timedelta, as in timedelta(seconds=30)"
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "name": _TEXT,
-    "agent": _TEXT,
-    "version": _WHOLE,
-    "failures_max": _WHOLE,
-    "times": _WHOLE,
-    "factor": ((int, float), "a number"),
-    "time_allowed": _SPAN,
-    "pickup": _SPAN,
-    "alert_after": _SPAN,
-    "first": _SPAN,
-    "most": _SPAN,
-    "time": _SPAN,
-    "deadline": _SPAN_OR_NONE,
-    "call_limit": _SPAN_OR_NONE,
-    "notify_steps": ((bool,), "True or False"),
-    "after": ((tuple, list, type(None)), 'names in a tuple, as in after=("book-room",), or None'),
-    "alternatives": ((tuple, list), 'names in a tuple, as in alternatives=("paypal",)'),
-    "on_failure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
-    "undo": ((Undo, type(None)), "Undo() or None"),
-    "backoff": ((Backoff,), "a Backoff(...)"),
-    "extended_wait": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
-    "steps": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "True or False"),
+    "timedelta": ((timedelta,), _SPAN),
+    "timedelta | None": ((timedelta, type(None)), f"{_SPAN}, or None"),
+    "tuple[str, ...]": ((tuple, list), 'names in a tuple, as in ("paypal",)'),
+    "tuple[str, ...] | None": ((tuple, list, type(None)), 'names in a tuple, as in ("paypal",)'),
+    "tuple[Step, ...]": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
+    "OnFailure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
+    "Undo | None": ((Undo, type(None)), "Undo() or None"),
+    "Backoff": ((Backoff,), "a Backoff(...)"),
+    "ExtendedWait | None": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
 }
-"""The types that each field of a definition may have, and the same in words."""
+"""For the annotation of a field: the types it may have, and the same in words."""
 
 
 def _check_kinds(where: str, definition: Any) -> None:
     """Refuse a value of the wrong type now, rather than when some order meets it."""
     for member in fields(definition):
         if member.init:
-            kinds, wanted = _KINDS[member.name]
+            kinds, wanted = _KINDS[str(member.type)]
             value = getattr(definition, member.name)
             if not isinstance(value, kinds):
                 shown = repr(value)[:_SHOWN_MAX]
