@@ -1,4 +1,4 @@
-"""Whose turn it is: what is claimed, in which order, and what holds it back."""
+"""Readiness: what is claimed, in which order, and what blocks it."""
 
 from __future__ import annotations
 
