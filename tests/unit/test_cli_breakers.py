@@ -31,7 +31,7 @@ BREAKERS = {
 
 def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:
     async def write() -> None:
-        await store.write_cell("workflow|order|1", "not a breaker", None)
+        await store.write_shared("workflow|order|1", "not a breaker", None)
         for agent, breaker in breakers.items():
             await keep_breaker(store, breaker, agent)
 

@@ -89,9 +89,9 @@ class FieldEncryption(Encryption):
         value = parse(text.encode())
         kept = set()
         for holder, key, at in paths.encrypted_places(value):
-            sealed = paths.encrypted_text(holder[key])
+            encrypted = paths.encrypted_text(holder[key])
             try:
-                self._keys.open(sealed or "", paths.about(order_id, at))
+                self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             except DecryptionError as wrong:
                 raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
             kept.add(at)
@@ -106,8 +106,8 @@ class FieldEncryption(Encryption):
             return value, ()
         secret: list[str] = []
         for holder, key, at in list(paths.encrypted_places(value)):
-            sealed = paths.encrypted_text(holder[key])
-            opened = self._keys.open(sealed or "", paths.about(order_id, at))
+            encrypted = paths.encrypted_text(holder[key])
+            opened = self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             holder[key] = json.loads(opened)
             secret += paths.texts_in(holder[key])
         for path in self._paths[workflow]:
@@ -157,7 +157,7 @@ class FieldEncryption(Encryption):
             for holder, key, at in paths.places(value, path):
                 if at not in kept:
                     text = json.dumps(holder[key], ensure_ascii=False)
-                    holder[key] = {ENCRYPTED: self._keys.seal(text, paths.about(order_id, at))}
+                    holder[key] = {ENCRYPTED: self._keys.encrypt(text, paths.about(order_id, at))}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
