@@ -7,12 +7,10 @@ it once (the cause is recorded); on a stale page it is refused, with what change
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from sas.bounds import EDITED_UNITS_MAX, check_units
-from sas.codec import refusals
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.change import Decision
@@ -24,11 +22,10 @@ from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
 from sas.engine.messages import alert
+from sas.engine.refusals import CommandRefusals
 from sas.engine.transition import ApplyResult, Cause, TransitionRunner
 from sas.features.field_encryption.redaction import check_content
-from sas.ports import Business, ConflictError
-
-_TRIES = 5
+from sas.ports import Business
 
 
 class Operator:
@@ -38,6 +35,7 @@ class Operator:
         self._context = context
         self._business = business
         self._shell = shell
+        self._refusals = CommandRefusals(context.store)
 
     async def carry_out(self, command: Command, cause: str) -> ApplyResult:
         """Put an order to a command; what cannot be done is answered on ``operator-alerts``.
@@ -98,7 +96,7 @@ class Operator:
         """An operator whose command changed nothing is told so, in one sentence: where one waits
         for it, and by an alert.
         """
-        await self._note(command, why)
+        await self._refusals.record(command.command_id, why)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         told = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
@@ -108,16 +106,6 @@ class Operator:
             order_id=command.order_id,
         )
         await self._context.bus.send([alert(told, self._context.to)])
-
-    async def _note(self, command: Command, why: str) -> None:
-        """Keep why, for ``sas`` to say. Where rivals are at the same cell the alert is enough."""
-        name, store = refusals.cell_name(command.command_id), self._context.store
-        for _ in range(_TRIES):
-            cell = await store.read_cell(name)
-            value = refusals.added(cell, command.command_id, why)
-            with suppress(ConflictError):
-                await store.write_cell(name, value, cell.token if cell else None)
-                return
 
 
 def _refusal_id(command_id: str) -> str:

@@ -235,13 +235,13 @@ class TableStore:
         """See ``StateStore.purge``."""
         return await remove(self.table, await self._partition(order.order_id), order)
 
-    async def read_cell(self, name: str) -> SharedValue | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_cell``."""
         await self.open()
         found = await self.table.get(keys.META_PARTITION, keys.cell(name))
         return None if found is None else SharedValue(found["Value"], str(found.metadata["etag"]))
 
-    async def cells(self, prefix: str) -> dict[str, SharedValue]:
+    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.cells``."""
         await self.open()
         span = keys.cells(prefix)
@@ -251,7 +251,7 @@ class TableStore:
             for row in page
         }
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_cell``."""
         await self.open()
         row = {"RowKey": keys.cell(name), "Value": value}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from sas.cli.errors import TroubleError, UsageError
 from sas.cli.intent import Intent
-from sas.codec import internal, refusals
+from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.config import Endpoint
 from sas.domain.change import FENCED
@@ -24,6 +24,7 @@ from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
+from sas.engine.refusals import CommandRefusals
 from sas.ports import BusUnavailableError, Message, MessageBus, StateStore, UndeliverableError
 
 SEND_MAX = 100
@@ -154,18 +155,12 @@ async def look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
         return Ended(asked, entry)
     order = await store.load(asked.order_id)
     if order is not None and asked.seq in {order.seq, None}:
-        return Ended(asked, None, await _refused(store, asked))
+        return Ended(asked, None, await CommandRefusals(store).reason(asked.command_id))
     if asked.seq is None:
         return Ended(asked, None, GONE)
     # It moved on: by our command, or before it came. The cause looked for now tells which.
     entry = await store.recorded(asked.order_id, cause)
     return Ended(asked, entry, "" if entry else await overtaken(store, order, asked.seq))
-
-
-async def _refused(store: StateStore, asked: Asked) -> str:
-    """Return why the scheduler refused a command, if it did."""
-    cell = await store.read_cell(refusals.cell_name(asked.command_id))
-    return refusals.why(cell, asked.command_id)
 
 
 async def overtaken(store: StateStore, order: Order | None, seq: int) -> str:

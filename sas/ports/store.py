@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from sas.domain.change import Change, Due, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
+
+T = TypeVar("T")
 
 
 class ConflictError(Exception):
@@ -52,10 +54,10 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedValue:
-    """A small named value that all instances share, with the token that guards its change."""
+class SharedValue(Generic[T]):
+    """A small named value that all instances share, and the token that guards its change."""
 
-    value: str
+    value: T
     token: str
 
 
@@ -153,15 +155,15 @@ class StateStore(Protocol):
         """
         ...
 
-    async def read_cell(self, name: str) -> SharedValue | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """Return a named value; None where it was never written."""
         ...
 
-    async def cells(self, prefix: str) -> Mapping[str, SharedValue]:
+    async def cells(self, prefix: str) -> Mapping[str, SharedValue[str]]:
         """Return every named value whose name begins so, by name, in the order of names."""
         ...
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """Write a named value; ``token`` None where it must not exist yet.
 
         Raises:

@@ -54,7 +54,7 @@ class MemoryStore:
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._cells: dict[str, SharedValue] = {}
+        self._cells: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: dict[str, deque[StoreFault]] = {}
         self._versions = 0
@@ -166,17 +166,17 @@ class MemoryStore:
         self.blobs.pop(order.order_id, None)
         return True
 
-    async def read_cell(self, name: str) -> SharedValue | None:
+    async def read_cell(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_cell``."""
         await self._begin("read_cell", name)
         return self._cells.get(name)
 
-    async def cells(self, prefix: str) -> dict[str, SharedValue]:
+    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.cells``."""
         await self._begin("cells", prefix)
         return {name: self._cells[name] for name in sorted(self._cells) if name.startswith(prefix)}
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue:
+    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_cell``."""
         await self._begin("write_cell", name)
         found = self._cells.get(name)

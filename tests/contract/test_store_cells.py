@@ -48,7 +48,7 @@ async def test_a_name_may_have_spaces_commas_and_dots(store: StateStore) -> None
 
 
 async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
-    async def write(number: int) -> SharedValue | None:
+    async def write(number: int) -> SharedValue[str] | None:
         try:
             return await store.write_cell("race", str(number), None)
         except ConflictError:

@@ -241,7 +241,7 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     rig.remote.answer = dict
     real = rig.store.read_cell
 
-    async def read_cell(name: str) -> SharedValue | None:
+    async def read_cell(name: str) -> SharedValue[str] | None:
         if name.startswith("condition|"):
             raise StoreUnavailableError("away")
         return await real(name)

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from sas.cli import carrying, confirming, finding, main
-from sas.codec import refusals
 from sas.codec.internal import INPUT_DEPTH_MAX
 from sas.domain.messages import Command
-from sas.ports import Message, SharedValue
+from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
+from sas.ports import Message
 from sas.simulation.store import MemoryStore, StoreFault
 from tests.contract import cases
 from tests.unit.actors_kit import CARE, command, kit, order
@@ -41,10 +41,7 @@ class Refusing(Scheduler):
     why = "its input cannot be taken: Expected `object`"
 
     async def _carry_out(self, command: Command) -> None:
-        name = refusals.cell_name(command.command_id)
-        cell = await self._store.read_cell(name)
-        value = refusals.added(cell, command.command_id, self.why)
-        await self._store.write_cell(name, value, cell.token if cell else None)
+        await CommandRefusals(self._store).record(command.command_id, self.why)
 
 
 @pytest.mark.parametrize("verb", ["resubmit", "cancel"])
@@ -87,25 +84,37 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
     before = made.order()
     made.store.fail_next("write_cell", StoreFault.CONFLICT, StoreFault.CONFLICT)
     await made.hand(command("acknowledge", before.seq, "w-9"))
-    cell = await made.store.read_cell(refusals.cell_name("w-9"))
     said = "only an order in Error needs to be acknowledged, and this is Pending"
-    assert refusals.why(cell, "w-9") == said
+    assert await CommandRefusals(made.store).reason("w-9") == said
     assert made.order() == before
     assert said in made.alerts()[-1].text
 
 
-def test_of_many_refusals_the_last_few_are_kept() -> None:
-    same = [f"w-{n}" for n in range(9999) if refusals.cell_name(f"w-{n}") == "refused|00"][:12]
-    cell: SharedValue | None = None
+async def test_of_many_refusals_the_last_few_are_kept() -> None:
+    store = MemoryStore()
+    refusals = CommandRefusals(store)
+    same = [f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00"][:12]
     for command_id in same:
-        cell = SharedValue(refusals.added(cell, command_id, f"why {command_id}"), "t")
-    known = [command_id for command_id in same if refusals.why(cell, command_id)]
-    assert known == same[-refusals.KEPT_MAX :]
-    assert refusals.why(cell, same[-1]) == f"why {same[-1]}"
-    again = refusals.added(cell, same[-1], "x" * 5000)
-    assert len(again) < 8 * (refusals.WHY_LENGTH_MAX + 100)
-    assert len(json.loads(again)) == refusals.KEPT_MAX
-    assert refusals.why(SharedValue('[{"of": "a later version"}]', "t"), "w-1") == ""
+        await refusals.record(command_id, f"why {command_id}")
+    known = [command_id for command_id in same if await refusals.reason(command_id)]
+    assert known == same[-REASONS_MAX:]
+    assert await refusals.reason(same[-1]) == f"why {same[-1]}"
+    for command_id in same:
+        await refusals.record(command_id, "x" * 5000)
+    stored = await store.read_cell("refused|00")
+    assert stored is not None
+    assert len(stored.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
+    assert len(json.loads(stored.value)) == REASONS_MAX
+
+
+async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way() -> None:
+    store = MemoryStore()
+    refusals = CommandRefusals(store)
+    command_id = next(f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00")
+    await store.write_cell("refused|00", '[{"of": "a later version"}]', None)
+    assert await refusals.reason(command_id) == ""
+    await refusals.record(command_id, "it is too late")
+    assert await refusals.reason(command_id) == "it is too late"
 
 
 # What is wrong before anything is sent

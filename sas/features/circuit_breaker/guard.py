@@ -40,7 +40,7 @@ class CircuitBreaker:
         self._agent = agent
         self._policy = policy
         self._failures = 0
-        self._cell: SharedValue | None = None
+        self._cell: SharedValue[str] | None = None
         self._breaker = Breaker()
         self._looked_at: datetime | None = None
 
@@ -180,7 +180,7 @@ def cell_name(agent: str) -> str:
     return f"{CELLS}{agent}"
 
 
-def from_cell(cell: SharedValue | None) -> Breaker:
+def from_cell(cell: SharedValue[str] | None) -> Breaker:
     """Return the breaker that a cell holds; a closed one where there is none."""
     return msgspec.json.decode(cell.value, type=Breaker) if cell else Breaker()
 

@@ -122,7 +122,9 @@ class IncidentBoard:
             except (StoreUnavailableError, BusUnavailableError) as down:
                 log.warning("conditions are told later: %s", down)
 
-    async def _look_at(self, name: str, cell: SharedValue | None, *, ended: bool = False) -> None:
+    async def _look_at(
+        self, name: str, cell: SharedValue[str] | None, *, ended: bool = False
+    ) -> None:
         now = self._clock.now()
         standing = from_cell(cell)
         if standing is not None and (ended or rules.is_over(standing, now)):
@@ -150,8 +152,8 @@ class IncidentBoard:
         self._standing[name] = standing
 
     async def _written(
-        self, name: str, standing: ActiveIncident | None, cell: SharedValue | None
-    ) -> SharedValue:
+        self, name: str, standing: ActiveIncident | None, cell: SharedValue[str] | None
+    ) -> SharedValue[str]:
         if cell is not None and from_cell(cell) == standing:
             return cell
         token = cell.token if cell else None
@@ -213,7 +215,7 @@ def cell_name(kind: AlertKind, scope: str) -> str:
     return f"{CELLS}{kind.value}|{_NOT_IN_KEYS.sub('_', scope)}"
 
 
-def from_cell(cell: SharedValue | None) -> ActiveIncident | None:
+def from_cell(cell: SharedValue[str] | None) -> ActiveIncident | None:
     """Return the condition that a cell holds; None where it is over, or never was."""
     return msgspec.json.decode(cell.value, type=ActiveIncident | None) if cell else None
 

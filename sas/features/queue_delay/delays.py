@@ -101,7 +101,7 @@ def cell_name(queue: str) -> str:
     return f"{CELLS}{queue}"
 
 
-def from_cell(cell: SharedValue | None) -> QueueDelay | None:
+def from_cell(cell: SharedValue[str] | None) -> QueueDelay | None:
     """Return the lag that a cell holds; None where there is none."""
     return msgspec.json.decode(cell.value, type=QueueDelay) if cell else None
 

@@ -1,0 +1,73 @@
+"""Small values that all instances share through the store, decoded to one type.
+
+Every value has a token. Writing checks the token, so that two instances cannot overwrite each
+other's change without noticing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from sas.ports import SharedValue, StateStore
+
+T = TypeVar("T")
+
+
+class SharedValues(Generic[T]):
+    """The shared values of one type whose stored names begin with ``prefix``.
+
+    Names are given and returned without the prefix. A value is stored as JSON.
+    """
+
+    def __init__(
+        self, store: StateStore, prefix: str, type_: Any, *, unreadable: T | None = None
+    ) -> None:
+        """Take the type to decode to, which may be a union such as ``Incident | None``.
+
+        ``unreadable`` replaces a value that this version cannot decode. Without it, reading such
+        a value raises ``msgspec.DecodeError``.
+        """
+        self._store = store
+        self._prefix = prefix
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
+        self._unreadable = unreadable
+
+    async def read(self, name: str) -> SharedValue[T] | None:
+        """Return a value and its token; None if it was never written.
+
+        Raises:
+            StoreUnavailableError: the store does not answer.
+        """
+        found = await self._store.read_cell(self._prefix + name)
+        return None if found is None else self._decoded(found)
+
+    async def all(self) -> dict[str, SharedValue[T]]:
+        """Return every value by its name, sorted by name.
+
+        Raises:
+            StoreUnavailableError: the store does not answer.
+        """
+        found = await self._store.cells(self._prefix)
+        return {name.removeprefix(self._prefix): self._decoded(one) for name, one in found.items()}
+
+    async def write(self, name: str, value: T, before: SharedValue[T] | None) -> SharedValue[T]:
+        """Write a value and return it with its new token. ``before`` is what ``read`` returned.
+
+        Raises:
+            ConflictError: another instance wrote the value since it was read.
+            StoreUnavailableError: the store does not answer.
+        """
+        text = msgspec.json.encode(value).decode()
+        token = before.token if before else None
+        written = await self._store.write_cell(self._prefix + name, text, token)
+        return SharedValue(value, written.token)
+
+    def _decoded(self, found: SharedValue[str]) -> SharedValue[T]:
+        try:
+            return SharedValue(self._decoder.decode(found.value), found.token)
+        except msgspec.DecodeError:
+            if self._unreadable is None:
+                raise
+            return SharedValue(self._unreadable, found.token)
