@@ -28,7 +28,7 @@ from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.version_check import VersionedStore, Versions
 from sas.ports import Business, KeyRing
 
-STORE_PATIENCE = RetryBudget(attempts=1000, total_s=30.0)
+STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=30.0)
 """Time alone bounds it. A message given back comes again at once: were it given back as soon as
 the store is away, its few deliveries would be used up in seconds, and an order be rejected."""
 
@@ -95,7 +95,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     store = VersionedStore.connect(
-        settings.tables, settings.table, settings.shards, patience=STORE_PATIENCE
+        settings.tables, settings.table, settings.shards, retry_budget=STORE_RETRY_BUDGET
     )
     store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)

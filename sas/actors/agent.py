@@ -444,7 +444,7 @@ READ_AGAIN_AFTER = timedelta(seconds=12)
 
 async def call_of(request: RequestMessage, context: Context) -> Call:
     """Return the call that a request asks for; what it refers to is read from the store, what is
-    sealed in its order is opened.
+    encrypted in its order is opened.
 
     Raises:
         RefusedError: its order is no longer stored.
@@ -531,7 +531,9 @@ async def _call_with(
             return None
         return parse((await fetch(context.store, request.order_id, content)).encode())
 
-    opened, secrets = context.privacy.opened(request.workflow, request.order_id, await value(order))
+    opened, secrets = context.privacy.decrypt(
+        request.workflow, request.order_id, await value(order)
+    )
 
     return Call(
         order_id=request.order_id,

@@ -58,7 +58,7 @@ class Operator:
             if refusal:
                 return None
             try:
-                wish = self._sealed(order, command)
+                wish = self._encrypted(order, command)
             except ValueError as wrong:
                 refusal = f"its input cannot be taken: {wrong}"
                 return None
@@ -75,8 +75,8 @@ class Operator:
             await self._refuse(command, refusal)
         return acted
 
-    def _sealed(self, order: Order, command: Command) -> Command:
-        """Return a command whose input has its secret fields sealed, as an order's own have.
+    def _encrypted(self, order: Order, command: Command) -> Command:
+        """Return a command whose input has its secret fields encrypted, as an order's own have.
 
         It takes the order's place, so it must pass the order's own check.
 
@@ -86,11 +86,11 @@ class Operator:
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
         privacy, workflow = self._context.privacy, order.details.workflow
-        sealed = privacy.sealed_input(workflow, order.order_id, command.input)
-        value, secrets = privacy.opened(workflow, order.order_id, parse(sealed.encode()))
+        encrypted = privacy.encrypt_input(workflow, order.order_id, command.input)
+        value, secrets = privacy.decrypt(workflow, order.order_id, parse(encrypted.encode()))
         check_content(self._business, workflow, json.dumps(value).encode(), secrets)
-        check_units("input, with its secret fields encrypted,", sealed, EDITED_UNITS_MAX)
-        return replace(command, input=sealed)
+        check_units("input, with its secret fields encrypted,", encrypted, EDITED_UNITS_MAX)
+        return replace(command, input=encrypted)
 
     async def _refuse(self, command: Command, why: str) -> None:
         """An operator whose command changed nothing is told so, in one sentence: where one waits

@@ -77,14 +77,14 @@ def cause(order_id: str, text: str) -> str:
     return f"order|{escape(order_id)}|c|cause|{cause_hash(text)}"
 
 
-def blob(order_id: str, sha256: str, number: int) -> str:
+def payload_chunk(order_id: str, sha256: str, number: int) -> str:
     """Row of one chunk of content kept apart."""
-    return f"{_blob(order_id, sha256)}|{number:02d}"
+    return f"{_payload(order_id, sha256)}|{number:02d}"
 
 
-def blob_chunks(order_id: str, sha256: str) -> tuple[str, str]:
+def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
     """Range (from, below) of the chunks of one content."""
-    return _range(_blob(order_id, sha256))
+    return _range(_payload(order_id, sha256))
 
 
 def due(row: Due) -> str:
@@ -132,19 +132,19 @@ def whole(order_id: str) -> tuple[str, str]:
     return _range(f"order|{escape(order_id)}")
 
 
-def cell(name: str) -> str:
+def shared(name: str) -> str:
     """Row of a named value."""
-    return f"cell|{name}"
+    return f"shared|{name}"
 
 
-def cell_name(row_key: str) -> str:
-    """Return the name that ``cell`` was given."""
-    return row_key.removeprefix("cell|")
+def shared_name(row_key: str) -> str:
+    """Return the name that ``shared`` was given."""
+    return row_key.removeprefix("shared|")
 
 
-def cells(prefix: str) -> tuple[str, str]:
+def shared_range(prefix: str) -> tuple[str, str]:
     """Range (from, below) of the named values whose names begin so."""
-    low = cell(prefix)
+    low = shared(prefix)
     return low, low[:-1] + chr(ord(low[-1]) + 1)
 
 
@@ -153,8 +153,8 @@ def lease(name: str) -> str:
     return f"lease|{name}"
 
 
-def _blob(order_id: str, sha256: str) -> str:
-    return f"order|{escape(order_id)}|d|blob|{sha256[:32]}"
+def _payload(order_id: str, sha256: str) -> str:
+    return f"order|{escape(order_id)}|d|payload|{sha256[:32]}"
 
 
 def _range(prefix: str) -> tuple[str, str]:

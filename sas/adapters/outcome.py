@@ -49,9 +49,9 @@ async def settle(
             except UnknownOutcomeError as unknown:
                 if (token := await _ours(table, partition, change)) is not None:
                     return token
-                if attempt >= table.patience.attempts:
+                if attempt >= table.retry_budget.attempts:
                     raise table.unavailable(unknown.__cause__ or unknown) from unknown
-                await table.patience.pause(attempt)
+                await table.retry_budget.pause(attempt)
                 attempt += 1
 
 

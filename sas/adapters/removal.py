@@ -82,7 +82,7 @@ def _used(order: Order) -> set[str]:
     """Return the keys of the content that an order refers to."""
     contents = [order.details.payload, *(step.result for step in order.steps)]
     return {
-        keys.blob(order.order_id, ref.sha256, number)
+        keys.payload_chunk(order.order_id, ref.sha256, number)
         for ref in contents
         if isinstance(ref, PayloadRef)
         for number in range(ref.chunks)

@@ -1,4 +1,4 @@
-"""One table of Azure Table Storage: requests, patience and the meaning of errors.
+"""One table of Azure Table Storage: requests, retries and the meaning of errors.
 
 The SDK's own retries are switched off (``retry_total=0``). They would repeat a transaction
 whose answer was lost, and the repeat ends in 409 or 412 although our write won: a false
@@ -85,8 +85,8 @@ class Meter:
 class Table:
     """A table by its client, counting what is asked of it."""
 
-    def __init__(self, client: TableClient, patience: RetryBudget, meter: Meter) -> None:
-        self.patience = patience
+    def __init__(self, client: TableClient, retry_budget: RetryBudget, meter: Meter) -> None:
+        self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
 
@@ -100,7 +100,7 @@ class Table:
                 if code_of(error) != "TableAlreadyExists":  # TableBeingDeleted, for one
                     raise self.unavailable(error) from error
 
-        await self.patiently(ask)
+        await self.with_retries(ask)
 
     async def get(self, partition: str, row_key: str) -> TableEntity | None:
         """Return one row; None where there is none (or no table)."""
@@ -113,7 +113,7 @@ class Table:
             self.meter.entities_read += 1
             return found
 
-        return await self.patiently(ask)
+        return await self.with_retries(ask)
 
     async def insert(self, partition: str, row: Entity) -> bool:
         """Create a row; False where there is one (perhaps our own: the answer may get lost)."""
@@ -126,7 +126,7 @@ class Table:
             self.meter.entities_written += 1
             return True
 
-        return await self.patiently(ask)
+        return await self.with_retries(ask)
 
     async def put(self, partition: str, row: Entity) -> None:
         """Write a row, whether it is there or not."""
@@ -136,7 +136,7 @@ class Table:
             await self.client.upsert_entity(entity, mode=UpdateMode.REPLACE)
             self.meter.entities_written += 1
 
-        await self.patiently(ask)
+        await self.with_retries(ask)
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
         """Replace a row if it still has this ETag; False where it has another or is gone."""
@@ -154,7 +154,7 @@ class Table:
             self.meter.entities_written += 1
             return True
 
-        return await self.patiently(ask)
+        return await self.with_retries(ask)
 
     async def delete(self, partition: str, row_key: str) -> None:
         """Delete a row; a missing one is no error."""
@@ -163,7 +163,7 @@ class Table:
             await self.client.delete_entity(partition, row_key)
             self.meter.entities_written += 1
 
-        await self.patiently(ask)
+        await self.with_retries(ask)
 
     async def pages(
         self,
@@ -187,7 +187,7 @@ class Table:
         ).by_page()
         left = limit
         while left is None or left > 0:
-            page = await self.patiently(lambda: _next_page(asked))
+            page = await self.with_retries(lambda: _next_page(asked))
             if page is None:
                 return
             self.meter.entities_read += len(page)
@@ -219,7 +219,7 @@ class Table:
         self.meter.entities_written += len(operations)
         return [result.get("etag") for result in done]
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what ``ask`` returns, trying again while the store is busy or silent.
 
         Raises:
@@ -237,16 +237,16 @@ class Table:
                     if error.status_code not in BUSY:
                         raise
                     lost = error
-                if attempt >= self.patience.attempts:
+                if attempt >= self.retry_budget.attempts:
                     raise self.unavailable(lost) from lost
-                await self.patience.pause(attempt)
+                await self.retry_budget.pause(attempt)
                 attempt += 1
 
     @asynccontextmanager
     async def within_time(self) -> AsyncIterator[None]:
         """Raise StoreUnavailableError when what is inside takes longer than ``total_s``."""
         try:
-            async with asyncio.timeout(self.patience.total_s):
+            async with asyncio.timeout(self.retry_budget.total_s):
                 yield
         except TimeoutError as error:
             raise self.unavailable(error) from error
@@ -254,7 +254,7 @@ class Table:
     def unavailable(self, error: BaseException) -> StoreUnavailableError:
         """Return the error to raise for one of the SDK's: where, what, and what to look at."""
         where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
-        silent = f"no answer within {self.patience.total_s:g} s"
+        silent = f"no answer within {self.retry_budget.total_s:g} s"
         said = silent if type(error) is TimeoutError else first_line(error).rstrip(".")
         return StoreUnavailableError(
             f"the state store at {where} did not answer as it should: {said}. {advice(error)}"

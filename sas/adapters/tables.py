@@ -11,11 +11,11 @@ from typing import Any, Self
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
-from sas.adapters.blob_rows import blob_from, blob_rows
 from sas.adapters.commit import due_row, operations
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.journal_rows import entry_from
 from sas.adapters.outcome import settle
+from sas.adapters.payload_rows import payload_from, payload_rows
 from sas.adapters.removal import remove
 from sas.adapters.rows import Row, order_from
 from sas.adapters.table import Meter, RetryBudget, Table
@@ -58,7 +58,7 @@ class TableStore:
         table: str = "orders",
         shards: int = 16,
         *,
-        patience: RetryBudget | None = None,
+        retry_budget: RetryBudget | None = None,
         **options: Any,
     ) -> Self:
         """Return a store by an endpoint, or by a connection string alone.
@@ -83,7 +83,7 @@ class TableStore:
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
-        return cls(Table(client, patience or RetryBudget(), meter), shards=shards, owned=owned)
+        return cls(Table(client, retry_budget or RetryBudget(), meter), shards=shards, owned=owned)
 
     @property
     def requests(self) -> int:
@@ -156,21 +156,21 @@ class TableStore:
         token = await settle(self.table, partition, change, wanted)
         return replace(change.after, token=token)
 
-    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
-        """See ``StateStore.put_blob``. Each chunk is written whole, whether it is there or not."""
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
+        """See ``StateStore.put_payload``. Every chunk is written, whether it exists or not."""
         check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
         partition = await self._partition(order_id)
         ref = ref_of(data)
-        for row in blob_rows(order_id, ref, data):
+        for row in payload_rows(order_id, ref, data):
             await self.table.put(partition, row)
         return ref
 
-    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
-        """See ``StateStore.get_blob``. One range query."""
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
+        """See ``StateStore.get_payload``. One range query."""
         partition = await self._partition(order_id)
-        pages = self.table.pages(partition, keys.blob_chunks(order_id, ref.sha256))
+        pages = self.table.pages(partition, keys.payload_chunks(order_id, ref.sha256))
         found = {row["RowKey"]: row async for page in pages for row in page}
-        return blob_from(order_id, ref, found)
+        return payload_from(order_id, ref, found)
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """See ``StateStore.recorded``."""
@@ -235,35 +235,35 @@ class TableStore:
         """See ``StateStore.purge``."""
         return await remove(self.table, await self._partition(order.order_id), order)
 
-    async def read_cell(self, name: str) -> SharedValue[str] | None:
-        """See ``StateStore.read_cell``."""
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
+        """See ``StateStore.read_shared``."""
         await self.open()
-        found = await self.table.get(keys.META_PARTITION, keys.cell(name))
+        found = await self.table.get(keys.META_PARTITION, keys.shared(name))
         return None if found is None else SharedValue(found["Value"], str(found.metadata["etag"]))
 
-    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
-        """See ``StateStore.cells``."""
+    async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
+        """See ``StateStore.shared_values``."""
         await self.open()
-        span = keys.cells(prefix)
+        span = keys.shared_range(prefix)
         return {
-            keys.cell_name(row["RowKey"]): SharedValue(row["Value"], str(row.metadata["etag"]))
+            keys.shared_name(row["RowKey"]): SharedValue(row["Value"], str(row.metadata["etag"]))
             async for page in self.table.pages(keys.META_PARTITION, span)
             for row in page
         }
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
-        """See ``StateStore.write_cell``."""
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+        """See ``StateStore.write_shared``."""
         await self.open()
-        row = {"RowKey": keys.cell(name), "Value": value}
+        row = {"RowKey": keys.shared(name), "Value": value}
         if token is None:
             written = await self.table.insert(keys.META_PARTITION, row)
         else:
             written = await self.table.replace(keys.META_PARTITION, row, token)
         if not written:
-            raise ConflictError(f"cell {name} changed since it was read")
-        found = await self.read_cell(name)
+            raise ConflictError(f"shared value {name} changed since it was read")
+        found = await self.read_shared(name)
         if found is None or found.value != value:
-            raise ConflictError(f"cell {name} changed as soon as it was written")
+            raise ConflictError(f"shared value {name} changed as soon as it was written")
         return found
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:

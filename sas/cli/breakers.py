@@ -63,7 +63,7 @@ async def _show(
     where: storage.Storage, wanted: Iterable[str], known: Iterable[str], *, as_json: bool
 ) -> int:
     async with storage.opened(where) as store:
-        cells = await store.cells(CELLS)
+        cells = await store.shared_values(CELLS)
     named = list(wanted) or {*known, *(name.removeprefix(CELLS) for name in cells)}
     breakers = {name: from_cell(cells.get(cell_name(name))) for name in sorted(named)}
     if as_json:

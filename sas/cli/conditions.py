@@ -27,7 +27,7 @@ when it is over.
   breaker-open    a remote service failed; no calls go out (see sas breakers)
   waiting         a step of a workflow rests past its threshold, to be tried again
   behind          a queue's messages are taken up a minute and more after they were sent
-  key-missing     a key that sealed secret fields is not among SAS_ENCRYPTION_KEYS
+  key-missing     a key that encrypted secret fields is not among SAS_ENCRYPTION_KEYS
 
 Met is when an order last met it. One that no order meets any more is gone from here once the
 supervisor has told so; until then it is shown as over.
@@ -73,7 +73,7 @@ async def _show(where: storage.Storage, *, as_json: bool) -> int:
 
 async def standing(store: StateStore) -> list[ActiveIncident]:
     """Return every condition that stands, or is over and yet to be told so."""
-    cells = await store.cells(CELLS)
+    cells = await store.shared_values(CELLS)
     return [one for cell in cells.values() if (one := from_cell(cell)) is not None]
 
 

@@ -51,7 +51,7 @@ class Envelope(
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What stands for content kept apart from its order: see ``StateStore.get_blob``."""
+    """What stands for content kept apart from its order: see ``StateStore.get_payload``."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     size: Annotated[int, msgspec.Meta(ge=0, le=PAYLOAD_BYTES_MAX)]

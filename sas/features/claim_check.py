@@ -37,7 +37,7 @@ async def offload(store: StateStore, order_id: str, text: str, inline_bytes_max:
     data = text.encode()
     if len(data) <= inline_bytes_max:
         return text
-    return await store.put_blob(order_id, data)
+    return await store.put_payload(order_id, data)
 
 
 async def offload_payload(store: StateStore, details: Details) -> Details:
@@ -67,7 +67,7 @@ async def fetch(store: StateStore, order_id: str, content: Content) -> str:
     """
     if isinstance(content, str):
         return content
-    return (await store.get_blob(order_id, content)).decode()
+    return (await store.get_payload(order_id, content)).decode()
 
 
 async def fetch_all(store: StateStore, order: Order) -> Order:

@@ -45,7 +45,9 @@ class Routes:
         if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER:
             return
         for agent in sorted(self._agents):
-            self._breakers[agent] = from_cell(await self._context.store.read_cell(cell_name(agent)))
+            self._breakers[agent] = from_cell(
+                await self._context.store.read_shared(cell_name(agent))
+            )
         self._looked_at = now
 
     def rules_of(self, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:

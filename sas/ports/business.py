@@ -22,8 +22,8 @@ class Business:
 
     ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest, as
     paths: member names with dots between them, ``[]`` after a list's name for each element
-    (``customer.card``, ``lines[].note``). Stop naming one only once no order holds it sealed any
-    more: ``()`` seals nothing and still opens what was.
+    (``customer.card``, ``lines[].note``). Stop naming one only once no order holds it encrypted any
+    more: ``()`` encrypts nothing and still opens what was.
 
     Raises:
         WorkflowError: what does not fit together: an agent that is missing or is none, a name

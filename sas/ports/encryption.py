@@ -8,13 +8,13 @@ from sas.ports.store import UnreadableError
 
 
 class DecryptionError(UnreadableError):
-    """A sealed field cannot be opened: its key is not among SAS_ENCRYPTION_KEYS, or it was changed
+    """A field cannot be decrypted: its key is not among SAS_ENCRYPTION_KEYS, or it was changed
     or moved. Give the key back; the step goes on by itself.
     """
 
 
 class KeyMissingError(DecryptionError):
-    """The key that sealed it is not there: many orders may need it."""
+    """The key that encrypted it is not there: many orders may need it."""
 
     def __init__(self, text: str, key: str) -> None:
         super().__init__(text)
@@ -22,17 +22,17 @@ class KeyMissingError(DecryptionError):
 
 
 class KeyRing(Protocol):
-    """Keys, each with an id. The first seals and signs; all of them open and compare."""
+    """Keys, each with an id. The first encrypts and signs; all of them open and compare."""
 
-    def seal(self, text: str, about: str) -> str:
-        """Return a text sealed for one place (``about``), with the id of its key."""
+    def encrypt(self, text: str, about: str) -> str:
+        """Return a text encrypted for one place (``about``), with the id of its key."""
         ...
 
-    def open(self, sealed: str, about: str) -> str:
-        """Return what was sealed for this very place.
+    def decrypt(self, encrypted: str, about: str) -> str:
+        """Return what was encrypted for this very place.
 
         Raises:
-            SealedError: an unknown key, another place, or it was changed.
+            DecryptionError: an unknown key, another place, or it was changed.
         """
         ...
 
@@ -44,6 +44,6 @@ class KeyRing(Protocol):
         """Return whether a signature is that of ``text``.
 
         Raises:
-            SealedError: by a key that is not there.
+            DecryptionError: by a key that is not there.
         """
         ...

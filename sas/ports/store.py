@@ -39,7 +39,7 @@ class UnreadableError(Exception):
 
 class LostContentError(UnreadableError):
     """Content kept apart from its order is missing, or is not what was written: somebody changed
-    rows by hand. Restore the order's ``d|blob`` rows.
+    rows by hand. Restore the order's ``d|payload`` rows.
     """
 
 
@@ -89,7 +89,7 @@ class StateStore(Protocol):
         """
         ...
 
-    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """Keep content apart from its order; return what stands for it.
 
         Written before the change that refers to it; the order need not exist yet. Repeating is
@@ -100,7 +100,7 @@ class StateStore(Protocol):
         """
         ...
 
-    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
         """Return the content that a reference of this order stands for.
 
         Raises:
@@ -155,15 +155,15 @@ class StateStore(Protocol):
         """
         ...
 
-    async def read_cell(self, name: str) -> SharedValue[str] | None:
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
         """Return a named value; None where it was never written."""
         ...
 
-    async def cells(self, prefix: str) -> Mapping[str, SharedValue[str]]:
+    async def shared_values(self, prefix: str) -> Mapping[str, SharedValue[str]]:
         """Return every named value whose name begins so, by name, in the order of names."""
         ...
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """Write a named value; ``token`` None where it must not exist yet.
 
         Raises:

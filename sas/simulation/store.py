@@ -48,13 +48,13 @@ class MemoryStore:
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
-        self.blobs: dict[str, dict[str, bytes]] = {}
+        self.payloads: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[], Awaitable[None]] = _let_others_run
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._cells: dict[str, SharedValue[str]] = {}
+        self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: dict[str, deque[StoreFault]] = {}
         self._versions = 0
@@ -86,20 +86,20 @@ class MemoryStore:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
 
-    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
-        """See ``StateStore.put_blob``."""
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
+        """See ``StateStore.put_payload``."""
         check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
-        fault = await self._begin("put_blob", order_id)
+        fault = await self._begin("put_payload", order_id)
         ref = ref_of(data)
-        self.blobs.setdefault(order_id, {})[ref.sha256] = data
+        self.payloads.setdefault(order_id, {})[ref.sha256] = data
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: kept, but the answer was lost")
         return ref
 
-    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
-        """See ``StateStore.get_blob``."""
-        await self._begin("get_blob", order_id)
-        data = self.blobs.get(order_id, {}).get(ref.sha256)
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
+        """See ``StateStore.get_payload``."""
+        await self._begin("get_payload", order_id)
+        data = self.payloads.get(order_id, {}).get(ref.sha256)
         if data is None or not matches(ref, data):
             raise LostContentError(f"order {order_id}: content {ref.sha256} cannot be read")
         return data
@@ -163,28 +163,30 @@ class MemoryStore:
         if stored is None or stored.order.token != order.token:
             return False
         del self.orders[order.order_id]
-        self.blobs.pop(order.order_id, None)
+        self.payloads.pop(order.order_id, None)
         return True
 
-    async def read_cell(self, name: str) -> SharedValue[str] | None:
-        """See ``StateStore.read_cell``."""
-        await self._begin("read_cell", name)
-        return self._cells.get(name)
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
+        """See ``StateStore.read_shared``."""
+        await self._begin("read_shared", name)
+        return self._shared.get(name)
 
-    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
-        """See ``StateStore.cells``."""
-        await self._begin("cells", prefix)
-        return {name: self._cells[name] for name in sorted(self._cells) if name.startswith(prefix)}
+    async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
+        """See ``StateStore.shared_values``."""
+        await self._begin("shared_values", prefix)
+        return {
+            name: self._shared[name] for name in sorted(self._shared) if name.startswith(prefix)
+        }
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
-        """See ``StateStore.write_cell``."""
-        await self._begin("write_cell", name)
-        found = self._cells.get(name)
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+        """See ``StateStore.write_shared``."""
+        await self._begin("write_shared", name)
+        found = self._shared.get(name)
         if (found.token if found else None) != token:
-            raise ConflictError(f"cell {name} changed since it was read")
+            raise ConflictError(f"shared value {name} changed since it was read")
         self._versions += 1
-        self._cells[name] = SharedValue(value, f"v{self._versions}")
-        return self._cells[name]
+        self._shared[name] = SharedValue(value, f"v{self._versions}")
+        return self._shared[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""

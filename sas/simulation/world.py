@@ -252,7 +252,7 @@ class World:
         if self.store_out:
             return StoreFault.UNAVAILABLE
         faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
-        if operation == "put_blob":
+        if operation == "put_payload":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
         if operation == "commit":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer

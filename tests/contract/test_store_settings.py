@@ -124,9 +124,9 @@ async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         port = taken.getsockname()[1]
-        patience = RetryBudget(attempts=2, wait_s=0.01)
+        retry_budget = RetryBudget(attempts=2, wait_s=0.01)
         address = AZURITE.replace("10002", str(port))
-        store = TableStore.connect(address, "orders", patience=patience)
+        store = TableStore.connect(address, "orders", retry_budget=retry_budget)
         sentence = rf"127.0.0.1:{port}/devstoreaccount1/orders did not answer .* Azurite\) runs"
         with pytest.raises(StoreUnavailableError, match=sentence):
             await store.load("order-1")

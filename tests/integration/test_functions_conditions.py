@@ -56,7 +56,7 @@ async def all_have(made: Rig, what: str, *order_ids: str) -> None:
 
 
 async def standing(made: Rig) -> list[ActiveIncident | None]:
-    return [from_cell(cell) for cell in (await made.store.cells(CELLS)).values()]
+    return [from_cell(cell) for cell in (await made.store.shared_values(CELLS)).values()]
 
 
 async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(made: Rig) -> None:
@@ -101,7 +101,7 @@ async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_a
     async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()
-    noted = from_lag(await made.store.read_cell(cell_name("agent-replies")))
+    noted = from_lag(await made.store.read_shared(cell_name("agent-replies")))
     assert noted is not None
     assert noted.delay >= rules.LATE
     assert [(step.epoch, step.failure_count) for step in (await made.order("L-1")).steps] == [

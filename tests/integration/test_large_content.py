@@ -90,7 +90,7 @@ async def test_the_command_shows_and_exports_what_is_kept_apart(made: Rig) -> No
 async def test_what_is_lost_is_shown_as_lost(made: Rig) -> None:
     ref = (await made.order("L-1")).details.payload
     assert isinstance(ref, PayloadRef)
-    row = keys.blob("L-1", ref.sha256, ref.chunks - 1)
+    row = keys.payload_chunk("L-1", ref.sha256, ref.chunks - 1)
     await made.store.table.delete(shard_of("L-1", 16), row)
     record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
     assert record["Payload"] == {"Lost": True, "Sha256": ref.sha256, "Bytes": ref.size}

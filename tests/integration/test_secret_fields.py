@@ -112,6 +112,6 @@ async def test_a_large_order_rests_encrypted_in_its_chunks_too(made: Rig) -> Non
         await made.quiet()
     assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
     table, _ = await raw_table(made)
-    assert "|d|blob|" in table
+    assert "|d|payload|" in table
     assert table.count('"$encrypted":"k1:') > 500
     assert quoted(table) == []

@@ -63,7 +63,7 @@ class Outages:
 
     async def states(self) -> Counter[BreakerState]:
         """Return how many breakers are in each state."""
-        cells = await self.system.store.cells(CELLS)
+        cells = await self.system.store.shared_values(CELLS)
         return Counter(from_cell(cell).state for cell in cells.values())
 
 

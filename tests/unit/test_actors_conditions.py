@@ -129,7 +129,7 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
     with pytest.raises(BusUnavailableError):
         await made.run(board.met(condition(made), "A"))
     made.bus.plan = lambda _message: None
-    made.store.fail_next("write_cell", StoreFault.UNAVAILABLE)
+    made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
         await made.run(board.met(condition(made), "B"))
     await made.run(board.met(condition(made), "C"))
@@ -150,7 +150,7 @@ async def test_two_instances_at_once_tell_it_once() -> None:
 async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
     made = kit()
     await made.run(made.context.conditions.met(condition(made), "A"))
-    made.store.fail_next("read_cell", StoreFault.UNAVAILABLE)
+    made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
         await made.run(made.context.conditions.met(condition(made), f"O-{number}"))
@@ -159,7 +159,7 @@ async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -
 
 async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
     made = await waiting(1)
-    made.store.fail_next("cells", *[StoreFault.UNAVAILABLE] * 100)
+    made.store.fail_next("shared_values", *[StoreFault.UNAVAILABLE] * 100)
     await sweeps(made, 16)
     assert "woken again" in made.words("O-0")
     assert told(made) == ["not-picked-up"]
@@ -175,7 +175,7 @@ async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: 
         return dice.choice([None, None, BusFault.UNAVAILABLE])
 
     def trouble() -> None:
-        for what in ("read_cell", "write_cell", "cells"):
+        for what in ("read_shared", "write_shared", "shared_values"):
             if dice.random() < 0.3:
                 made.store.fail_next(what, StoreFault.UNAVAILABLE)
 

@@ -44,7 +44,7 @@ def made() -> Kit:
 async def cut_off(made: Kit, agent: str) -> None:
     """Open an agent's breaker, as another instance would."""
     opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
-    await made.store.write_cell(cell_name(agent), to_value(opened), None)
+    await made.store.write_shared(cell_name(agent), to_value(opened), None)
 
 
 def keys(made: Kit, agent: str) -> list[tuple[str, str]]:
@@ -243,17 +243,17 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
 
 
 async def cut_off_longer(made: Kit) -> None:
-    cell = await made.store.read_cell(cell_name("stock"))
+    cell = await made.store.read_shared(cell_name("stock"))
     assert cell is not None
     opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
-    await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token)
+    await made.store.write_shared(cell_name("stock"), to_value(opened), cell.token)
 
 
 async def mended(made: Kit) -> None:
-    cell = await made.store.read_cell(cell_name("stock"))
+    cell = await made.store.read_shared(cell_name("stock"))
     assert cell is not None
     closed = to_value(rules.closed(made.clock.now()))
-    await made.store.write_cell(cell_name("stock"), closed, cell.token)
+    await made.store.write_shared(cell_name("stock"), closed, cell.token)
 
 
 async def test_the_order_undone_is_undone_at_every_agent_that_was_asked(made: Kit) -> None:
@@ -288,7 +288,7 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     read: list[str] = []
 
     def note(operation: str, key: str) -> None:
-        if operation == "read_cell":
+        if operation == "read_shared":
             read.append(key)
 
     made.store.plan = note
@@ -300,7 +300,7 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     assert read == [cell_name("payment"), cell_name("stock")]
     without = kit()
     without.store.plan = lambda operation, key: (
-        read.append(key) if operation == "read_cell" else None
+        read.append(key) if operation == "read_shared" else None
     )
     await without.submit()
     await without.step(QUEUES.scheduler)

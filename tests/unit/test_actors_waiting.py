@@ -39,15 +39,17 @@ def made_with(*workflows: Workflow, limit: int = 0) -> Kit:
 
 
 async def breaker_of(made: Kit, agent: str = "stock") -> Breaker:
-    return from_cell(await made.store.read_cell(cell_name(agent)))
+    return from_cell(await made.store.read_shared(cell_name(agent)))
 
 
 async def cut_off(made: Kit, *, seconds: float) -> None:
     """Open the breaker of stock for so long."""
-    cell = await made.store.read_cell(cell_name("stock"))
+    cell = await made.store.read_shared(cell_name("stock"))
     until = made.clock.now() + timedelta(seconds=seconds)
     opened = Breaker(BreakerState.OPEN, made.clock.now(), until, None, 1, "down")
-    await made.store.write_cell(cell_name("stock"), to_value(opened), cell.token if cell else None)
+    await made.store.write_shared(
+        cell_name("stock"), to_value(opened), cell.token if cell else None
+    )
 
 
 async def pass_time(made: Kit, seconds: int) -> None:

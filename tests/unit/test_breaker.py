@@ -119,7 +119,7 @@ class Rig:
         return await self.clock.run(self.actors[actor].handle(message.body, message.message_id))
 
     async def state(self) -> Breaker:
-        return from_cell(await self.store.read_cell(cell_name("stock")))
+        return from_cell(await self.store.read_shared(cell_name("stock")))
 
     async def sweep(self) -> None:
         """Do what a supervisor of yet another instance does about breakers."""
@@ -227,7 +227,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to
     rig: Rig,
 ) -> None:
     opened = rules.opened(Breaker(), POLICY, NOW, "down")
-    await rig.store.write_cell(cell_name("stock"), to_value(opened), None)
+    await rig.store.write_shared(cell_name("stock"), to_value(opened), None)
     await rig.sweep()
     (alert,) = rig.told()
     assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
@@ -239,14 +239,14 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
     rig.remote.answer = dict
-    real = rig.store.read_cell
+    real = rig.store.read_shared
 
-    async def read_cell(name: str) -> SharedValue[str] | None:
+    async def read_shared(name: str) -> SharedValue[str] | None:
         if name.startswith("condition|"):
             raise StoreUnavailableError("away")
         return await real(name)
 
-    rig.store.read_cell = read_cell  # type: ignore[method-assign]
+    rig.store.read_shared = read_shared  # type: ignore[method-assign]
     assert await rig.again(0) is not None
     assert (await rig.state()).state is BreakerState.CLOSED
     assert rig.alerts() == ["breaker-open"]
@@ -267,7 +267,7 @@ async def test_a_breaker_that_stays_open_is_told_again_at_growing_intervals(rig:
 
 async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig: Rig) -> None:
     await rig.handle(0, "O-1")
-    rig.store.fail_next("cells", StoreFault.UNAVAILABLE)
+    rig.store.fail_next("shared_values", StoreFault.UNAVAILABLE)
     await rig.sweep()
     await rig.sweep()
     assert rig.alerts() == ["breaker-open"]

@@ -31,9 +31,9 @@ BREAKERS = {
 
 def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:
     async def write() -> None:
-        await store.write_cell("workflow|order|1", "not a breaker", None)
+        await store.write_shared("workflow|order|1", "not a breaker", None)
         for agent, breaker in breakers.items():
-            await store.write_cell(cell_name(agent), to_value(breaker), None)
+            await store.write_shared(cell_name(agent), to_value(breaker), None)
 
     asyncio.run(write())
 

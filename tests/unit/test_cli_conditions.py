@@ -30,7 +30,7 @@ def keep(
     seen_at = LONG_AGO + timedelta(minutes=1)
     standing = rules.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
     value = to_value(rules.told(standing, seen_at))
-    asyncio.run(store.write_cell(cell_name(kind, scope), value, None))
+    asyncio.run(store.write_shared(cell_name(kind, scope), value, None))
 
 
 def test_what_stands_is_shown_with_its_text_and_what_is_over_as_over(
@@ -72,8 +72,8 @@ def test_without_any_condition_that_is_said(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
-    (name, cell), *_ = asyncio.run(store.cells("condition|")).items()
-    asyncio.run(store.write_cell(name, to_value(None), cell.token))
+    (name, cell), *_ = asyncio.run(store.shared_values("condition|")).items()
+    asyncio.run(store.write_shared(name, to_value(None), cell.token))
     assert main(["conditions"]) == 0
     assert capsys.readouterr().out == "no condition stands\n"
     assert main(["conditions", "--json"]) == 0

@@ -51,7 +51,7 @@ def at_rest(made: Kit) -> str:
     """Return everything that the store and the queues hold, but the queue of orders itself."""
     stored = [repr(stored) for stored in made.store.orders.values()]
     queues = [name for name in made.bus.queues if name != QUEUES.orders]
-    return str([*stored, made.store.blobs, [m for q in queues for m in made.bus.messages(q)]])
+    return str([*stored, made.store.payloads, [m for q in queues for m in made.bus.messages(q)]])
 
 
 def calls(made: Kit, agent: str = "stock") -> list[Call]:
@@ -79,9 +79,9 @@ async def test_secret_fields_rest_encrypted_and_their_agents_are_given_them_as_t
     assert kept["customer"]["name"] == "Ann"
     assert kept["lines"][1] == {"n": 2}
     assert kept["amount"] == 4111
-    for sealed in (kept["customer"]["card"], kept["lines"][0]["note"]):
-        assert list(sealed) == ["$encrypted"]
-        assert sealed["$encrypted"].startswith("new:")
+    for encrypted in (kept["customer"]["card"], kept["lines"][0]["note"]):
+        assert list(encrypted) == ["$encrypted"]
+        assert encrypted["$encrypted"].startswith("new:")
 
 
 async def test_a_field_may_hold_anything_and_may_be_absent() -> None:
@@ -311,10 +311,10 @@ async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown()
 
 async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
     made = await failed(discreet())
-    sealed = payload(made)["customer"]["card"]
+    encrypted = payload(made)["customer"]["card"]
     for number, value in enumerate(
         [
-            {"customer": {"card": "x", "n": sealed}},
+            {"customer": {"card": "x", "n": encrypted}},
             {"customer": {"card": {"$encrypted": "new:AAAA"}}},
             {"customer": {"card": {"$encrypted": 7}}},
             {"customer": "none"},
@@ -407,7 +407,7 @@ def test_a_call_shows_no_content_of_an_order() -> None:
 
 def test_a_secret_is_taken_out_whole_before_a_shorter_one_within_it() -> None:
     ring = privacy(secret={"w": ("a", "b", "c")})
-    _, secrets = ring.opened("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
+    _, secrets = ring.decrypt("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
     assert secrets.index("abcdef") < secrets.index("cde")
     assert redact("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
 
@@ -425,9 +425,9 @@ def test_secret_fields_are_checked_when_the_app_starts() -> None:
     )
 
 
-def test_without_a_ring_what_is_sealed_says_what_is_missing() -> None:
-    sealed = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
+def test_without_a_ring_what_is_encrypted_says_what_is_missing() -> None:
+    encrypted = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
     with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):
-        FieldEncryption(FIELDS).opened("chain", "O-1", sealed)
+        FieldEncryption(FIELDS).decrypt("chain", "O-1", encrypted)
     with pytest.raises(MalformedError):
-        privacy().sealed_input("chain", "O-1", json.dumps(sealed))
+        privacy().encrypt_input("chain", "O-1", json.dumps(encrypted))

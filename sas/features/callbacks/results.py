@@ -95,6 +95,6 @@ async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple
     if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].edited):
         given.append(edited)
     return [
-        context.privacy.opened(details.workflow, order.order_id, parse(text.encode()))[1]
+        context.privacy.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]
         for text in given
     ]

@@ -107,7 +107,7 @@ class CircuitBreaker:
         fresh = self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER
         if fresh and self._breaker.state is BreakerState.CLOSED:
             return
-        self._cell = await self._context.store.read_cell(cell_name(self._agent))
+        self._cell = await self._context.store.read_shared(cell_name(self._agent))
         self._breaker = from_cell(self._cell)
         self._looked_at = now
 
@@ -116,7 +116,9 @@ class CircuitBreaker:
         value = to_value(to)
         token = self._cell.token if self._cell else None
         try:
-            self._cell = await self._context.store.write_cell(cell_name(self._agent), value, token)
+            self._cell = await self._context.store.write_shared(
+                cell_name(self._agent), value, token
+            )
         except ConflictError:
             # A repeat inside the store may be met by its own first write: then it is ours.
             self._looked_at = None
@@ -151,7 +153,7 @@ async def incidents_of(context: Context) -> tuple[list[Incident], list[tuple[Ale
     now = context.clock.now()
     found = {
         name.removeprefix(CELLS): from_cell(cell)
-        for name, cell in (await context.store.cells(CELLS)).items()
+        for name, cell in (await context.store.shared_values(CELLS)).items()
     }
     shut = {agent: one for agent, one in found.items() if one.state is not BreakerState.CLOSED}
     standing = [_incident(agent, one, now) for agent, one in shut.items()]

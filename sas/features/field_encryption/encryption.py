@@ -1,4 +1,4 @@
-"""Secret fields: sealed before anything is written, opened just before an agent is called.
+"""Secret fields: encrypted before anything is written, opened just before an agent is called.
 
 What an order of a workflow with secret fields holds at rest, in the store and in every message of
 ours, is ``{"$encrypted": "<key id>:<base64>"}`` in the place of each.
@@ -66,15 +66,15 @@ class FieldEncryption:
         traceparent: str | None = None,
         urgent: bool = False,
     ) -> Details:
-        """Return what is kept of a submission: its secret fields sealed, its hash signed.
+        """Return what is kept of a submission: its secret fields encrypted, its hash signed.
 
         Raises:
-            MalformedError: a secret field is not where it should be, or comes sealed already.
-            TooLargeError: sealed it is larger than can be stored.
+            MalformedError: a secret field is not where it should be, or comes encrypted already.
+            TooLargeError: encrypted it is larger than can be stored.
         """
         payload, content_hash = submission.payload, submission.content_hash
         if workflow in self._paths:
-            payload = self._sealed(submission, workflow)
+            payload = self._encrypted(submission, workflow)
             content_hash = self._keys.sign(content_hash)
         check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
         return Details(
@@ -109,8 +109,8 @@ class FieldEncryption:
                 "with the same content can no longer be told; give every order an id of its own",
             ) from None
 
-    def sealed_input(self, workflow: str, order_id: str, text: str) -> str:
-        """Return an operator's input for a step with its secret fields sealed. One that is sealed
+    def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:
+        """Return an operator's input for a step with its secret fields encrypted. What is encrypted
         already, as the operator was shown it, is kept if it is this order's own.
 
         Raises:
@@ -121,27 +121,27 @@ class FieldEncryption:
         value = parse(text.encode())
         kept = set()
         for holder, key, at in paths.encrypted_places(value):
-            sealed = paths.encrypted_text(holder[key])
+            encrypted = paths.encrypted_text(holder[key])
             try:
-                self._keys.open(sealed or "", paths.about(order_id, at))
+                self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             except DecryptionError as wrong:
                 raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
             kept.add(at)
-        return self._seal(workflow, order_id, value, kept)
+        return self._encrypt(workflow, order_id, value, kept)
 
-    def opened(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
-        """Return an order with its sealed fields opened, and the texts that are secret in it. What
-        is not sealed (from before its field was named) is as secret.
+    def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
+        """Return an order with its fields decrypted, and the texts that are secret in it. What
+        is not encrypted (from before its field was named) is as secret.
 
         Raises:
-            SealedError: one cannot be opened.
+            DecryptionError: one cannot be opened.
         """
         if workflow not in self._paths:
             return value, ()
         secret: list[str] = []
         for holder, key, at in list(paths.encrypted_places(value)):
-            sealed = paths.encrypted_text(holder[key])
-            opened = self._keys.open(sealed or "", paths.about(order_id, at))
+            encrypted = paths.encrypted_text(holder[key])
+            opened = self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             holder[key] = json.loads(opened)
             secret += paths.texts_in(holder[key])
         for path in self._paths[workflow]:
@@ -176,7 +176,7 @@ class FieldEncryption:
             raise KeyMissingError(text, "any")
         return self._ring
 
-    def _sealed(self, submission: Submission, workflow: str) -> str:
+    def _encrypted(self, submission: Submission, workflow: str) -> str:
         value = parse(submission.payload.encode())
         if next(paths.encrypted_places(value), None) is not None:
             raise MalformedError(
@@ -184,14 +184,14 @@ class FieldEncryption:
                 f"the order holds a member {ENCRYPTED!r}: send the field as it is, for it is "
                 "encrypted here",
             )
-        return self._seal(workflow, submission.order_id, value, set())
+        return self._encrypt(workflow, submission.order_id, value, set())
 
-    def _seal(self, workflow: str, order_id: str, value: Any, kept: set[paths.Place]) -> str:
+    def _encrypt(self, workflow: str, order_id: str, value: Any, kept: set[paths.Place]) -> str:
         for path in self._paths[workflow]:
             for holder, key, at in paths.places(value, path):
                 if at not in kept:
                     text = json.dumps(holder[key], ensure_ascii=False)
-                    holder[key] = {ENCRYPTED: self._keys.seal(text, paths.about(order_id, at))}
+                    holder[key] = {ENCRYPTED: self._keys.encrypt(text, paths.about(order_id, at))}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -77,7 +77,7 @@ class IncidentBoard:
                 if self._is_told(name):
                     return
                 with suppress(ConflictError):  # a rival met it: then it may be told
-                    await self._look_at(name, await self._store.read_cell(name))
+                    await self._look_at(name, await self._store.read_shared(name))
 
     async def over(self, kind: AlertKind, scope: str) -> None:
         """Tell that a condition is over, where it stood and was told.
@@ -88,7 +88,7 @@ class IncidentBoard:
         name = cell_name(kind, scope)
         async with self._turn:
             with suppress(ConflictError):  # a rival is at it
-                await self._look_at(name, await self._store.read_cell(name), ended=True)
+                await self._look_at(name, await self._store.read_shared(name), ended=True)
 
     @property
     def seen_any(self) -> bool:
@@ -115,7 +115,7 @@ class IncidentBoard:
         async with self._turn:
             self._noted_at = self._clock.now()
             try:
-                cells = await self._store.cells(CELLS)
+                cells = await self._store.shared_values(CELLS)
                 for name in sorted({*cells, *self._found}):
                     with suppress(ConflictError):  # a rival is at it; what was seen is kept
                         await self._look_at(name, cells.get(name), ended=name in past)
@@ -157,7 +157,7 @@ class IncidentBoard:
         if cell is not None and from_cell(cell) == standing:
             return cell
         token = cell.token if cell else None
-        return await self._store.write_cell(name, to_value(standing), token)
+        return await self._store.write_shared(name, to_value(standing), token)
 
     def _remember(self, name: str, met: Sightings) -> None:
         before = self._found.get(name)

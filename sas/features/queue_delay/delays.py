@@ -48,12 +48,12 @@ class QueueDelays:
             return
         self._noted_at[queue] = now
         try:
-            cell = await self._store.read_cell(cell_name(queue))
+            cell = await self._store.read_shared(cell_name(queue))
             said = from_cell(cell)
             if said and self._within(said.at, now) and said.delay >= found.delay / 2:
                 return
             token = cell.token if cell else None
-            await self._store.write_cell(cell_name(queue), to_value(found), token)
+            await self._store.write_shared(cell_name(queue), to_value(found), token)
         except (ConflictError, StoreUnavailableError) as failed:
             log.debug("the lag of %s was not noted: %s", queue, failed)
 
@@ -64,7 +64,7 @@ class QueueDelays:
             return
         self._looked_at = now
         try:
-            cells = await self._store.cells(CELLS)
+            cells = await self._store.shared_values(CELLS)
         except StoreUnavailableError as down:
             log.warning("lags could not be read: %s", down)
             return

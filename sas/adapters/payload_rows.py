@@ -13,11 +13,11 @@ BINARY_BYTES = 64 * 1024
 """Most bytes of a binary property."""
 
 
-def blob_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:
+def payload_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:
     """Return content kept apart as entities, a chunk each."""
     return [
         {
-            "RowKey": keys.blob(order_id, ref.sha256, number),
+            "RowKey": keys.payload_chunk(order_id, ref.sha256, number),
             "OrderID": order_id,
             "Sha256": ref.sha256,
             "Bytes": ref.size,
@@ -30,7 +30,7 @@ def blob_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:
     ]
 
 
-def blob_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> bytes:
+def payload_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> bytes:
     """Return the content that chunk rows, by row key, hold.
 
     Raises:
@@ -38,7 +38,7 @@ def blob_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> byte
     """
     parts: list[bytes] = []
     for number in range(ref.chunks):
-        row = by_key.get(keys.blob(order_id, ref.sha256, number))
+        row = by_key.get(keys.payload_chunk(order_id, ref.sha256, number))
         if row is None:
             raise _lost(order_id, ref, f"chunk {number} of {ref.chunks} is missing")
         columns = sorted(name for name in row if name.startswith("Data"))
@@ -52,5 +52,5 @@ def blob_from(order_id: str, ref: PayloadRef, by_key: Mapping[str, Row]) -> byte
 def _lost(order_id: str, ref: PayloadRef, why: str) -> LostContentError:
     return LostContentError(
         f"order {order_id}: content of {ref.size:,} bytes (SHA-256 {ref.sha256}) that is kept "
-        f"apart cannot be read: {why}. Restore its rows of the table (d|blob)"
+        f"apart cannot be read: {why}. Restore its rows of the table (d|payload)"
     )
