@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from sas.codec.outward import AlertMessage, Rejection
 from sas.codec.strict import MalformedError, parse
 from sas.domain.change import Incident
 from sas.domain.content import Content
-from sas.domain.ids import cause_hash, idempotency_key, key_time
+from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.order import Direction, Fault, Order
 from sas.domain.queues import lane
@@ -259,11 +258,10 @@ class AgentActor:
         redelivery, another one for what comes back too early (clocks are apart), or duplicate
         detection would swallow it.
         """
-        named = f"{request.id}|{delivery.message_id}|{key_time(until)}"
-        own_id = hashlib.sha256(named.encode())
+        own_id = digest_id(request.id, delivery.message_id, key_time(until))
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
-            f"{PUT_BACK}{own_id.hexdigest()[:32]}",
+            f"{PUT_BACK}{own_id}",
             delivery.body,
             time_to_live=request.complete_by - until,
             scheduled_at=until,
@@ -489,7 +487,7 @@ async def _tell_unreadable(
         at=key_time(context.clock.now()),
         text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is tried "
         "again until its CompleteBy; then the supervisor takes it up.",
-        id=f"unreadable/{cause_hash(request.id)}",
+        id=f"unreadable/{digest_id(request.id)}",
         order_id=request.order_id,
         step=request.step_name,
         workflow=request.workflow,

@@ -12,7 +12,7 @@ from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain.change import Change, first_change, revival
-from sas.domain.ids import cause_hash, cause_of
+from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError, lane
@@ -190,7 +190,7 @@ class Submitter:
         told = notification(
             Notice.RECEIVED,
             data,
-            own_id=f"{order.order_id}/again/{cause_hash(cause)[:12]}",
+            own_id=f"{order.order_id}/again/{digest_id(cause)[:12]}",
             reply_queue=submission.reply_queue,
             at=self._context.clock.now(),
             to=self._context.to,

@@ -15,7 +15,7 @@ import re
 from datetime import datetime
 
 from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
-from sas.domain.ids import cause_hash, key_time, parse_key_time
+from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
 """Partition of the row that pins the number of shards, and of the leases."""
@@ -74,7 +74,7 @@ def journals(order_id: str) -> tuple[str, str]:
 
 def cause(order_id: str, text: str) -> str:
     """Row that remembers a cause."""
-    return f"order|{escape(order_id)}|c|cause|{cause_hash(text)}"
+    return f"order|{escape(order_id)}|c|cause|{digest_id(text)}"
 
 
 def payload_chunk(order_id: str, sha256: str, number: int) -> str:

@@ -83,9 +83,17 @@ def cause_of(source_queue: str, envelope_id: str) -> str:
     return f"{source_queue}:{envelope_id}"
 
 
-def cause_hash(cause: str) -> str:
-    """Return the part of a cause row's key: 32 hex digits, whatever a sender put in its id."""
-    return hashlib.sha256(cause.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def digest_id(*parts: str | bytes) -> str:
+    """Return 32 hex digits that identify these parts in this order.
+
+    Keys and message ids use it for texts that are too long for them, or that hold characters
+    that a key may not have.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(hashlib.sha256(data).digest())  # no two lists of parts look alike
+    return digest.hexdigest()[:32]
 
 
 def message_id(order_id: str, seq: int, index: int) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
 from sas.domain.change import Change, DeadlineDue, Due, OutDue, check_finished
 from sas.domain.content import PayloadRef, matches, ref_of
-from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
+from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
 from sas.ports import ConflictError, LostContentError, SharedValue, StoreUnavailableError, Summary
@@ -108,7 +108,7 @@ class MemoryStore:
         """See ``StateStore.recorded``."""
         await self._begin("recorded", order_id)
         stored = self.orders.get(order_id)
-        seq = stored.causes.get(cause_hash(cause)) if stored else None
+        seq = stored.causes.get(digest_id(cause)) if stored else None
         return stored.journal[seq - 1] if stored and seq else None
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
@@ -219,7 +219,7 @@ class MemoryStore:
             return replace(after, token=OVERTAKEN if overtaken else token)
         if token != (change.before.token if change.before else None):
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
-        if stored and entry.cause and cause_hash(entry.cause) in stored.causes:
+        if stored and entry.cause and digest_id(entry.cause) in stored.causes:
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
@@ -227,7 +227,7 @@ class MemoryStore:
         stored.order = written
         stored.journal.append(entry)
         if entry.cause:
-            stored.causes[cause_hash(entry.cause)] = entry.seq
+            stored.causes[digest_id(entry.cause)] = entry.seq
         self.orders[after.order_id] = stored
         self._write_due(change)
         return written

@@ -20,6 +20,7 @@ import msgspec
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.internal import FaultBody, Kept, Part, check_result, content_of, text_of
 from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth, convert, parse
+from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault, Order
 from sas.features.callbacks.rules import CallbackResult, submission_of
@@ -207,7 +208,7 @@ def own_id(message: CallbackMessage) -> str:
     said = [message.outcome, result]
     said += [message.error.code, message.error.message] if message.error else []
     text = canonical([message.token, *said])
-    return f"callback/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"callback/{digest_id(text)}"
 
 
 def to_returned(message: CallbackMessage, claims: Claims, agents: Sequence[str]) -> CallbackResult:

@@ -8,7 +8,6 @@ that cannot be read for now.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from opentelemetry.trace import SpanKind
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain.change import Decision
-from sas.domain.ids import cause_of, key_time
+from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import lane
@@ -284,8 +283,7 @@ class Callbacks:
         now = self._context.clock.now()
         _check_time(claims, now)
         at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + SKEW)
-        digest = hashlib.sha256(f"{message_id}|{key_time(at)}".encode()).hexdigest()
-        own_id = f"callback/again/{digest[:32]}"
+        own_id = f"callback/again/{digest_id(message_id, key_time(at))}"
         await self._context.bus.send([Message(queue, own_id, body, scheduled_at=at)])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
 

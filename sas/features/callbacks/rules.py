@@ -7,14 +7,13 @@ causes them, and enough to build the very same message again after any crash. Th
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from sas.domain.change import Decision
 from sas.domain.content import Content
-from sas.domain.ids import key_time
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import Outcome, Reply
 from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
 from sas.domain.reply import answer
@@ -57,8 +56,7 @@ def submission_of(details: Details) -> str:
     """Return 16 hex digits that tell an order from a later one under the same id, which is free
     again once the first is purged.
     """
-    text = f"{key_time(details.submitted_at)}|{details.content_hash}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest_id(key_time(details.submitted_at), details.content_hash)[:16]
 
 
 def status_of(order: Order, said: CallbackResult) -> StepStatus:

@@ -18,7 +18,7 @@ import msgspec
 
 from sas.codec.outward import AlertMessage
 from sas.domain.change import Incident
-from sas.domain.ids import cause_hash, key_time
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.engine.messages import Addresses, alert
 from sas.features.incidents import rules
@@ -200,7 +200,7 @@ def _over(standing: ActiveIncident, now: datetime) -> AlertMessage:
 
 def _id_of(standing: ActiveIncident) -> str:
     began = f"{standing.scope}/{key_time(standing.since)}"
-    return f"{standing.kind.value}/{cause_hash(began)}"
+    return f"{standing.kind.value}/{digest_id(began)}"
 
 
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9 ,._-]")

@@ -8,7 +8,6 @@ has passed. If the step is no longer this dispatch's, the running call is cut of
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from datetime import datetime, timedelta
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.claim import calls_until, is_out
-from sas.domain.ids import key_time, reply_id
+from sas.domain.ids import digest_id, key_time, reply_id
 from sas.domain.messages import Progress
 from sas.domain.order import Direction
 from sas.domain.queues import lane
@@ -158,6 +157,6 @@ class CallDeadline:
             note.encode("utf-8", "replace").decode(),
         )
         of = reply_id(request.order_id, request.step, request.direction, request.epoch)
-        own_id = f"beat/{hashlib.sha256(f'{of}|{key_time(now)}'.encode()).hexdigest()[:32]}"
+        own_id = f"beat/{digest_id(of, key_time(now))}"
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         return Message(queue, own_id, internal.encode(internal.from_progress(said, own_id)))

@@ -7,7 +7,6 @@ holds is the one the scheduler granted, so a request that comes back reads it fi
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ import msgspec
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.claim import calls_until, is_out
-from sas.domain.ids import progress_id
+from sas.domain.ids import digest_id, progress_id
 from sas.domain.messages import Progress
 from sas.domain.order import Direction
 from sas.domain.queues import lane
@@ -142,7 +141,7 @@ class LongSteps:
 
     def _again(self, request: RequestMessage, at: datetime, until: datetime) -> Message:
         again = msgspec.structs.replace(request, complete_by=until, checks=request.checks + 1)
-        own_id = hashlib.sha256(f"{request.id}|look|{again.checks}".encode()).hexdigest()[:32]
+        own_id = digest_id(request.id, "look", str(again.checks))
         return Message(
             self._context.queues.agent(self._agent, urgent=request.urgent),
             f"look/{own_id}",
