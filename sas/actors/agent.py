@@ -462,7 +462,7 @@ async def _read(request: RequestMessage, context: Context) -> Call:
         return await _claimed(request, context)
     order = internal.content_of(request.order, request.order_ref)
     results: dict[str, Content] = {name: _text_of(raw) for name, raw in request.results.items()}
-    results |= {name: internal.from_kept(kept) for name, kept in request.result_refs.items()}
+    results |= {name: internal.from_ref_body(kept) for name, kept in request.result_refs.items()}
     own = internal.content_of(request.own_result, request.own_result_ref)
     return await _call_with(request, context, order, results, own)
 

@@ -23,7 +23,7 @@ from sas.codec.internal import (
 )
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import FENCED, REJECTED, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind
@@ -224,11 +224,11 @@ class DeadLetters:
                 await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, letter: DeadLetter, order_id: str | None) -> Rejection:
-        why = letter.reason or "dead-lettered"
+        why = letter.reason or Reason.DEAD_LETTERED
         said = f": {letter.description}" if letter.description else ""
         return Rejection(
             body=letter.body,
-            reason="dead-lettered",
+            reason=Reason.DEAD_LETTERED,
             description=f"the queue gave it up ({why}{said})"[:1000],
             source_queue=letter.source_queue or "unknown",
             message_id=letter.message_id,

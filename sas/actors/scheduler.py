@@ -15,7 +15,7 @@ from sas.codec.internal import (
     WakeMessage,
 )
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
@@ -146,7 +146,7 @@ class Scheduler:
         self, acted: ApplyResult, message: Internal, body: bytes, queue: str
     ) -> ApplyResult:
         if acted is ApplyResult.UNKNOWN_ORDER:
-            wrong = MalformedError("unknown-order", f"there is no order {message.order_id!r}")
+            wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
             await self._put_aside(body, message.id, queue, wrong)
         return acted
 

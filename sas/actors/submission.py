@@ -10,7 +10,7 @@ from sas.bounds import TooLargeError
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, first_change, revival
 from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import Notice
@@ -91,11 +91,11 @@ class Submitter:
                 urgent=urgent,
             )
         except ForbiddenReplyQueueError as wrong:
-            raise MalformedError("forbidden-reply-queue", str(wrong)) from None
+            raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
         except UnknownWorkflowError as wrong:
-            raise MalformedError("unknown-workflow", str(wrong)) from None
+            raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
         except TooLargeError as wrong:
-            raise MalformedError("too-large", str(wrong)) from None
+            raise MalformedError(Reason.TOO_LARGE, str(wrong)) from None
         return submission, workflow, details
 
     async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
@@ -158,7 +158,7 @@ class Submitter:
             return ApplyResult.REPEATED
         if not same:
             raise MalformedError(
-                "order-id-taken",
+                Reason.ORDER_ID_TAKEN,
                 f"order_id {order.order_id!r} was submitted before with other content: "
                 "give every order an id of its own; the first one goes on unchanged",
             )

@@ -26,8 +26,7 @@ from sas.cli.carrying import Asked, Ended
 from sas.cli.errors import NotThereError, UsageError
 from sas.cli.finding import Wanted
 from sas.cli.intent import Intent
-from sas.codec.internal import INPUT_DEPTH_MAX
-from sas.codec.strict import MalformedError, check_depth, parse
+from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
 from sas.config import Endpoint, read_queues
 from sas.domain.messages import Verb
 from sas.domain.order import Order
@@ -277,7 +276,7 @@ def _input(text: str) -> str:
     try:
         parse(body)
         made = body.decode().strip()
-        check_depth(made, INPUT_DEPTH_MAX)
+        check_depth(made, CONTENT_DEPTH_MAX)
     except MalformedError as wrong:
         raise UsageError(f"--input: {wrong}") from None
     if utf16_units(made) > EDITED_UNITS_MAX:

@@ -15,7 +15,15 @@ from sas.bounds import (
     RESULT_INLINE_BYTES_MAX,
     utf16_units,
 )
-from sas.codec.strict import DEPTH_MAX, PLAIN, MalformedError, check_depth, convert, parse
+from sas.codec.strict import (
+    CONTENT_DEPTH_MAX,
+    PLAIN,
+    MalformedError,
+    Reason,
+    check_depth,
+    convert,
+    parse,
+)
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
@@ -23,10 +31,6 @@ from sas.domain.order import Direction, Fault
 
 INLINE_BYTES_MAX = 160 * 1024
 """A request body up to here carries the order; beyond it, its agent reads it from the store."""
-
-INPUT_DEPTH_MAX = DEPTH_MAX - 2
-"""How deep a command's input may nest: as a result it travels on two levels down."""
-
 
 Part = msgspec.Raw | UnsetType
 """JSON carried as it is; UNSET where the member is absent."""
@@ -50,7 +54,7 @@ class Envelope(
     order_id: str
 
 
-class Kept(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PayloadRefBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What stands for content kept apart from its order: see ``StateStore.get_payload``."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -101,11 +105,11 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     idempotency_key: str
     generation: int = 0
     order: Part = UNSET
-    order_ref: Kept | None = None
+    order_ref: PayloadRefBody | None = None
     results: dict[str, msgspec.Raw] = {}
-    result_refs: dict[str, Kept] = {}
+    result_refs: dict[str, PayloadRefBody] = {}
     own_result: Part = UNSET
-    own_result_ref: Kept | None = None
+    own_result_ref: PayloadRefBody | None = None
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
@@ -129,7 +133,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     epoch: int
     outcome: Literal["done", "refused", "unavailable", "interrupted", "waited"]
     result: Part = UNSET
-    result_ref: Kept | None = None
+    result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None
 
 
@@ -161,9 +165,9 @@ def decode(body: bytes, kind: type[M]) -> M:
     try:
         check_order_id(message.order_id)
     except ValueError as wrong:
-        raise MalformedError("invalid-order-id", str(wrong)) from None
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
     if not 0 < len(message.id) <= 200:
-        raise MalformedError("invalid", "the member 'id' has no or over 200 characters")
+        raise MalformedError(Reason.INVALID, "the member 'id' has no or over 200 characters")
     return message
 
 
@@ -198,7 +202,7 @@ def from_reply(reply: Reply) -> ReplyMessage:
         epoch=reply.epoch,
         outcome=reply.outcome.value,
         result=inline(reply.result),
-        result_ref=to_kept(reply.result),
+        result_ref=to_ref_body(reply.result),
         error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
     )
 
@@ -235,9 +239,9 @@ def to_command(message: CommandMessage) -> Command:
     edited = text_of(message.input)
     if edited is not None and utf16_units(edited) > EDITED_UNITS_MAX:
         raise MalformedError(
-            "too-large", f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
+            Reason.TOO_LARGE, f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
         )
-    check_depth(edited or "", INPUT_DEPTH_MAX)
+    check_depth(edited or "", CONTENT_DEPTH_MAX)
     return Command(
         message.id,
         message.order_id,
@@ -259,21 +263,21 @@ def inline(content: Content | None) -> Part:
     return raw(content) if isinstance(content, str) else UNSET
 
 
-def to_kept(content: Content | None) -> Kept | None:
+def to_ref_body(content: Content | None) -> PayloadRefBody | None:
     """Return the reference that travels in the place of content; None where that does itself."""
     if not isinstance(content, PayloadRef):
         return None
-    return Kept(content.sha256, content.size, content.chunks)
+    return PayloadRefBody(content.sha256, content.size, content.chunks)
 
 
-def from_kept(kept: Kept) -> PayloadRef:
+def from_ref_body(kept: PayloadRefBody) -> PayloadRef:
     """Return a reference as the domain knows it."""
     return PayloadRef(kept.sha256, kept.size, kept.chunks)
 
 
-def content_of(part: Part, kept: Kept | None) -> Content | None:
+def content_of(part: Part, kept: PayloadRefBody | None) -> Content | None:
     """Return what a member and the reference beside it hold; None where both are absent."""
-    return text_of(part) if kept is None else from_kept(kept)
+    return text_of(part) if kept is None else from_ref_body(kept)
 
 
 def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
@@ -284,7 +288,7 @@ def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_B
         size, most = len((result or "").encode()), inline_bytes_max
     if size > most:
         raise MalformedError(
-            "result-too-large", f"a step's result is at most {most:,} bytes of JSON here"
+            Reason.RESULT_TOO_LARGE, f"a step's result is at most {most:,} bytes of JSON here"
         )
 
 

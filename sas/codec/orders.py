@@ -15,7 +15,16 @@ from typing import Annotated, Any
 import msgspec
 
 from sas.bounds import PAYLOAD_BYTES_MAX
-from sas.codec.strict import PLAIN, MalformedError, canonical, check_depth, convert, parse
+from sas.codec.strict import (
+    PLAIN,
+    SALVAGE_DEPTH_MAX,
+    MalformedError,
+    Reason,
+    canonical,
+    check_depth,
+    convert,
+    parse,
+)
 from sas.domain.ids import InvalidIdError, check_order_id
 
 ORDER_BYTES_MAX = 256 * 1024
@@ -28,7 +37,6 @@ ID_LENGTH_MAX = 128
 # CloudEvents and AMQP carry these ids as attributes, which hold no control characters.
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=PLAIN)]
 _UNREADABLE = re.compile("[\ud800-\udfff\ufffd]")
-_SALVAGE_DEPTH_MAX = 200
 
 
 class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -81,20 +89,20 @@ def parse_order(
     """
     if len(body) > bytes_max:
         raise MalformedError(
-            "too-large",
+            Reason.TOO_LARGE,
             f"the message has {len(body):,} bytes, at most {bytes_max:,} are taken: "
             "send large parts elsewhere and a reference to them in the order",
         )
     value = parse(body)
     if not isinstance(value, dict):
-        raise MalformedError("invalid", "the body is not a JSON object: send an order message")
+        raise MalformedError(Reason.INVALID, "the body is not a JSON object: send an order message")
     message = convert(body, OrderMessage)
     if not isinstance(value["order"], dict):
-        raise MalformedError("invalid", "Expected `object` - at `$.order`")
+        raise MalformedError(Reason.INVALID, "Expected `object` - at `$.order`")
     try:
         check_order_id(message.order_id)
     except InvalidIdError as wrong:
-        raise MalformedError("invalid-order-id", str(wrong)) from None
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
     digest = content_hash(message.workflow, message.reply_queue, value["order"])
     return Submission(
         order_id=message.order_id,
@@ -123,7 +131,7 @@ def salvage(body: bytes) -> Salvage:
     """
     text = body[: 2 * ORDER_BYTES_LIMIT].decode("utf-8", "replace")
     try:
-        check_depth(text, _SALVAGE_DEPTH_MAX)
+        check_depth(text, SALVAGE_DEPTH_MAX)
         value = json.loads(text, parse_int=len, parse_float=len)  # any cheap value does
     except ValueError:
         return Salvage()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sas.codec import outward
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError, convert
+from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import Order, OrderState
@@ -107,7 +107,7 @@ class Rejections:
             return
         rejection = Rejection(
             body=message.body,
-            reason="undeliverable",
+            reason=Reason.UNDELIVERABLE,
             description=f"queue {message.queue} does not take it: {refused}",
             source_queue=message.queue,
             message_id=message.message_id,

@@ -18,8 +18,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, Kept, Part, check_result, content_of, text_of
-from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth, convert, parse
+from sas.codec.internal import FaultBody, Part, PayloadRefBody, check_result, content_of, text_of
+from sas.codec.strict import (
+    CONTENT_DEPTH_MAX,
+    MalformedError,
+    Reason,
+    canonical,
+    check_depth,
+    convert,
+    parse,
+)
 from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault, Order
@@ -33,9 +41,6 @@ CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
 
 
 KEY_LENGTH_MIN = 32
-
-
-RESULT_DEPTH_MAX = DEPTH_MAX - 2
 
 
 _SIGNED_AS = b"sas-callback-1."
@@ -66,7 +71,7 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
     error: FaultBody | None = None
-    result_ref: Kept | None = None
+    result_ref: PayloadRefBody | None = None
 
 
 class Claims(
@@ -99,10 +104,10 @@ class Claims(
             MalformedError: it is there no more, though another one may be under its id.
         """
         if order is None:
-            raise MalformedError("unknown-order", f"there is no order {self.order_id!r}")
+            raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
         if self.submission not in {None, submission_of(order.details)}:
             raise MalformedError(
-                "unknown-order",
+                Reason.UNKNOWN_ORDER,
                 f"the order {self.order_id!r} that the token is about is there no more, and "
                 "another one has its id now",
             )
@@ -186,11 +191,11 @@ def read_message(body: bytes, keys: CallbackKeys) -> tuple[CallbackMessage, Clai
     """
     message = parse_message(body)
     if not keys:
-        raise MalformedError("callbacks-off", str(CallbacksOffError()))
+        raise MalformedError(Reason.CALLBACKS_OFF, str(CallbacksOffError()))
     try:
         return message, keys.read(message.token)
     except ForgedError as forged:
-        raise MalformedError("forged-token", str(forged)) from None
+        raise MalformedError(Reason.FORGED_TOKEN, str(forged)) from None
 
 
 def encode_message(message: CallbackMessage) -> bytes:
@@ -262,12 +267,12 @@ def _base64(data: bytes) -> str:
 def _check_size(body: bytes) -> None:
     if len(body) > CALLBACK_BYTES_MAX:
         raise MalformedError(
-            "too-large",
+            Reason.TOO_LARGE,
             f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are taken: "
             "keep large results elsewhere and send a reference to them",
         )
 
 
-def _check_result(result: Part, kept: Kept | None = None) -> None:
+def _check_result(result: Part, kept: PayloadRefBody | None = None) -> None:
     check_result(content_of(result, kept), RESULT_BYTES_MAX)
-    check_depth(text_of(result) or "", RESULT_DEPTH_MAX)
+    check_depth(text_of(result) or "", CONTENT_DEPTH_MAX)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from opentelemetry.trace import SpanKind
 
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
 from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind
@@ -192,7 +192,7 @@ class Callbacks:
             if acted is not ApplyResult.NOTHING:
                 return acted
             if status is StepStatus.CLOSED:
-                raise MalformedError("too-late", _ANSWERS[status][2])
+                raise MalformedError(Reason.TOO_LATE, _ANSWERS[status][2])
             if status is StepStatus.WAITS:
                 again_on = self._lane(order)
                 await self._put_back(again_on, claims, body, message_id, since)
@@ -296,7 +296,7 @@ def _since(order: Order, claims: Claims, now: datetime) -> datetime:
 def _check_time(claims: Claims, now: datetime) -> None:
     """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
     if claims.expires_at + SKEW <= now:
-        raise MalformedError("expired", _expired(claims))
+        raise MalformedError(Reason.EXPIRED, _expired(claims))
 
 
 def _expired(claims: Claims) -> str:

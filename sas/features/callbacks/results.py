@@ -11,7 +11,7 @@ import msgspec
 
 from sas.actors.agent import key_missing
 from sas.bounds import RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, content_of, to_kept
+from sas.codec.internal import FaultBody, content_of, to_ref_body
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.content import PayloadRef
@@ -66,7 +66,7 @@ async def offload_result(
     content = await offload(context.store, order.order_id, result, RESULT_INLINE_BYTES_MAX)
     if isinstance(content, str):
         return message
-    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_kept(content))
+    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_ref_body(content))
 
 
 async def alert_unreadable(

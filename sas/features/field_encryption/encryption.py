@@ -13,7 +13,7 @@ from typing import Any
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bytes
 from sas.codec.orders import Submission
-from sas.codec.strict import MalformedError, parse
+from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.order import Details
 from sas.domain.workflow import WorkflowError
 from sas.features.field_encryption import paths
@@ -104,7 +104,7 @@ class FieldEncryption:
             return self._ring.is_signed(submission.content_hash, details.content_hash)
         except DecryptionError:
             raise MalformedError(
-                "order-id-taken",
+                Reason.ORDER_ID_TAKEN,
                 f"order_id {details.order_id!r} was submitted before, so long ago that whether "
                 "with the same content can no longer be told; give every order an id of its own",
             ) from None
@@ -125,7 +125,7 @@ class FieldEncryption:
             try:
                 self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             except DecryptionError as wrong:
-                raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
+                raise MalformedError(Reason.INVALID_ORDER, _not_taken(at, wrong)) from None
             kept.add(at)
         return self._encrypt(workflow, order_id, value, kept)
 
@@ -180,7 +180,7 @@ class FieldEncryption:
         value = parse(submission.payload.encode())
         if next(paths.encrypted_places(value), None) is not None:
             raise MalformedError(
-                "invalid-order",
+                Reason.INVALID_ORDER,
                 f"the order holds a member {ENCRYPTED!r}: send the field as it is, for it is "
                 "encrypted here",
             )

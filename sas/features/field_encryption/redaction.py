@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.features.field_encryption.encryption import redact
 from sas.ports import (
     Agent,
@@ -92,7 +92,7 @@ def check_content(
     try:
         check(content)
     except ValueError as wrong:
-        failed: Exception = MalformedError("invalid-order", redact(str(wrong), secrets))
+        failed: Exception = MalformedError(Reason.INVALID_ORDER, redact(str(wrong), secrets))
     except Exception as bug:
         if not secrets:
             raise
