@@ -169,14 +169,8 @@ class AgentActor:
     ) -> tuple[CallDeadline, Reply | Later | None] | None:
         """Return the time that a request was granted, and what came of it; None where it was put
         back.
-
-        Where it may be handed back uncalled, only its first delivery calls: a later one might do
-        so while the first, slow one, says that nothing was called.
         """
         again = request.checks > 0 or delivery.message_id.startswith(PUT_BACK)
-        returnable = request.may_return and not again and delivery.count is not None
-        if returnable and delivery.count != 1:
-            return CallDeadline(self._context, request), _reply(request, Outcome.INTERRUPTED)
         term = CallDeadline(self._context, request)
         try:
             granted = await self._long.granted(request)
@@ -185,8 +179,6 @@ class AgentActor:
             term = CallDeadline(self._context, granted, fresh=not again)
             return term, await self._work(term)
         except MustWaitError as wait:
-            if returnable and not wait.stays:
-                return term, _reply(request, Outcome.UNAVAILABLE)
             called = wait.called or request.checks > 0 or delivery.called_before
             if term.is_near(wait.until):
                 log.info("agent %s: order %s waits no longer", self._name, request.order_id)
@@ -333,9 +325,7 @@ class Attempts:
                 raise MustWaitError(until, called=number > 0)
             slot = await self._slots.take(request)
             if slot is None:
-                probes = self._guard.probes(request.id)
-                again_at = self._slots.again_at(request)
-                raise MustWaitError(again_at, called=number > 0, stays=probes)
+                raise MustWaitError(self._slots.again_at(request), called=number > 0)
             try:
                 if term.left() <= 0:  # breaker and slot may have taken their time
                     raise SilentError

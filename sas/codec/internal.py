@@ -85,8 +85,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     """To an agent: do or undo one step.
 
     ``generation`` counts the inputs an operator has edited: an undo covers every one.
-    ``alternative`` is the agent's name where it is not the step's first; with ``may_return`` it
-    may answer that it called nobody, so that another is asked. ``urgent`` names the lane.
+    ``alternative`` is the agent's name where it is not the step's first. ``urgent`` names the lane.
     What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
     ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
     fit: read the order from the state store, and the results of the steps that ``results`` names
@@ -113,7 +112,6 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
-    may_return: bool = False
     urgent: bool = False
     submission: str | None = None
 
@@ -131,7 +129,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     step: int
     direction: Literal["do", "undo"]
     epoch: int
-    outcome: Literal["done", "refused", "unavailable", "interrupted", "waited"]
+    outcome: Literal["done", "refused", "waited"]
     result: Part = UNSET
     result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None

@@ -78,7 +78,7 @@ def dispatch(
 
 
 def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
-    route, others = _route(step, rules)
+    route = _route(step, rules)
     until = now + rules.steps[step.number].time_allowed + _slack(step, route, rules)
     claimed = replace(
         step,
@@ -90,10 +90,7 @@ def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Requ
         route=route,
         note=None,
     )
-    request = Request(
-        step.number, Direction.DO, claimed.epoch, step.generation, until, route, others
-    )
-    return claimed, request
+    return claimed, Request(step.number, Direction.DO, claimed.epoch, step.generation, until, route)
 
 
 def _undo(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
@@ -110,17 +107,16 @@ def _slack(step: StepRecord, route: int, rules: Rules) -> timedelta:
     return rules.slack.get((step.number, route), NONE)
 
 
-def _route(step: StepRecord, rules: Rules) -> tuple[int, bool]:
-    """Return the first agent to be had, and whether others after it could be asked instead.
+def _route(step: StepRecord, rules: Rules) -> int:
+    """Return the first agent that is open; the last agent asked where none is.
 
-    Where none is, the request waits at the one it was with. A step that cannot be undone stays
-    with the agent that may have done it already: nobody could take that back.
+    A pinned step stays with the agent that may have done it: its effect cannot be undone.
     """
     own = rules.steps[step.number]
     if is_pinned(step, rules):
-        return step.route, False
-    there = [route for route in range(own.routes) if (step.number, route) not in rules.shut]
-    return (there[0], len(there) > 1) if there else (step.route, False)
+        return step.route
+    there = (route for route in range(own.routes) if (step.number, route) not in rules.shut)
+    return next(there, step.route)
 
 
 def is_pinned(step: StepRecord, rules: Rules) -> bool:

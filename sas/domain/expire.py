@@ -68,7 +68,7 @@ def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Dec
         case StepState.PROCESSING if step.direction is Direction.UNDO:
             return cancelled(order, step, rules, now, None)
         case StepState.PROCESSING:
-            return unanswered(order, step, rules, now)
+            return _unanswered(order, step, rules, now)
         case _ if step.hold:
             freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
             return Decision("released", open_steps(freed, rules, now), (Wake(),))
@@ -171,7 +171,7 @@ def _going_on(
     return open_steps(steps, rules, now), requests
 
 
-def unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+def _unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
     """Decide upon a step that was asked for, and of whose outcome nothing is known."""
     failures = step.failure_count + 1
     counted = replace(step, failure_count=failures)
@@ -184,6 +184,29 @@ def unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> D
     )
     failed = replace(order, steps=with_step(order.steps, counted))
     return fail(failed, step.number, fault, rules, now=now, instance=None)
+
+
+def another_agent(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str
+) -> Decision | None:
+    """Decide to ask an agent further down for a step that waited; None if none of them is open.
+
+    Only agents further down are asked at once, so this ends. The agent that waited counts as
+    attempted: another delivery of the same request may have called it.
+    """
+    pending = replace(
+        mark_attempted(step),
+        process_state=StepState.PENDING,
+        since=now,
+        locked_by=None,
+        complete_by=None,
+    )
+    asked = {(step.number, route) for route in range(step.route + 1)}
+    further = replace(rules, shut=rules.shut | asked)
+    steps, requests = dispatch(list(with_step(order.steps, pending)), further, now, instance)
+    if steps[step.number].route == step.route:
+        return None
+    return Decision("another agent asked", open_steps(steps, rules, now), requests)
 
 
 def waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:

@@ -54,12 +54,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask one of a step's agents (``route``) to do or undo it. The epoch fences its reply.
-
-    ``may_return`` says that others are left to be asked: where the agent is not to be had, it may
-    answer so instead of letting the request wait. Then only its first delivery may call: a later
-    one might call while the first, slow one, says that nothing was.
-    """
+    """Ask one of a step's agents (``route``) to do or undo it. The epoch fences its reply."""
 
     step: int
     direction: Direction
@@ -67,7 +62,6 @@ class Request:
     generation: int
     complete_by: datetime
     route: int = 0
-    may_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +94,8 @@ class Outcome(Enum):
 
     DONE = "done"
     REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
-    """Nothing was called: the remote service is not to be had, and others may be asked."""
-    INTERRUPTED = "interrupted"
-    """The request was delivered before, so whether anything was called is not known."""
     WAITED = "waited"
-    """Nothing was called in all the time there was: the remote service is not to be had."""
+    """This delivery called nothing: no call could begin before CompleteBy."""
 
 
 @dataclass(frozen=True, slots=True)

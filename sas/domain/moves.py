@@ -31,7 +31,7 @@ STEP_MOVES: tuple[Move, ...] = (
     Move(_S.PENDING, _S.PROCESSING, "a scheduler claims it"),
     Move(_S.PROCESSING, _S.PROCESSED, "its agent replied: done"),
     Move(_S.PROCESSING, _S.ERROR, "refused for good, or past the threshold"),
-    Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: FailureCount + 1; or agent not to be had"),
+    Move(_S.PROCESSING, _S.PENDING, "CompleteBy passed: FailureCount + 1; or no call could begin"),
     Move(_S.PROCESSED, _S.ERROR, "the undo at an agent tried before failed for good"),
     Move(_S.ERROR, _S.PENDING, "resubmitted, only while the direction is do"),
     Move(_S.ERROR, _S.PROCESSED, "skipped by the operator; or that undo is tried again"),

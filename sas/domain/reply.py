@@ -13,15 +13,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_out, is_pinned, open_steps, with_step
-from sas.domain.expire import (
-    cancelled,
-    fail,
-    unanswered,
-    waited,
-)
-from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Progress, Reply, Wake
-from sas.domain.order import Direction, Fault, Order, StepRecord, StepState
+from sas.domain.claim import dispatch, is_out, open_steps, with_step
+from sas.domain.expire import another_agent, cancelled, fail, waited
+from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Progress, Reply
+from sas.domain.order import Direction, Fault, Order, StepState
 from sas.domain.undo import complete, completed_notice, undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
@@ -45,8 +40,6 @@ def answer(
             return undo_failed(order, reply.step, _fault(reply), rules, now)
         case Outcome.WAITED:
             return waited(order, order.steps[reply.step], rules, now)
-        case _:  # an undo belongs to the agent that did: its request waits there
-            return None
 
 
 def _answer_do(
@@ -61,12 +54,9 @@ def _answer_do(
             return _done(order, reply, rules, now, instance)
         case Outcome.REFUSED:
             return fail(order, reply.step, _fault(reply), rules, now=now, instance=instance)
-        case Outcome.UNAVAILABLE:
-            return _elsewhere(order, step, rules, now, instance)
-        case Outcome.INTERRUPTED:
-            return unanswered(order, step, rules, now)
         case Outcome.WAITED:
-            return waited(order, step, rules, now)
+            other = another_agent(order, step, rules, now, instance)
+            return other or waited(order, step, rules, now)
 
 
 def _fault(reply: Reply) -> Fault:
@@ -119,23 +109,3 @@ def _done(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str
         told.append(Notify(Notice.STEP_COMPLETED, reply.step))
     told.extend(completed_notice(steps))
     return Decision("step processed", open_steps(steps, rules, now), (*requests, *told))
-
-
-def _elsewhere(
-    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str
-) -> Decision:
-    """Nothing was called: ask the agents after this one; where none is left, begin again.
-
-    No failure is counted. Only agents further down are asked at once, so this comes to an end.
-    """
-    back = replace(
-        step, process_state=StepState.PENDING, since=now, locked_by=None, complete_by=None
-    )
-    steps = list(with_step(order.steps, back))
-    asked = {(step.number, route) for route in range(step.route + 1)}
-    onward = replace(rules, shut=rules.shut | asked)
-    left = range(step.route + 1, rules.steps[step.number].routes)
-    if is_pinned(step, rules) or all((step.number, route) in onward.shut for route in left):
-        return Decision("agent not to be had", open_steps(steps, rules, now), (Wake(),))
-    steps, requests = dispatch(steps, onward, now, instance)
-    return Decision("another agent asked", open_steps(steps, rules, now), requests)

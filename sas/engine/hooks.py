@@ -13,12 +13,10 @@ class MustWaitError(Exception):
     """No call may go out before ``until``: the breaker is open, no slot is free, or what the
     request refers to cannot be read.
 
-    ``called`` says whether one may have gone out before, so that its outcome is unknown;
-    ``stays`` that it must be this request that calls, for it is the breaker's probe.
+    ``called`` says whether one may have gone out before, so that its outcome is unknown.
     """
 
-    def __init__(self, until: datetime, *, called: bool, stays: bool = False) -> None:
+    def __init__(self, until: datetime, *, called: bool) -> None:
         super().__init__(until)
         self.until = until
         self.called = called
-        self.stays = stays or called

@@ -16,7 +16,7 @@ import msgspec
 from sas.codec import internal, outward
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import idempotency_key, key_time, message_id
-from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Outcome, Reply, Request, Wake
+from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
@@ -48,16 +48,13 @@ def compose(
     workflow: Workflow | None,
     to: Addresses,
     apart: Mapping[PayloadRef, str] | None = None,
-    *,
-    late: bool = False,
 ) -> tuple[list[Message], list[Message]]:
     """Return the messages of a journal row: internal ones, then those that leave the system.
     Of these alerts come first: an application's full queue must not keep them from the operator.
 
     ``workflow`` None (the supervisor knows none) leaves requests out: its own rows have
     none, and a scheduler's were sent before its notifications could fail. ``apart`` is what
-    ``contents.for_notices`` found; a notification leaves out what is not in it. ``late``: so long
-    after the commit that a queue may no longer know what it took already.
+    ``fetch_for_notifications`` found; a notification leaves out what is not in it.
     """
     within: list[Message] = []
     alerts: list[Message] = []
@@ -69,13 +66,7 @@ def compose(
                 within.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
             case Request():
                 # Nobody would count the answer to an older epoch; its input may be edited since.
-                if workflow is None or order.steps[item.step].epoch != item.epoch:
-                    continue
-                if late and item.may_return:
-                    # One that was given more time since is with its agent: leave it alone.
-                    if order.steps[item.step].complete_by == item.complete_by:
-                        within.append(_interrupted(order, item, to))
-                else:
+                if workflow is not None and order.steps[item.step].epoch == item.epoch:
                     within.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
                 notices.append(_notification(order, item, own_id, entry, to, apart or {}))
@@ -154,7 +145,6 @@ def _request(
         own_result=internal.inline(own),
         own_result_ref=internal.to_ref_body(own),
         alternative=alternative,
-        may_return=item.may_return,
         urgent=order.details.urgent,
         submission=submission_of(order.details),
         time_allowed=(item.complete_by - at).total_seconds(),
@@ -167,17 +157,6 @@ def _request(
     lives = max(item.complete_by - at, timedelta(seconds=1))
     queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
     return Message(queue, own_id, encoded, time_to_live=lives)
-
-
-def _interrupted(order: Order, item: Request, to: Addresses) -> Message:
-    """Return what is said in the place of a request that may be handed back, once a queue might
-    take it for a new one: of two first deliveries one could call while the other says that
-    nothing was called.
-    """
-    said = Reply(order.order_id, item.step, item.direction, item.epoch, Outcome.INTERRUPTED)
-    message = internal.from_reply(said)
-    queue = lane(to.queues.replies, urgent=order.details.urgent)
-    return Message(queue, message.id, internal.encode(message))
 
 
 def _light(body: internal.RequestMessage, read: Iterable[str]) -> internal.RequestMessage:

@@ -36,12 +36,6 @@ LEFT_ALONE_FOR = timedelta(seconds=2)
 """How long nothing is sent to a queue outside that did not take a message."""
 
 
-SAME_ID_FOR = timedelta(minutes=4)
-"""So long a queue certainly knows a message again that it took: its window for duplicates is ten
-minutes, the emulator's five.
-"""
-
-
 class Outbox:
     """Sends the messages of journal rows."""
 
@@ -77,8 +71,7 @@ class Outbox:
             what to tell not be read; let the trigger come again.
         """
         apart = await fetch_for_notifications(self._store, order, entry)
-        late = self._clock.now() - entry.at > SAME_ID_FOR
-        within, outside = compose(order, entry, workflow, self._to, apart, late=late)
+        within, outside = compose(order, entry, workflow, self._to, apart)
         await self.send_all(within, order)
         failed = await self._send_outside(outside, order)
         if failed is not None:

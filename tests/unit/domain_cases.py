@@ -180,9 +180,9 @@ class Story:
         assert self.answer(reply), f"the refusal of {name} did not count"
         return self
 
-    def unavailable(self, name: str) -> Story:
-        """Let the agent of a step answer that it called nobody."""
-        reply = self.reply(name, outcome=Outcome.UNAVAILABLE, result=None)
+    def waited(self, name: str) -> Story:
+        """Let the agent of a step answer that no call could begin."""
+        reply = self.reply(name, outcome=Outcome.WAITED, result=None)
         assert self.answer(reply), f"the answer of {name} did not count"
         return self
 

@@ -53,7 +53,7 @@ BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
 """How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
-REPLIES = ("done", "refused", "unavailable", "undone", "undo refused")
+REPLIES = ("done", "refused", "undone", "undo refused")
 IN_VAIN = ("waited", "undo waited")
 BEHIND = "expire behind"
 """A step's time passes while queues are far behind."""
@@ -305,7 +305,7 @@ def named(order: Order, event: Event) -> str | None:
 def reply_to(order: Order, step: int, name: str, *, epoch_off: int = 0) -> Reply:
     direction = Direction.UNDO if name.startswith("undo") else Direction.DO
     said = name.rpartition(" ")[2]
-    outcome = Outcome(said) if said in {"refused", "unavailable", "waited"} else Outcome.DONE
+    outcome = Outcome(said) if said in {"refused", "waited"} else Outcome.DONE
     fault = FAULT if outcome is Outcome.REFUSED else None
     epoch = order.steps[step].epoch + epoch_off
     return Reply(order.order_id, step, direction, epoch, outcome, None, fault)

@@ -33,7 +33,6 @@ from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut,
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]
 DO = Direction.DO.value
-UNAVAILABLE = Outcome.UNAVAILABLE
 TO_UNDO = frozenset({StepState.COMPENSATING, StepState.PROCESSED})
 EDITED = '{"edited":true}'
 
@@ -47,7 +46,6 @@ class Budget(NamedTuple):
     refused: int = 0
     operator: int = 0
     shut: int = 0
-    unavailable: int = 0
     waited: int = 0
     behind: int = 0
 
@@ -75,7 +73,6 @@ class Flying(NamedTuple):
     outcome: str = ""
     generation: int = 0
     route: int = 0
-    may_return: bool = False
 
 
 def returned_as(callback: Flying) -> CallbackResult:
@@ -89,14 +86,6 @@ def returned_as(callback: Flying) -> CallbackResult:
         fault=FAULT if outcome is Outcome.REFUSED else None,
         route=callback.route,
     )
-
-
-class Answered(NamedTuple):
-    """What an agent keeps of a request that it may return: whether it did, or called."""
-
-    step: int
-    epoch: int
-    returned: bool
 
 
 class Effect(NamedTuple):
@@ -116,7 +105,6 @@ class State(NamedTuple):
     flying: tuple[Flying, ...]
     remote: tuple[tuple[tuple[Effect, ...], ...], ...]
     budget: Budget
-    answered: tuple[Answered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,15 +112,12 @@ class Remote:
     """How a remote service behaves; the first two rules are needed, as two tests show.
 
     ``closes`` is an agent that, before it does a step under the key of a new generation, undoes
-    the older ones: no call under their keys can have an effect any more. ``keeps`` is an agent
-    that keeps to its word: having said of a request that it called nobody it never calls for it,
-    and having called it never says so, even if the request comes twice.
+    the older ones: no call under their keys can have an effect any more.
     """
 
     tombstones: bool = True
     idempotent: bool = True
     closes: bool = False
-    keeps: bool = True
 
     def do(self, was: Effect) -> tuple[Effect, bool]:
         if was.tombstone and not was.there:
@@ -251,33 +236,11 @@ class Protocol:
         yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
-        """Let the agent call its remote service, or say that it called nobody."""
+        """Let the agent call its remote service, or say that no call could begin."""
         if state.budget.waited:
             spent = state._replace(budget=state.budget.spend("waited"))
             yield self.fly(spent, self.reply(request, Outcome.WAITED))
-        if not (request.may_return and self.budget.unavailable):
-            yield from self.called(state, request)
-            return
-        word = next(
-            (a for a in state.answered if (a.step, a.epoch) == (request.step, request.epoch)), None
-        )
-        if not self.remote.keeps:
-            word = None
-        if word is None and state.budget.unavailable:
-            spent = state._replace(budget=state.budget.spend("unavailable"))
-            yield self.fly(
-                self.keeping(spent, request, returned=True), self.reply(request, UNAVAILABLE)
-            )
-        if word is not None and word.returned:
-            yield self.fly(state, self.reply(request, UNAVAILABLE))
-        else:
-            yield from self.called(self.keeping(state, request, returned=False), request)
-
-    def keeping(self, state: State, request: Flying, *, returned: bool) -> State:
-        if not self.remote.keeps:
-            return state
-        word = Answered(request.step, request.epoch, returned)
-        return state._replace(answered=tuple(sorted({*state.answered, word})))
+        yield from self.called(state, request)
 
     def called(self, state: State, request: Flying) -> Iterator[State]:
         """Let the remote service do what is asked, or refuse it without effect."""
@@ -295,7 +258,7 @@ class Protocol:
             undone = tuple(self.remote.undo(one) for one in known[: request.generation + 1])
             known = (*undone, *known[request.generation + 1 :])
         if self.outside and request.direction == DO and not was.there and not was.tombstone:
-            event = request._replace(kind=Kind.EVENT.value, epoch=0, may_return=False)
+            event = request._replace(kind=Kind.EVENT.value, epoch=0)
             known = (*known[: request.generation], was, *known[request.generation + 1 :])
             yield self.fly(self.known(state, request.step, request.route, known), event)
             return
@@ -386,13 +349,7 @@ class Protocol:
                 sent = Flying(
                     Kind.REQUEST.value, message.step, message.direction.value, message.epoch
                 )
-                messages.append(
-                    sent._replace(
-                        generation=message.generation,
-                        route=message.route,
-                        may_return=message.may_return,
-                    )
-                )
+                messages.append(sent._replace(generation=message.generation, route=message.route))
         return self.keep(change.after), tuple(messages)
 
     def decision(  # noqa: PLR0911  a table
@@ -471,7 +428,7 @@ class Protocol:
 
     @staticmethod
     def reply(request: Flying, outcome: Outcome) -> Flying:
-        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value, may_return=False)
+        return request._replace(kind=Kind.REPLY.value, outcome=outcome.value)
 
     # ------------------------------------------------------------------ judging
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -41,9 +40,9 @@ def made() -> Kit:
     return found
 
 
-async def cut_off(made: Kit, agent: str) -> None:
+async def cut_off(made: Kit, agent: str, policy: BreakerPolicy = POLICY) -> None:
     """Open an agent's breaker, as another instance would."""
-    opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
+    opened = rules.opened(Breaker(), policy, made.clock.now(), "down")
     await made.store.write_shared(cell_name(agent), to_value(opened), None)
 
 
@@ -71,22 +70,48 @@ async def test_while_its_breaker_is_open_the_next_agent_is_asked_under_a_key_of_
     assert made.requests("stock") == []
 
 
-async def test_an_agent_whose_breaker_opened_meanwhile_hands_the_request_back_uncalled(
+async def test_where_the_breaker_opens_past_complete_by_the_next_agent_is_asked_at_once(
     made: Kit,
 ) -> None:
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
-    await cut_off(made, "stock")
+    await cut_off(made, "stock", BreakerPolicy(3, open_for=2 * ALLOWED))
     await made.step(QUEUES.agent("stock"))
     await made.step(QUEUES.replies)
     assert keys(made, "stock") == []
     step = made.order().steps[0]
-    assert (step.route, step.failure_count, step.tried) == (1, 0, ())
+    assert (step.route, step.failure_count, step.tried) == (1, 0, (0,))
     await made.step(QUEUES.agent("payment"))
     assert keys(made, "payment") == [("do", "O-1/pay@payment")]
+    await made.step(QUEUES.replies)
+    assert ("undo", "pay") in [(r.direction, r.step_name) for r in made.requests("stock")]
 
 
-async def test_the_probe_of_a_breaker_waits_for_a_slot_and_is_never_handed_back(made: Kit) -> None:
+async def test_a_request_whose_breaker_closes_before_complete_by_waits_for_it(made: Kit) -> None:
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    await cut_off(made, "stock")
+    await made.step(QUEUES.agent("stock"))
+    assert (keys(made, "stock"), made.bus.messages(QUEUES.replies)) == ([], [])
+    await made.later(16)
+    await made.step(QUEUES.agent("stock"))
+    assert keys(made, "stock") == [("do", "O-1/pay")]
+
+
+async def test_where_no_other_agent_is_open_the_step_that_waited_rests(made: Kit) -> None:
+    long = BreakerPolicy(3, open_for=2 * ALLOWED)
+    await cut_off(made, "payment", long)
+    await made.submit(ORDER)
+    await made.step(QUEUES.scheduler)
+    until = made.order().steps[0].complete_by
+    await cut_off(made, "stock", long)
+    await made.step(QUEUES.agent("stock"))
+    await made.step(QUEUES.replies)
+    step = made.order().steps[0]
+    assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
+
+
+async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
     retry = RetryPolicy(0.2, 1.0)
     stock = AgentActor(made.context, "stock", made.agents["stock"], retry, POLICY, limit=1)
     await made.submit(ORDER)
@@ -108,38 +133,6 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot_and_is_never_handed_back(
     assert len(made.bus.messages(QUEUES.replies)) == 1
 
 
-async def test_a_request_delivered_before_calls_nothing_and_is_asked_for_anew(made: Kit) -> None:
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    message = made.bus.take(QUEUES.agent("stock"))
-    assert message is not None
-    stock = made.actors["stock"]
-    await made.run(stock.handle(message.body, message.message_id, delivery_count=2))
-    assert keys(made, "stock") == []
-    await made.step(QUEUES.replies)
-    step = made.order().steps[0]
-    assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
-    await made.drain()
-    assert made.state() == "Processed"
-
-
-async def test_no_second_copy_is_sent_once_the_queue_may_have_forgotten_the_first() -> None:
-    """One copy would say that nothing was called while the other calls, and nobody undo it."""
-    patient = replace(EITHER, steps=(replace(EITHER.steps[0], time_allowed=60 * ALLOWED),))
-    made = kit(patient, duplicate_window=timedelta(minutes=10))
-    await made.submit(ORDER)
-    wake = await made.step(QUEUES.scheduler)
-    await made.later(3 * 60)
-    await made.hand(wake)  # the scheduler died before it completed the message
-    assert len(made.requests("stock")) == 1
-    await made.later(8 * 60)
-    await made.hand(wake)
-    assert len(made.requests("stock")) == 1
-    assert await made.step(QUEUES.replies)
-    step = made.order().steps[0]
-    assert (step.process_state.value, step.failure_count, step.tried) == ("Pending", 1, (0,))
-
-
 async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_late(
     made: Kit,
 ) -> None:
@@ -150,35 +143,24 @@ async def test_a_step_that_goes_on_is_not_interrupted_by_a_message_that_comes_la
     granted = made.order()
     await made.later(3600)
     await made.hand(wake)  # sent again by hand, say
+    await made.step(QUEUES.agent("stock"))  # the copy comes past its CompleteBy
+    assert len(keys(made, "stock")) == 1
     assert made.bus.messages(QUEUES.replies) == []
     assert made.order() == granted
 
 
-async def test_a_request_that_cannot_be_handed_back_is_called_at_every_delivery() -> None:
-    made = kit()
-    await made.submit()
+async def test_a_request_is_called_under_one_key_at_every_delivery(made: Kit) -> None:
+    await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
     stock = made.actors["stock"]
     for count in (1, 2):
         await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
-    assert keys(made, "stock") == [("do", "O-1/reserve")] * 2
+    assert keys(made, "stock") == [("do", "O-1/pay")] * 2
 
 
-async def test_where_deliveries_are_not_counted_no_request_is_handed_back(made: Kit) -> None:
-    await made.submit(ORDER)
-    await made.step(QUEUES.scheduler)
-    await cut_off(made, "stock")
-    message = made.bus.take(QUEUES.agent("stock"))
-    assert message is not None
-    handled = made.actors["stock"].handle(message.body, message.message_id)
-    assert await made.run(handled) is None
-    assert made.bus.messages(QUEUES.replies) == []
-    assert len(made.bus.queues[QUEUES.agent("stock")].waiting) == 1
-
-
-async def test_a_request_that_called_before_the_breaker_opened_is_not_handed_back(
+async def test_an_agent_that_called_before_the_breaker_opened_does_not_say_that_it_waited(
     made: Kit,
 ) -> None:
     made.agents["stock"].then(*(TransientError("down") for _ in range(POLICY.failures_max)))

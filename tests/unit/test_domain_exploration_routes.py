@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sas.domain import command
-from sas.domain.messages import Notify, Request, Wake
+from sas.domain.messages import Notify, Request
 from sas.domain.order import Direction, StepRecord, StepState, UndoRecord
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_model_check import SOON, Edge, Graph, explore, find_cycle, in_every_graph
@@ -129,32 +129,21 @@ def test_the_undo_of_a_whole_step_begins_at_the_agent_asked_last(graph: Graph) -
 
 
 @in_every_graph
-def test_an_agent_that_called_nobody_is_no_failure_and_no_wait(graph: Graph) -> None:
-    told = [edge for edge in graph.edges if edge.event.name == "unavailable"]
-    assert told
+def test_a_step_that_waited_goes_to_an_agent_further_down_or_rests(graph: Graph) -> None:
+    told = [edge for edge in graph.edges if edge.event.name == "waited"]
+    assert bool(told) == graph.case.vain
+    onward = graph.successors(lambda edge: edge.event.name == "waited")
+    assert find_cycle(onward) is None
     for edge in told:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
-        if old.direction is Direction.DO:
-            assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
-            assert new.process_state in {StepState.PENDING, StepState.PROCESSING}
-            assert edge.sent(Notify) == []
-            assert not new.hold
-
-
-@in_every_graph
-def test_an_agent_that_called_nobody_is_followed_by_those_after_it_or_by_a_wake(
-    graph: Graph,
-) -> None:
-    onward = graph.successors(lambda edge: edge.event.name == "unavailable")
-    assert find_cycle(onward) is None
-    for edge in graph.edges:
-        if edge.event.name != "unavailable" or edge.before.direction is Direction.UNDO:
+        if old.direction is Direction.UNDO:
             continue
-        old = edge.before.steps[edge.event.step]
         asked = [request.route for request in edge.sent(Request) if request.step == old.number]
         assert all(route > old.route for route in asked)
-        blocked = StepState.ERROR in {step.process_state for step in edge.before.steps}
-        assert len(asked) == 1 or edge.sent(Wake) or blocked, str(edge)
+        assert new.hold == (not asked), str(edge)
+        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
+        assert edge.sent(Notify) == []
+        assert old.route in new.tried
 
 
 @in_every_graph
@@ -189,6 +178,6 @@ def test_what_is_shut_changes_who_is_asked_and_nothing_else(graph: Graph) -> Non
     for edge in shut_edges:
         other = open_edges[edge.source, replace(edge.event, shut=frozenset())]
         for one, two in zip(edge.after.steps, other.after.steps, strict=True):
-            if edge.event.name != "unavailable":
+            if edge.event.name != "waited":  # without another agent it rests
                 assert replace(one, route=0) == replace(two, route=0), str(edge)
             assert (one.tried, one.failure_count) == (two.tried, two.failure_count)

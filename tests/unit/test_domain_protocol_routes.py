@@ -15,12 +15,12 @@ from sas.domain.workflow import OnFailure
 from tests.unit.domain_model_check import BUDGET, find_cycle
 from tests.unit.domain_protocol_check import Budget, Protocol, Remote
 
-ELSEWHERE = Budget(twice=1, lost=1, early=1, shut=1, unavailable=1)
-MEDDLED = Budget(early=1, refused=1, operator=1, shut=1, unavailable=1)
+ELSEWHERE = Budget(twice=1, lost=1, early=1, shut=1, waited=1)
+MEDDLED = Budget(early=1, refused=1, operator=1, shut=1, waited=1)
 BY_HAND = Budget(lost=1, refused=1, operator=2, shut=1)
 LATE = Budget(early=1, lost=1, shut=1)
-TWICE = Budget(early=1, twice=1, unavailable=1)
-ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1, shut=1, unavailable=1)
+TWICE = Budget(early=1, twice=1, waited=1)
+ALL = Budget(twice=1, lost=1, early=1, refused=1, operator=1, shut=1, waited=1)
 TWO = {"routes": 2}
 NO_TOMBSTONES = Remote(tombstones=False)
 Case = tuple[str, OnFailure, int, Budget, dict[str, Any]]
@@ -33,14 +33,14 @@ EVERY_DAY: list[Case] = [
     *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO | {"verbs": ("cancel", "resubmit")},)),
     *product(("two in a row", "two beside each other"), OnFailure, (1,), (LATE, TWICE), (TWO,)),
     ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
-    *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1, waited=1),), (TWO,)),
+    *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1),), (TWO,)),
 ]
 LONGER: list[Case] = [
     *product(("one",), OnFailure, (1,), (ALL,), (TWO,)),
     *product(("two in a row",), OnFailure, (1,), (ELSEWHERE,), (TWO,)),
 ]
 LONGEST: list[Case] = [
-    ("one", OnFailure.UNDO, 2, ELSEWHERE._replace(early=2, unavailable=2), {"routes": 3}),
+    ("one", OnFailure.UNDO, 2, ELSEWHERE._replace(early=2, waited=2), {"routes": 3}),
 ]
 CASES = EVERY_DAY + LONGER * (BUDGET > 1) + LONGEST * (BUDGET > 2)
 
@@ -69,13 +69,6 @@ def test_the_faults_of_these_checks_lead_to_every_route_and_to_an_undo_elsewhere
     assert {step.route for step in records} == {0, 1}
     assert {step.tried for step in records} >= {(), (0,), (1,), (0, 1)}
     assert any(step.process_state.value == "Processed" and step.tried for step in records)
-
-
-def test_an_agent_that_calls_after_it_said_it_called_nobody_is_caught() -> None:
-    """A request may come twice: an agent must remember what it said, or have called."""
-    forgets = Remote(keeps=False)
-    protocol = Protocol("one", OnFailure.HOLD, 1, TWICE, forgets, routes=2)
-    assert "done where nobody undoes it" in str(protocol.explore())
 
 
 def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo_elsewhere() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sas.domain import reply
 from sas.domain.command import takes_input
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Progress, Request, Wake
+from sas.domain.messages import Alert, AlertKind, Notice, Notify, Progress, Request
 from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import Direction, Fault, UndoRecord
 from sas.domain.undo import SKEW
@@ -45,20 +45,15 @@ def done_elsewhere(shape: str = "one", **policy: object) -> Story:
 def test_the_first_agent_is_asked_while_it_is_to_be_had() -> None:
     order = claimed()
     until = order.now + 60 * SECOND
-    assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=0, may_return=True),)
+    assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=0),)
 
 
 def test_the_next_one_is_asked_while_the_first_is_not_to_be_had_and_nobody_is_left_then() -> None:
     order = claimed("one", ("a", 0))
     until = order.now + 60 * SECOND
-    assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=1, may_return=False),)
+    assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=1),)
     assert order.done("a").state == "Processed"
     assert (order.step("a").route, order.step("a").tried) == (1, ())
-
-
-def test_an_agent_whose_alternatives_are_not_to_be_had_may_not_send_its_request_back() -> None:
-    order = claimed("one", ("a", 1))
-    assert [m.may_return for m in order.sent if isinstance(m, Request)] == [False]
 
 
 def test_where_nobody_is_to_be_had_the_request_waits_at_the_agent_it_was_with() -> None:
@@ -84,24 +79,20 @@ def test_a_step_that_names_no_undo_waits_at_the_agent_that_may_have_done_it() ->
     order = claimed(without_undo=frozenset("a")).expired("a").shutting(("a", 0))
     order.claim()
     assert order.asked == [("a", "do", 0)]
-    assert [m.may_return for m in order.sent if isinstance(m, Request)] == [False]
     assert order.done("a").state == "Processed"
 
 
-def test_a_step_that_names_no_undo_goes_elsewhere_as_long_as_nobody_was_called() -> None:
-    order = claimed(without_undo=frozenset("a")).unavailable("a")
-    assert order.asked == [("a", "do", 1)]
+# An agent that could begin no call
 
 
-# An agent that called nobody
-
-
-def test_an_agent_that_called_nobody_is_no_failure_and_the_next_one_is_asked_at_once() -> None:
-    order = claimed(failures_max=0).unavailable("a")
+def test_a_step_that_waited_is_no_failure_and_the_next_agent_is_asked_at_once() -> None:
+    order = claimed(failures_max=0).waited("a")
     assert order.asked == [("a", "do", 1)]
     step = order.step("a")
-    assert (step.failure_count, step.epoch, step.tried) == (0, 2, ())
-    assert order.done("a").notices == ["step-completed", "completed"]
+    assert (step.failure_count, step.epoch, step.tried) == (0, 2, (0,))
+    order.done("a")
+    assert (order.notices, order.asked) == (["step-completed"], [("a", "undo", 0)])
+    assert order.done("a").notices == ["completed"]
 
 
 def test_agents_further_down_are_asked_and_never_one_before() -> None:
@@ -109,53 +100,57 @@ def test_agents_further_down_are_asked_and_never_one_before() -> None:
     order.claim()
     assert order.asked == [("a", "do", 1)]
     order.shutting(("a", 2))
-    assert order.unavailable("a").asked == [("a", "do", 3)]
+    assert order.waited("a").asked == [("a", "do", 3)]
 
 
-def test_where_all_called_nobody_the_step_is_pending_and_a_scheduler_is_woken() -> None:
-    order = claimed(failures_max=0).unavailable("a").unavailable("a")
-    assert (order.states, order.sent) == (["Pending"], (Wake(),))
-    assert order.step("a").complete_by == order.now + order.rules.pickup
-    order.claim()
+def test_where_every_agent_waited_the_step_rests_and_then_begins_with_the_first() -> None:
+    order = claimed(failures_max=0).waited("a").waited("a")
+    step = order.step("a")
+    assert (order.states, order.sent, step.hold) == (["Pending"], (), True)
+    assert (order.met, step.tried, step.failure_count) == ("waiting", (1, 0), 0)
+    order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]
 
 
-def test_an_agent_that_sends_back_what_it_may_not_gets_it_again_and_nobody_else_does() -> None:
-    order = claimed(without_undo=frozenset("a")).expired("a")
-    order.claim()
-    order.unavailable("a")
-    assert (order.states, order.sent) == (["Pending"], (Wake(),))
-    order.claim()
+def test_a_step_whose_other_agents_are_shut_rests_where_it_waited() -> None:
+    order = claimed().shutting(("a", 1)).waited("a")
+    assert (order.sent, order.step("a").hold) == ((), True)
+
+
+def test_a_step_that_names_no_undo_rests_where_it_waited_and_is_asked_for_there_again() -> None:
+    order = claimed(without_undo=frozenset("a")).waited("a")
+    assert (order.states, order.sent, order.step("a").hold) == (["Pending"], (), True)
+    order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]
 
 
-def test_an_agent_called_nobody_after_an_earlier_timeout_elsewhere_and_that_is_kept() -> None:
+def test_what_an_agent_may_have_done_before_is_kept_when_the_next_one_waits() -> None:
     order = claimed(routes=3).expired("a").shutting(("a", 0))
     order.claim()
-    order.unavailable("a")
+    order.waited("a")
     assert order.asked == [("a", "do", 2)]
-    assert order.step("a").tried == (0,)
+    assert order.step("a").tried == (1, 0)
+    assert order.done("a").asked == [("a", "undo", 1)]
     assert order.done("a").asked == [("a", "undo", 0)]
 
 
-def test_nobody_is_asked_instead_once_another_step_is_in_error() -> None:
-    order = claimed("two beside each other").refused("b")
-    order.unavailable("a")
+def test_no_other_agent_is_asked_once_another_step_is_in_error() -> None:
+    order = claimed("two beside each other").refused("b").waited("a")
     assert (order.states, order.requests) == (["Pending", "Error"], [])
-    assert order.step("a").complete_by is None
+    assert order.step("a").hold
 
 
-def test_an_undo_that_says_it_called_nobody_changes_nothing() -> None:
-    order = done_elsewhere()
-    reply = order.reply("a", outcome=Outcome.UNAVAILABLE, result=None)
-    assert reply.direction is Direction.UNDO
-    assert not order.answer(reply)
+def test_an_undo_that_waited_stays_with_its_agent() -> None:
+    order = done_elsewhere().waited("a")
+    assert (order.requests, order.step("a").hold) == ([], True)
+    order.expired("a").claim()
+    assert order.asked == [("a", "undo", 0)]
 
 
-def test_a_cancelled_step_whose_agent_called_nobody_is_undone_like_the_rest() -> None:
+def test_a_cancelled_step_that_waited_is_undone_like_the_rest() -> None:
     order = claimed()
     order.cancel()
-    order.unavailable("a")
+    order.waited("a")
     assert (order.states, order.asked) == (["Compensating"], [("a", "undo", 0)])
 
 
