@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
 from sas.features.callbacks.codec import CallbackKeys, split_keys
@@ -45,15 +46,6 @@ TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 
 class SettingError(ValueError):
     """A setting is missing or wrong; the message names it and says what it should be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """How to reach a service: by connection string, or by address and managed identity."""
-
-    connection_string: str | None = field(default=None, repr=False)
-    address: str | None = None
-    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

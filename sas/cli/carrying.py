@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli.errors import TroubleError, UsageError
 from sas.cli.intent import Intent
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.config import Endpoint
 from sas.domain.change import FENCED
 from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry

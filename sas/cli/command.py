@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sas.adapters.endpoints import Endpoint
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import (
     carrying,
@@ -27,7 +28,7 @@ from sas.cli.errors import NotThereError, UsageError
 from sas.cli.finding import Wanted
 from sas.cli.intent import Intent
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
-from sas.config import Endpoint, read_queues
+from sas.config import read_queues
 from sas.domain.messages import Verb
 from sas.domain.order import Order
 from sas.domain.queues import Queues

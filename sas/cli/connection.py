@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli.errors import UsageError
-from sas.config import CONNECTION, Endpoint, read_order_bytes_max, read_queues
+from sas.config import CONNECTION, read_order_bytes_max, read_queues
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 
 REPLY_QUEUE = "SAS_REPLY_QUEUE"

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli.errors import NotThereError, TroubleError, UsageError
-from sas.config import Endpoint, SettingError, read_table_name, read_tables
+from sas.config import SettingError, read_table_name, read_tables
 from sas.ports import StateStore, StoreUnavailableError
 
 
@@ -64,7 +65,7 @@ async def opened(where: Storage) -> AsyncIterator[StateStore]:
         TroubleError: the account did not answer, then or later.
     """
     # Slow to import (Azure's SDK), and not needed for --help.
-    from sas.adapters.existing import NoStoreError, connect_existing  # noqa: PLC0415
+    from sas.adapters.table_store import NoStoreError, connect_existing  # noqa: PLC0415
 
     try:
         store = await connect_existing(where.endpoint, where.table)

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.domain.change import Change
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli import carrying, main, storage
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.config import Endpoint
 from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command
