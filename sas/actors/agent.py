@@ -54,7 +54,7 @@ from sas.ports import (
     UnreadableError,
 )
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

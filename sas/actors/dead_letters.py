@@ -36,7 +36,7 @@ from sas.features.claim_check import is_large, offload_payload
 from sas.features.field_encryption.encryption import name_of
 from sas.ports import Business, ConflictError
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -29,7 +29,7 @@ from sas.engine.transition import ApplyResult, Cause, TransitionRunner
 from sas.features.routing import Routes
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 _FOR_SCHEDULER: type[WakeMessage | CommandMessage] = WakeMessage | CommandMessage  # type: ignore[assignment]

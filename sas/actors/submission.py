@@ -26,7 +26,7 @@ from sas.features.field_encryption.encryption import name_of
 from sas.features.field_encryption.redaction import check_content
 from sas.ports import Business, ConflictError
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 _TRIES = 8

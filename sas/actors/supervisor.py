@@ -25,7 +25,7 @@ from sas.engine.transition import CONFLICTS_MAX, backoff
 from sas.features.incidents.health import check_health
 from sas.ports import BusUnavailableError, ConflictError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

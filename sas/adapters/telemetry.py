@@ -13,7 +13,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import ATTRIBUTES
+from sas.telemetry.tracing import ATTRIBUTES
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger

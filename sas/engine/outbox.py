@@ -24,7 +24,7 @@ from sas.ports import (
     StateStore,
     UndeliverableError,
 )
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -13,7 +13,7 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.messages import Addresses, alert, notification
 from sas.ports import Clock, Message, MessageBus, UndeliverableError
 from sas.telemetry import metrics
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

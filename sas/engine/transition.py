@@ -20,7 +20,7 @@ from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.ports import ConflictError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

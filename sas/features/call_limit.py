@@ -15,7 +15,7 @@ from sas.codec.internal import RequestMessage
 from sas.domain.undo import SKEW
 from sas.engine.context import Context
 from sas.ports import StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -14,7 +14,7 @@ from sas.domain.content import Content, PayloadRef
 from sas.domain.messages import JournalEntry, Notice, Notify
 from sas.domain.order import Details, Order
 from sas.ports import LostContentError, StateStore
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

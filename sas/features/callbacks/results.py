@@ -24,7 +24,7 @@ from sas.features.callbacks.codec import CallbackMessage, Claims
 from sas.features.claim_check import fetch, offload
 from sas.features.field_encryption.encryption import redact
 from sas.ports import KeyMissingError, UnreadableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -17,7 +17,7 @@ from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import BusUnavailableError, ConflictError, SharedValue, StoreUnavailableError
 from sas.telemetry import metrics
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

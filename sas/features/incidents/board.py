@@ -33,7 +33,7 @@ from sas.ports import (
     StoreUnavailableError,
     UndeliverableError,
 )
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -10,7 +10,7 @@ from sas.engine.context import Context
 from sas.features.circuit_breaker import guard
 from sas.features.queue_delay.rules import FRESH, QueueDelay
 from sas.ports import StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

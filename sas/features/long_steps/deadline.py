@@ -21,7 +21,7 @@ from sas.domain.order import Direction
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

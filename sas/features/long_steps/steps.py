@@ -25,7 +25,7 @@ from sas.engine.context import Context
 from sas.engine.hooks import MustWaitError
 from sas.features.callbacks.codec import Claims
 from sas.ports import AwaitCallback, Callback, CallbacksOffError, Later, Message, StillRunning
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -14,7 +14,7 @@ import msgspec
 from sas.features.queue_delay import rules
 from sas.features.queue_delay.rules import QueueDelay
 from sas.ports import Clock, ConflictError, SharedValue, StateStore, StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 
