@@ -161,7 +161,7 @@ def test_a_line_outside_of_every_order_names_none(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_fact_that_is_none_of_ours_is_refused() -> None:
-    with pytest.raises(ValueError, match="payload: only order_id, step, epoch, workflow"):
+    with pytest.raises(ValueError, match="payload: the names are order_id, step, epoch, workflow"):
         tracing._named(payload="x")
 
 
