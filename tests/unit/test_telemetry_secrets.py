@@ -250,7 +250,7 @@ def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
         read_config({**env, "SAS_TELEMETRY": "loud"})
     assert read_config(env).telemetry_share == 1
     assert read_config({**env, "SAS_TELEMETRY_SHARE": "0.1"}).telemetry_share == 0.1
-    with pytest.raises(SettingError, match=r"SAS_TELEMETRY_SHARE=1\.5: give a share"):
+    with pytest.raises(SettingError, match=r"SAS_TELEMETRY_SHARE=1\.5: give a number above 0"):
         read_config({**env, "SAS_TELEMETRY_SHARE": "1.5"})
 
 
