@@ -16,8 +16,8 @@ SEEN_MAX = 10_000
 """Notifications remembered, so that one delivered twice is counted once; and orders that ended."""
 
 K = TypeVar("K")
-_REJECTED = event_type(Notice.REJECTED.value)
-_RECEIVED = event_type(Notice.RECEIVED.value)
+_REJECTED = event_type(Notice.REJECTED)
+_RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
     OrderState.PROCESSED.value: "completed",
     OrderState.COMPENSATED.value: "undone",

@@ -12,7 +12,7 @@ from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 from sas.domain.order import OrderState
 
-_ENDS = frozenset(event_type(n.value) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
+_ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
 _ENDED = frozenset(
     state.value
     for state in (
@@ -75,6 +75,6 @@ def is_end(told: Notification) -> bool:
     """
     if told.type in _ENDS:
         return True
-    if told.type == event_type(Notice.FAILED.value):
+    if told.type == event_type(Notice.FAILED):
         return told.data.awaits == "operator"
     return told.data.duplicate and told.data.state in _ENDED

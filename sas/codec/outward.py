@@ -12,6 +12,7 @@ import msgspec
 
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
+from sas.domain.messages import Notice
 
 CLOUDEVENTS_TYPE = "application/cloudevents+json"
 EVENT_TYPE_PREFIX = "sas.order."
@@ -108,9 +109,9 @@ class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     message_id: str | None = None
 
 
-def event_type(notice: str) -> str:
+def event_type(notice: Notice) -> str:
     """Return the CloudEvents type of a kind of notification."""
-    return EVENT_TYPE_PREFIX + notice + EVENT_TYPE_SUFFIX
+    return EVENT_TYPE_PREFIX + notice.value + EVENT_TYPE_SUFFIX
 
 
 def notice_of(event: str) -> str:

@@ -94,7 +94,7 @@ def notification(
     event = outward.Notification(
         id=own_id,
         source=to.source,
-        type=outward.event_type(notice.value),
+        type=outward.event_type(notice),
         subject=data.order_id,
         time=key_time(at),
         correlationid=data.correlation_id or msgspec.UNSET,
