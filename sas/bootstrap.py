@@ -1,9 +1,10 @@
-"""The composition root: the only module that names actors and adapters together."""
+"""The composition root: the only module that names actors, features and adapters together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
@@ -17,20 +18,33 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import RetryBudget
+from sas.adapters.table_store import TableStore
+from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
-from sas.domain.workflow import WorkflowError
+from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
+from sas.engine.hooks import CallGuard, Encryption, RuntimeRules
 from sas.engine.messages import Addresses
+from sas.features.call_limit import CallLimit
+from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
+from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.claim_check import ClaimCheck
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.version_check import VersionedStore, Versions
-from sas.ports import Business, KeyRing
+from sas.features.field_encryption.redaction import RedactingAgent, redacted_checks
+from sas.features.incidents.board import IncidentBoard
+from sas.features.long_steps.steps import ContinuedSteps
+from sas.features.queue_delay.delays import QueueDelays
+from sas.features.routing import Routing
+from sas.features.version_check import Versions
+from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 
 STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=30.0)
-"""Time alone bounds it. A message given back comes again at once: were it given back as soon as
-the store is away, its few deliveries would be used up in seconds, and an order be rejected."""
+"""Only time bounds it. A message that is given back comes again at once: if it were given back as
+soon
+as the store is away, its few deliveries would be used up in seconds, and the order be rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,7 @@ class Application:
     callbacks: Callbacks
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         await self.context.store.close()
         await self.context.bus.close()
         for agent in self.business.agents.values():
@@ -56,8 +70,9 @@ class Application:
 
 
 def checked(business: Business, agents: Iterable[str]) -> Business:
-    """Return the business once it is certain that ``bootstrap`` will take it, with the settings as
-    they are; ``agents`` are those that have a function each. Telemetry begins here.
+    """Return the business once it is certain that ``bootstrap`` takes it, with today's settings.
+
+    ``agents`` are those that have a function each. Telemetry begins here.
 
     Raises:
         SettingError, WorkflowError: what ``bootstrap`` would refuse, or an agent without function.
@@ -67,8 +82,8 @@ def checked(business: Business, agents: Iterable[str]) -> Business:
     lacking = sorted(business.workflows.agents() - listened)
     if lacking:
         raise WorkflowError(
-            f"AGENTS does not name {lacking[0]!r}, which a step asks for: nobody would take its "
-            "requests; add it"
+            f"AGENTS does not name {lacking[0]!r}, which a step asks for: no function would read "
+            "its requests; add it"
         )
     unknown = sorted(listened - set(business.agents))
     if unknown:
@@ -79,7 +94,7 @@ def checked(business: Business, agents: Iterable[str]) -> Business:
     settings = read_config()
     _check_queues(settings.queues, business)
     _limits(business, settings)
-    _privacy(business, settings)
+    _encryption(business, settings)
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     return business
 
@@ -94,41 +109,104 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     """
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
-    store = VersionedStore.connect(
-        settings.tables, settings.table, settings.shards, retry_budget=STORE_RETRY_BUDGET
+    store = TableStore.connect(
+        settings.tables, settings.table, settings.shards, patience=STORE_RETRY_BUDGET
     )
-    store.versions = Versions(business.workflows)
     bus = ServiceBus.connect(settings.service_bus)
-    to = Addresses(settings.queues, settings.source)
-    context = Context.of(store, bus, SystemClock(), to, settings.instance, settings.callback_keys)
-    return assemble(context, business, settings)
+    return assemble(store, bus, SystemClock(), business, settings)
 
 
-def assemble(context: Context, business: Business, settings: Config) -> Application:
-    """Return the actors over given ports: what a simulation calls.
+def assemble(
+    store: StateStore, bus: MessageBus, clock: Clock, business: Business, settings: Config
+) -> Application:
+    """Return the application over given ports.
 
     Raises:
         WorkflowError, SettingError: a key is missing; secret_fields or a limit names what is not
             there; two purposes share a queue.
     """
-    _check_queues(context.queues, business)
-    limits = _limits(business, settings)
-    context = replace(context, privacy=_privacy(business, settings))
-    policy = RetryPolicy(settings.agent_first_delay, settings.agent_delay_max)
-    breaker = BreakerPolicy(settings.breaker_failures, settings.breaker_open)
+    _check_queues(settings.queues, business)
+    to = Addresses(settings.queues, settings.source)
+    encryption = _encryption(business, settings)
+    context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
+    return actors(
+        context,
+        replace(redacted_checks(business, encryption), limits=_limits(business, settings)),
+        policy=RetryPolicy(settings.agent_first_delay, settings.agent_delay_max),
+        circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
+        callback_keys=settings.callback_keys,
+        order_bytes_max=settings.order_bytes_max,
+        supervisor_lease=settings.supervisor_lease,
+        retention=settings.retention,
+        exporter=_exporter(settings),
+    )
+
+
+def wired(
+    store: StateStore,
+    bus: MessageBus,
+    clock: Clock,
+    to: Addresses,
+    instance: str,
+    workflows: Workflows,
+    encryption: Encryption,
+) -> Context:
+    """Return the context of one instance, with every feature in it."""
+    plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
+    delays = QueueDelays(store, clock, to.queues)
+    routing = Routing(workflows, OpenCircuits(plain))
+    checks = (lambda: open_circuits(plain), delays.long_delays)
+    incidents = IncidentBoard(store, bus, clock, to, checks)
+    return replace(
+        plain,
+        encryption=encryption,
+        versions=Versions(store, workflows),
+        incidents=incidents,
+        rules=RuntimeRules(routing, delays),
+        grace=delays,
+        sweep_tasks=(incidents.check_health,),
+    )
+
+
+def actors(  # noqa: PLR0913  one value for each setting
+    context: Context,
+    business: Business,
+    *,
+    policy: RetryPolicy,
+    circuit: BreakerPolicy,
+    callback_keys: CallbackKeys,
+    order_bytes_max: int = ORDER_BYTES_MAX,
+    supervisor_lease: timedelta = timedelta(seconds=60),
+    retention: timedelta = timedelta(days=30),
+    exporter: Exporter | None = None,
+) -> Application:
+    """Return the actors of one instance: what a simulation calls as well."""
+    callbacks = Callbacks(context, business, callback_keys)
+
+    def agent_actor(name: str) -> AgentActor:
+        guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
+        if business.limits.get(name, 0):
+            guards.append(CallLimit(context, name, business.limits[name]))
+        return AgentActor(
+            context,
+            name,
+            RedactingAgent(name, business.agents[name]),
+            policy,
+            guards=guards,
+            long_steps=ContinuedSteps(context, name),
+            callbacks=callback_keys.issuer(context.clock),
+        )
+
     return Application(
         context=context,
         business=business,
-        submitter=Submitter(context, business, settings.order_bytes_max),
+        submitter=Submitter(context, business, order_bytes_max),
         scheduler=Scheduler(context, business),
-        agents={
-            name: AgentActor(context, name, agent, policy, breaker, limits.get(name, 0))
-            for name, agent in business.agents.items()
-        },
-        supervisor=Supervisor(context, business.workflows.rules, settings.supervisor_lease),
-        dead_letters=DeadLetters(context, business, settings.order_bytes_max),
-        purger=Purger(context, settings.retention, _exporter(settings)),
-        callbacks=Callbacks(context, business),
+        agents={name: agent_actor(name) for name in business.agents},
+        supervisor=Supervisor(context, business.workflows.rules, supervisor_lease),
+        dead_letters=DeadLetters(context, business, order_bytes_max, [callbacks.identify]),
+        purger=Purger(context, retention, exporter),
+        callbacks=callbacks,
     )
 
 
@@ -142,7 +220,7 @@ def _check_queues(queues: Queues, business: Business) -> None:
 
 
 def _limits(business: Business, settings: Config) -> Mapping[str, int]:
-    """Return each agent's limit: the business's own, or what the setting says instead."""
+    """Return each agent's call limit: the business's own, or what the setting says instead."""
     unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
         raise SettingError(
@@ -152,7 +230,7 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     return {**business.limits, **settings.agent_limits}
 
 
-def _privacy(business: Business, settings: Config) -> FieldEncryption:
+def _encryption(business: Business, settings: Config) -> FieldEncryption:
     ring: KeyRing | None = None
     if settings.encryption_keys:
         from sas.adapters.keyring import AesKeyRing  # noqa: PLC0415  # slow to import

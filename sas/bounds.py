@@ -70,7 +70,7 @@ def check_bounds(change: Change) -> None:
             check_bytes(name, step.result.size, RESULT_BYTES_MAX)
         else:
             check_units(name, step.result, RESULT_UNITS_MAX)
-        check_units(f"edited input of step {step.name}", step.edited, EDITED_UNITS_MAX)
+        check_units(f"edited input of step {step.name}", step.call.edited, EDITED_UNITS_MAX)
         check_units(f"LockedBy of step {step.name}", step.locked_by, TEXT_UNITS_MAX)
         check_units(f"note of step {step.name}", step.note, TEXT_UNITS_MAX)
     for name, text in (

@@ -124,6 +124,12 @@ def read_queues(env: Mapping[str, str]) -> Queues:
     return queues
 
 
+def queue_named(name: str, queues: Queues) -> str:
+    """Return the queue that a trigger's queue name, with a setting in it, stands for."""
+    fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
+
+
 def _service_bus(env: Mapping[str, str]) -> Endpoint:
     text = env.get(CONNECTION) or env.get(f"AzureWebJobs{CONNECTION}")
     if text:

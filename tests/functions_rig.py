@@ -34,7 +34,7 @@ from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.domain.order import Order
 from sas.domain.queues import Queues
-from sas.features.claim_check import fetch_all
+from sas.features.claim_check import ClaimCheck
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
@@ -155,7 +155,7 @@ class Rig:
 
     async def content(self, order_id: str) -> Any:
         """Return what was ordered, wherever it is kept."""
-        kept = await fetch_all(self.store, await self.order(order_id))
+        kept = await ClaimCheck(self.store).fetch_all(await self.order(order_id))
         return json.loads(str(kept.details.payload))
 
     async def words(self, order_id: str) -> list[str]:

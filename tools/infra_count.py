@@ -22,8 +22,7 @@ from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, assemble
 from sas.config import read_config
 from sas.domain.queues import Queues
-from sas.engine.context import Context
-from sas.engine.messages import Addresses
+from sas.engine.delivery import Delivery
 from sas.ports import Business, Call, Message
 from sas.simulation.bus import MemoryBus
 
@@ -31,7 +30,7 @@ ORDERS = Path(__file__).parents[1] / "samples" / "northwind-orders.jsonl"
 AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
 QUEUES = Queues()
 REPLY = "responses-web-shop"
-Handler = Callable[[bytes, str], Awaitable[Any]]
+Handler = Callable[[Delivery], Awaitable[Any]]
 
 
 class CountingBus(MemoryBus):
@@ -64,10 +63,9 @@ class WillingAgent:
 
 def wire(store: TableStore, bus: CountingBus) -> Application:
     """Return the application over the given adapters."""
-    context = Context.of(store, bus, SystemClock(), Addresses(QUEUES, "/count"), "count-1")
     business = Business(workflows(timedelta(seconds=60)), {name: WillingAgent() for name in AGENTS})
     settings = read_config({"ServiceBus": "Endpoint=sb://count", "SAS_TABLES": "count"})
-    return assemble(context, business, settings)
+    return assemble(store, bus, SystemClock(), business, settings)
 
 
 def handlers(app: Application) -> dict[str, Handler]:
@@ -131,7 +129,7 @@ async def _step(
     if message is None:
         return False
     before = store.requests
-    await handle(message.body, message.message_id)
+    await handle(Delivery(message.body, message.message_id, queue))
     requests[queue] += store.requests - before
     return True
 

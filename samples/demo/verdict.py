@@ -104,7 +104,7 @@ def _judge_order(
                 if own_id not in tally.seen:
                     verdict.missing.append(own_id)
     for step in order.steps:
-        found = in_force[idempotency_key(order.order_id, step.name, step.generation)]
+        found = in_force[idempotency_key(order.order_id, step.name, step.call.generation)]
         _judge_step(verdict, order.order_id, step, found)
 
 

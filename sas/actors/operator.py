@@ -1,7 +1,8 @@
-"""Operator: carries out commands, once each, and answers those that cannot be.
+"""Operator: carries out commands, each once, and answers those that it refuses.
 
-A command carries a unique id and the journal seq that the operator saw. Twice at once does
-it once (the cause is recorded); on a stale page it is refused, with what changed since.
+A command carries a unique id and the journal seq that the operator saw. The same command twice is
+done once, because its cause is recorded. A command for an older seq is refused and says what
+changed since.
 """
 
 from __future__ import annotations
@@ -23,24 +24,23 @@ from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
 from sas.engine.messages import alert
 from sas.engine.refusals import CommandRefusals
-from sas.engine.transition import ApplyResult, Cause, TransitionRunner
-from sas.features.field_encryption.redaction import check_content
+from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 
 
 class Operator:
     """Handles the commands on the ``scheduler`` queue."""
 
-    def __init__(self, context: Context, business: Business, shell: TransitionRunner) -> None:
+    def __init__(self, context: Context, business: Business, runner: TransitionRunner) -> None:
         self._context = context
         self._business = business
-        self._shell = shell
+        self._runner = runner
         self._refusals = CommandRefusals(context.store)
 
     async def carry_out(self, command: Command, cause: str) -> ApplyResult:
-        """Put an order to a command; what cannot be done is answered on ``operator-alerts``.
+        """Carry out a command; one that cannot be is answered on ``operator-alerts``.
 
-        Raises as ``Shell.act`` does.
+        Raises as ``TransitionRunner.apply``.
         """
         refusal = ""
 
@@ -58,44 +58,44 @@ class Operator:
             if refusal:
                 return None
             try:
-                wish = self._encrypted(order, command)
+                accepted = self._encrypted(order, command)
             except ValueError as wrong:
                 refusal = f"its input cannot be taken: {wrong}"
                 return None
-            decision = decide_command(order, wish, rules, now=now)
+            decision = decide_command(order, accepted, rules, now=now)
             if decision is None:
                 refusal = why_not(order, command.verb)
             return decision
 
-        by = Cause(cause, f"operator {command.by}")
-        acted = await self._shell.act(command.order_id, by, decide)
-        if acted is ApplyResult.UNKNOWN_ORDER:
+        source = Source(cause, f"operator {command.by}")
+        result = await self._runner.apply(command.order_id, source, decide)
+        if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"
-        if acted in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
+        if result in {ApplyResult.NOTHING, ApplyResult.UNKNOWN_ORDER}:
             await self._refuse(command, refusal)
-        return acted
+        return result
 
     def _encrypted(self, order: Order, command: Command) -> Command:
-        """Return a command whose input has its secret fields encrypted, as an order's own have.
+        """Return a command whose input is encrypted as the order's own payload is.
 
-        It takes the order's place, so it must pass the order's own check.
+        The input takes the order's place, so it must pass the order's own check.
 
         Raises:
-            ValueError: it does not, a secret is not where it should be, or all is too large then.
+            ValueError: it does not, a secret is not where it should be, or it is too large then.
         """
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
-        privacy, workflow = self._context.privacy, order.details.workflow
-        encrypted = privacy.encrypt_input(workflow, order.order_id, command.input)
-        value, secrets = privacy.decrypt(workflow, order.order_id, parse(encrypted.encode()))
-        check_content(self._business, workflow, json.dumps(value).encode(), secrets)
+        encryption, workflow = self._context.encryption, order.details.workflow
+        encrypted = encryption.encrypt_input(workflow, order.order_id, command.input)
+        value, _ = encryption.decrypt(workflow, order.order_id, parse(encrypted.encode()))
+        check = self._business.checks.get(workflow)
+        if check is not None:
+            check(json.dumps(value).encode())
         check_units("input, with its secret fields encrypted,", encrypted, EDITED_UNITS_MAX)
         return replace(command, input=encrypted)
 
     async def _refuse(self, command: Command, why: str) -> None:
-        """An operator whose command changed nothing is told so, in one sentence: where one waits
-        for it, and by an alert.
-        """
+        """Tell the operator why a command changed nothing: the waiting CLI, and by an alert."""
         await self._refusals.record(command.command_id, why)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         told = AlertMessage(

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 
 from sas.codec.record import record_of, to_line
 from sas.domain.change import OutDue
+from sas.domain.content import PayloadRef
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.features.claim_check import apart_bytes, fetch_all
 from sas.ports import Exporter, StoreUnavailableError, Summary
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
@@ -155,7 +155,9 @@ class Purger:
         async with gate:
             try:
                 journal = await store.journal(order.order_id)
-                return to_line(record_of(await fetch_all(store, order), journal, content=True))
+                return to_line(
+                    record_of(await self._context.content.fetch_all(order), journal, content=True)
+                )
             except Exception as wrong:  # noqa: BLE001  one order must not keep all others
                 self._note(order.order_id, wrong, found)
         return None
@@ -183,7 +185,7 @@ def _parts(orders: list[Order]) -> Iterator[list[Order]]:
     part: list[Order] = []
     size = 0
     for order in orders:
-        own = apart_bytes(order)
+        own = _offloaded_bytes(order)
         if part and size + own > EXPORT_BYTES_MAX:
             yield part
             part, size = [], 0
@@ -191,6 +193,12 @@ def _parts(orders: list[Order]) -> Iterator[list[Order]]:
         size += own
     if part:
         yield part
+
+
+def _offloaded_bytes(order: Order) -> int:
+    """Return the bytes of an order's content that are offloaded."""
+    contents = [order.details.payload, *(step.result for step in order.steps)]
+    return sum(content.size for content in contents if isinstance(content, PayloadRef))
 
 
 def _may_go(order: Order, until: datetime) -> bool:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from sas.actors.operator import Operator
 from sas.codec import internal
-from sas.codec.internal import (
-    CommandMessage,
-    Internal,
-    ProgressMessage,
-    ReplyMessage,
-    WakeMessage,
-)
-from sas.codec.outward import Rejection
+from sas.codec.internal import CommandMessage, Internal, ProgressMessage, ReplyMessage, WakeMessage
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
-from sas.domain.order import Order
-from sas.domain.queues import lane
+from sas.domain.order import Direction, Order
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
 from sas.engine.context import Context
-from sas.engine.transition import ApplyResult, Cause, TransitionRunner
-from sas.features.routing import Routes
+from sas.engine.delivery import Delivery
+from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
@@ -42,119 +33,100 @@ class Scheduler:
     def __init__(self, context: Context, business: Business) -> None:
         self._context = context
         self._business = business
-        self._shell = TransitionRunner(context, business.workflow_of)
-        self._operator = Operator(context, business, self._shell)
-        self._routes = Routes(context, business.workflows)
+        self._runner = TransitionRunner(context, business.workflow_of)
+        self._operator = Operator(context, business, self._runner)
 
-    async def handle(
-        self,
-        body: bytes,
-        message_id: str,
-        properties: Mapping[str, object] | None = None,
-        *,
-        urgent: bool = False,
-    ) -> ApplyResult:
-        """Take one message of the ``scheduler`` queue, or of its ``urgent`` lane; its
-        ``properties`` carry its trace.
+    async def handle(self, delivery: Delivery) -> ApplyResult:
+        """Take one message of the ``scheduler`` queue.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
         """
-        with tracing.received("scheduler", "scheduler", properties):
-            return await self._handle(body, message_id, urgent=urgent)
+        with tracing.received("scheduler", "scheduler", delivery.properties):
+            try:
+                message = internal.decode(delivery.body, _FOR_SCHEDULER)
+                command = (
+                    internal.to_command(message) if isinstance(message, CommandMessage) else None
+                )
+            except MalformedError as wrong:
+                return await self._put_aside(delivery, wrong)
+            cause = cause_of(self._context.queues.scheduler, message.id)
+            if command is None:
+                return await self._wake(message, cause, delivery)
+            tracing.about("scheduler command", order_id=message.order_id)
+            return await self._operator.carry_out(command, cause)
 
-    async def handle_reply(
-        self,
-        body: bytes,
-        message_id: str,
-        properties: Mapping[str, object] | None = None,
-        *,
-        delivery_count: int | None = None,
-        enqueued_at: datetime | None = None,
-        urgent: bool = False,
-    ) -> ApplyResult:
-        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does.
+    async def handle_reply(self, delivery: Delivery) -> ApplyResult:
+        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+        with tracing.received("scheduler reply", "scheduler", delivery.properties):
+            await self._context.grace.record(delivery)
+            try:
+                message = internal.decode(delivery.body, _FROM_AGENTS)
+                said = _said(message)
+            except MalformedError as wrong:
+                return await self._put_aside(delivery, wrong)
+            return await self._reply(message, said, delivery)
 
-        ``delivery_count`` (from 1) and ``enqueued_at`` tell how long that queue is.
-        """
-        with tracing.received("scheduler reply", "scheduler", properties):
-            queue = lane(self._context.queues.replies, urgent=urgent)
-            await self._context.lags.took_up(queue, enqueued_at, delivery_count)
-            return await self._handle_reply(body, message_id, urgent=urgent)
-
-    async def _handle(self, body: bytes, message_id: str, *, urgent: bool) -> ApplyResult:
-        queue = self._context.queues.scheduler
-        came_by = lane(queue, urgent=urgent)
-        try:
-            message = internal.decode(body, _FOR_SCHEDULER)
-            command = internal.to_command(message) if isinstance(message, CommandMessage) else None
-        except MalformedError as wrong:
-            return await self._put_aside(body, message_id, came_by, wrong)
-        work = "claim" if command is None else "command"
-        tracing.about(f"scheduler {work}", order_id=message.order_id)
-        source = Cause(cause_of(queue, message.id), self._context.instance)
-        if command is not None:
-            return await self._operator.carry_out(command, source.cause)
-        await self._routes.look()
-        acted = await self._shell.act(message.order_id, source, self._claim)
-        return await self._known(acted, message, body, came_by)
-
-    async def _handle_reply(self, body: bytes, message_id: str, *, urgent: bool) -> ApplyResult:
-        queue = self._context.queues.replies
-        came_by = lane(queue, urgent=urgent)
-        try:
-            message = internal.decode(body, _FROM_AGENTS)
-            said = _said(message)
-        except MalformedError as wrong:
-            return await self._put_aside(body, message_id, came_by, wrong)
-
-        tracing.about(order_id=message.order_id, epoch=message.epoch)
-        step = "unknown"
+    async def _wake(self, message: Internal, cause: str, delivery: Delivery) -> ApplyResult:
+        tracing.about("scheduler claim", order_id=message.order_id)
 
         def decide(order: Order, now: datetime) -> Decision | None:
-            nonlocal step
+            if order.rejected:  # it may name a workflow that never existed
+                return None
+            return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
+
+        source = Source(cause, self._context.instance)
+        await self._context.rules.refresh()
+        result = await self._runner.apply(message.order_id, source, decide)
+        return await self._known(result, message, delivery)
+
+    async def _reply(
+        self, message: ReplyMessage | ProgressMessage, said: Reply | Progress, delivery: Delivery
+    ) -> ApplyResult:
+        tracing.about(order_id=message.order_id, epoch=message.epoch)
+        name = "unknown"
+
+        def decide(order: Order, now: datetime) -> Decision | None:
+            nonlocal name
             if order.rejected:
                 return None
             if 0 <= said.step < len(order.steps):
-                step = order.steps[said.step].name
-                tracing.about(step=step)
+                name = order.steps[said.step].name
+                tracing.about(step=name)
             if isinstance(said, Progress):
                 return progressed(order, said, now=now)
-            rules = self._rules_of(order, now)
             instance = self._context.instance
-            return answer(order, said, rules, now=now, instance=instance)
+            return answer(order, said, self._rules(order, now), now=now, instance=instance)
 
-        source = Cause(cause_of(queue, message.id), f"agent of step {message.step}")
-        await self._routes.look()
-        acted = await self._shell.act(message.order_id, source, decide)
-        if acted is ApplyResult.NOTHING and isinstance(said, Reply):
-            metrics.late_reply(step)
-            log.info("late reply: order %s step %s", message.order_id, step)
-        return await self._known(acted, message, body, came_by)
+        def by(order: Order) -> str:
+            step = order.steps[said.step]
+            undoing = said.direction is Direction.UNDO and step.undo.routes
+            agents = self._business.workflow_of(order).steps[said.step].agents
+            return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
 
-    def _claim(self, order: Order, now: datetime) -> Decision | None:
-        if order.rejected:  # it may name a workflow that never was
-            return None
-        rules = self._rules_of(order, now)
-        return claim(order, rules, now=now, instance=self._context.instance)
+        source = Source(cause_of(self._context.queues.replies, message.id), by)
+        await self._context.rules.refresh()
+        result = await self._runner.apply(message.order_id, source, decide)
+        if result is ApplyResult.NOTHING and isinstance(said, Reply):
+            metrics.late_reply(name)
+            log.info("late reply: order %s step %s", message.order_id, name)
+        return await self._known(result, message, delivery)
 
-    def _rules_of(self, order: Order, now: datetime) -> Rules:
+    def _rules(self, order: Order, now: datetime) -> Rules:
         workflow = self._business.workflow_of(order)
-        return self._routes.rules_of(workflow, now, urgent=order.details.urgent)
+        return self._context.rules.of(workflow, now, urgent=order.details.urgent)
 
     async def _known(
-        self, acted: ApplyResult, message: Internal, body: bytes, queue: str
+        self, result: ApplyResult, message: Internal, delivery: Delivery
     ) -> ApplyResult:
-        if acted is ApplyResult.UNKNOWN_ORDER:
+        """Put a message about an order that does not exist aside."""
+        if result is ApplyResult.UNKNOWN_ORDER:
             wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
-            await self._put_aside(body, message.id, queue, wrong)
-        return acted
+            await self._put_aside(delivery, wrong)
+        return result
 
-    async def _put_aside(
-        self, body: bytes, message_id: str, queue: str, wrong: MalformedError
-    ) -> ApplyResult:
-        rejection = Rejection(body, wrong.reason, wrong.description, queue, message_id)
-        await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
+    async def _put_aside(self, delivery: Delivery, wrong: MalformedError) -> ApplyResult:
+        await self._context.rejections.put_aside(delivery.rejected(wrong), AlertKind.REJECTED)
         return ApplyResult.NOTHING
 
 

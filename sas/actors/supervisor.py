@@ -1,7 +1,7 @@
-"""Supervisor: finds what has expired and has it recovered. It knows no business, no agents.
+"""Supervisor: finds what has expired and has it recovered. It knows no business and no agents.
 
-A timer has no redelivery, so each of its transitions leaves an out row until its
-messages are sent. Several may sweep at once: the lease only saves work.
+A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
+Several supervisors may sweep at once. A lease saves work; correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from uuid import uuid4
 
-from sas.domain.change import Change, DeadlineDue, Decision, Due, OutDue, StepDue, next_change
+from sas.domain.change import DeadlineDue, Decision, Due, OutDue, StepDue
 from sas.domain.expire import expire, expire_deadline, postpone, postpone_deadline
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
-from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.engine.transition import CONFLICTS_MAX, backoff
-from sas.features.incidents.health import check_health
-from sas.ports import BusUnavailableError, ConflictError, StoreUnavailableError
+from sas.engine.transition import ContentionError, Source, TransitionRunner
+from sas.ports import BusUnavailableError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
@@ -36,8 +33,8 @@ SHARD_DUE_MAX = 100
 """Due rows taken from one shard before the next has its turn, so that none starves."""
 AT_ONCE = 8
 REST = timedelta(minutes=5)
-"""So long an order that nobody can help (its rows are broken, its workflow was changed) is left
-alone: its due row stays the oldest, and would keep its place before all others for ever.
+"""Pause before an order is looked at again that cannot be supervised now: its rows are broken, or
+its workflow was changed. Its due row stays the oldest, and must not hold up all others.
 """
 
 
@@ -79,9 +76,9 @@ class Supervisor:
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
 
-        An order that cannot be helped now is logged and counted; the others go on, and its due row
-        brings it back: in the next sweep where the store or the bus is down, after ``REST``
-        where something is wrong with the order itself.
+        An order that fails is logged and counted, and the others go on. Its due row brings it
+        back: in the next sweep where the store or the bus is down, after ``REST`` where something
+        is wrong with the order itself.
         """
         with tracing.span("supervisor sweep", actor="supervisor"):
             return await self._sweep()
@@ -104,9 +101,10 @@ class Supervisor:
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
             if rows:
-                await self._context.lags.look()
+                await self._context.grace.refresh()
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        await check_health(self._context)
+        for task in self._context.sweep_tasks:
+            await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
             log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
@@ -121,7 +119,7 @@ class Supervisor:
         async with gate:
             try:
                 what = await self._look_at(row)
-            except (StoreUnavailableError, BusUnavailableError) as down:
+            except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
             except Exception:  # one order's trouble must not stop the sweep of all others
@@ -145,48 +143,27 @@ class Supervisor:
             log.error("order %s: out row of seq %d without a journal row", row.order_id, row.seq)
             await store.remove_out(row)
             return None
-        with _of(order, "supervisor send"):
+        with _span(order, "supervisor send"):
             await self._context.outbox.send(order, entry, None, out=row)
         return "sent again"
 
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
-        for attempt in range(CONFLICTS_MAX):
-            order = await self._context.store.load(row.order_id)
-            if order is None:
-                return None
-            now = self._context.clock.now()
-            decision = self._decide(order, row, now)
-            if decision is None:
-                return None
-            out_at = now + OUT_AGAIN_AFTER
-            change = next_change(
-                order,
-                decision,
-                by=f"supervisor {self._context.instance}",
-                commit_id=uuid4().hex,
-                cause=None,
-                at=now,
-                out_at=out_at,
-            )
-            step = None if isinstance(row, DeadlineDue) else order.steps[row.step].name
-            with _of(order, "supervisor expire", step):
-                if decision.condition is not None:
-                    await self._context.conditions.met(decision.condition, row.order_id)
-                if await self._committed(change, out_at):
-                    return decision.what
-            await self._context.clock.sleep(backoff(attempt))
-        return None
+        """Let an expiry be decided; return the journal's word for it."""
+        word: str | None = None
 
-    async def _committed(self, change: Change, out_at: datetime) -> bool:
-        try:
-            after = await self._context.commit(change)
-        except ConflictError:
-            return False
-        if not change.entry.messages:
-            return True
-        out = OutDue(out_at, after.order_id, change.entry.seq)
-        await self._context.outbox.send(after, change.entry, None, out=out)
-        return True
+        def decide(order: Order, now: datetime) -> Decision | None:
+            nonlocal word
+            decision = self._decide(order, row, now)
+            word = decision.what if decision is not None else None
+            return decision
+
+        def span(order: Order) -> AbstractContextManager[object]:
+            step = order.steps[row.step].name if isinstance(row, StepDue) else None
+            return _span(order, "supervisor expire", step)
+
+        source = Source(None, f"supervisor {self._context.instance}")
+        await TransitionRunner(self._context, None, span).apply(row.order_id, source, decide)
+        return word
 
     def _decide(self, order: Order, row: StepDue | DeadlineDue, now: datetime) -> Decision | None:
         try:
@@ -197,11 +174,11 @@ class Supervisor:
             return postpone(order, row.step, str(unknown), now=now)
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
-        behind = self._context.lags.worst
-        return expire(order, row.step, row.epoch, rules, now=now, behind=behind)
+        delay = self._context.grace.delay
+        return expire(order, row.step, row.epoch, rules, now=now, delay=delay)
 
 
-def _of(order: Order, what: str, step: str | None = None) -> AbstractContextManager[object]:
-    """What is done to an order belongs to the order's own trace, linked to the sweep's."""
+def _span(order: Order, name: str, step: str | None = None) -> AbstractContextManager[object]:
+    """Return a span of the order's own trace, linked to the sweep's."""
     details = order.details
-    return tracing.of_order(what, details.traceparent, order_id=details.order_id, step=step)
+    return tracing.of_order(name, details.traceparent, order_id=details.order_id, step=step)

@@ -1,15 +1,15 @@
 """Orders as entities and back: details, state, steps, results and the index rows.
 
-Columns keep the pattern's names: OrderID, LockedBy, CompleteBy, ProcessState, FailureCount.
-Times are fixed-width ISO strings in UTC; a missing column means None. Table Storage allows
-32,768 UTF-16 units a property, so long texts go over several (``Payload00``, ``Payload01``).
+Columns keep the pattern's names: OrderID, LockedBy, CompleteBy, ProcessState, FailureCount. Times
+are ISO strings of fixed width in UTC. A missing column means None. Table Storage allows 32,768
+UTF-16 units a property, so a long text is spread over several (``Payload00``, ``Payload01``).
 
-A result above ``INLINE_UNITS_MAX`` has a row of its own, written only when it changes: the
-start of an undo rewrites up to 30 step rows at once, and their results would not fit into the
-4 MiB of one transaction (the SDK writes up to 6 bytes for one unit: 30 x 16,000 x 6 do).
+A result above ``INLINE_UNITS_MAX`` has a row of its own, which is written only when it changes.
+Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
+the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
-Content kept apart (a ``PayloadRef``) stands in rows outside of the aggregate, in binary columns;
-the row that refers to it has its hash, its bytes and its chunks.
+Large content is stored in rows outside of the order, in binary columns. The row that refers to it
+(``PayloadRef``) has its hash, its size and its number of chunks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import (
     Details,
-    Direction,
+    Dispatched,
+    Failures,
     Fault,
+    LastCall,
     Order,
     OrderState,
+    Ready,
+    Resting,
     StepRecord,
     StepState,
-    UndoRecord,
+    Turn,
+    UndoLedger,
+    UndoStatus,
 )
 
 Entity = dict[str, Any]
@@ -41,7 +47,7 @@ INLINE_UNITS_MAX = 16_000
 
 
 class CorruptOrderError(Exception):
-    """The rows of an order do not fit together: somebody edited or deleted some by hand."""
+    """The rows of an order do not fit together: some were edited or deleted by hand."""
 
 
 def chunked(column: str, text: str) -> Entity:
@@ -50,7 +56,7 @@ def chunked(column: str, text: str) -> Entity:
 
 
 def joined(column: str, row: Row) -> str | None:
-    """Return the text that ``chunked`` spread over properties; None where there is none."""
+    """Return the text that ``chunked`` spread over properties; None if there is no such text."""
     if f"{column}00" not in row:
         return None
     parts: list[str] = []
@@ -60,7 +66,7 @@ def joined(column: str, row: Row) -> str | None:
 
 
 def clean(text: str) -> str:
-    """Return a text that UTF-8 can hold: lone surrogates (bad escapes in JSON) become U+FFFD."""
+    """Return a text that UTF-8 can encode: a lone surrogate (a bad JSON escape) becomes U+FFFD."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -69,7 +75,7 @@ def clean(text: str) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Cut between characters, never through a surrogate pair; an empty text is one part."""
+    """Cut a text into parts, never within a surrogate pair; an empty text is one part."""
     size = CHUNK_UNITS if text.isascii() else CHUNK_UNITS // 2
     start = 0
     while start < len(text) or start == 0:
@@ -81,7 +87,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def details_row(order: Order) -> Entity:
-    """Return what was ordered, as an entity."""
+    """Return the details of an order as an entity."""
     details = order.details
     return {
         "RowKey": keys.details(order.order_id),
@@ -99,7 +105,7 @@ def details_row(order: Order) -> Entity:
 
 
 def state_row(order: Order, commit_id: str) -> Entity:
-    """Return the roll-up whose ETag guards the order, as an entity."""
+    """Return the rolled-up state as an entity; its ETag guards the whole order."""
     return {
         "RowKey": keys.state(order.order_id),
         "OrderID": order.order_id,
@@ -120,8 +126,8 @@ def state_row(order: Order, commit_id: str) -> Entity:
 
 
 def step_row(order_id: str, step: StepRecord) -> Entity:
-    """Return one step as an entity, with its result unless that is too large."""
-    large = is_large(step.result)
+    """Return one step as an entity, with its result unless that has a row of its own."""
+    large, undo = is_large(step.result), step.undo
     inline = {} if step.result is None or large else _content("Result", step.result)
     return {
         "RowKey": keys.step(order_id, step.number),
@@ -132,27 +138,26 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "FailureCount": step.failure_count,
         "Number": step.number,
         "Name": step.name,
-        "Direction": step.direction.value,
         "Epoch": step.epoch,
-        "Generation": step.generation,
-        "Hold": step.hold,
+        "Generation": step.call.generation,
+        "Resting": True if step.resting else None,
         "Since": key_time(step.since),
         "ErrorCode": clean(step.error.code) if step.error else None,
         "ErrorMessage": clean(step.error.message) if step.error else None,
         "ResultRow": True if large else None,
-        "Waits": step.waits,
-        "CalledUntil": _time(step.called_until),
-        "Undo": step.undo.value if step.undo else None,
-        "Edited": None if step.edited is None else clean(step.edited),
+        "ExtendedWaits": step.failures.extended_waits or None,
+        "CalledUntil": _time(step.call.called_until),
+        "Undo": None if undo.status is UndoStatus.NOT_DECIDED else undo.status.value,
+        "UndoRoutes": ",".join(map(str, undo.routes)) or None,
+        "Edited": None if step.call.edited is None else clean(step.call.edited),
         "Note": None if step.note is None else clean(step.note),
-        "Route": step.route or None,
-        "Tried": ",".join(map(str, step.tried)) or None,
+        "Route": step.call.route or None,
         **inline,
     }
 
 
 def is_large(result: Content | None) -> bool:
-    """Return whether a result goes into a row of its own."""
+    """Return whether a result has a row of its own."""
     return isinstance(result, str) and utf16_units(result) > INLINE_UNITS_MAX
 
 
@@ -166,9 +171,9 @@ def result_row(order_id: str, step: StepRecord) -> Entity:
 
 
 def settled_row(order: Order) -> Entity | None:
-    """Return the index row of an order in Error or finished (or Rejected); else None.
+    """Return the index row of an order in Error, finished or Rejected; else None.
 
-    It carries what a list shows, so that lists load no order.
+    It has everything that a list shows, so a list loads no orders.
     """
     if order.settled_at is None:
         return None
@@ -183,7 +188,7 @@ def settled_row(order: Order) -> Entity | None:
 
 
 def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
-    """Return the order that the rows of an aggregate, by row key, hold.
+    """Return the order that these rows, by row key, make up.
 
     Raises:
         CorruptOrderError: rows are missing.
@@ -229,32 +234,41 @@ def _details_from(row: Row) -> Details:
 
 def _step_from(row: Row, result: Content | None) -> StepRecord:
     code = row.get("ErrorCode")
+    status, routes = row.get("Undo"), row.get("UndoRoutes")
     return StepRecord(
         number=row["Number"],
         name=row["Name"],
         process_state=StepState(row["ProcessState"]),
         since=parse_key_time(row["Since"]),
-        locked_by=row.get("LockedBy"),
-        complete_by=_moment(row.get("CompleteBy")),
-        failure_count=row["FailureCount"],
-        direction=Direction(row["Direction"]),
+        turn=_turn_from(row),
         epoch=row["Epoch"],
-        generation=row["Generation"],
-        hold=row["Hold"],
+        failures=Failures(row["FailureCount"], row.get("ExtendedWaits") or 0),
+        call=LastCall(
+            route=row.get("Route") or 0,
+            called_until=_moment(row.get("CalledUntil")),
+            generation=row["Generation"],
+            edited=row.get("Edited"),
+        ),
         result=result,
         error=None if code is None else Fault(code, row.get("ErrorMessage") or ""),
-        waits=row.get("Waits", 0),
-        called_until=_moment(row.get("CalledUntil")),
-        undo=UndoRecord(row["Undo"]) if row.get("Undo") else None,
-        edited=row.get("Edited"),
-        note=row.get("Note"),
-        route=row.get("Route") or 0,
-        tried=tuple(map(int, row["Tried"].split(","))) if row.get("Tried") else (),
+        undo=UndoLedger(
+            UndoStatus(status) if status else UndoStatus.NOT_DECIDED,
+            tuple(map(int, routes.split(","))) if routes else (),
+        ),
     )
 
 
+def _turn_from(row: Row) -> Turn:
+    due, locked_by = _moment(row.get("CompleteBy")), row.get("LockedBy")
+    if due is None:
+        return None
+    if locked_by is not None:
+        return Dispatched(locked_by, due, row.get("Note"))
+    return Resting(due) if row.get("Resting") else Ready(due)
+
+
 def _content(column: str, content: Content) -> Entity:
-    """Return content as properties: its text, or what stands for it."""
+    """Return content as properties: its text, or its reference."""
     if isinstance(content, str):
         return chunked(column, content)
     return {
@@ -265,7 +279,7 @@ def _content(column: str, content: Content) -> Entity:
 
 
 def _content_of(column: str, row: Row) -> Content | None:
-    """Return the content that ``_content`` wrote; None where there is none."""
+    """Return the content that ``_content`` wrote; None if there is none."""
     sha256 = row.get(f"{column}Sha256")
     if sha256 is None:
         return joined(column, row)

@@ -27,7 +27,7 @@ from sas.adapters.rows import Entity, Row
 from sas.domain.change import Change, DeadlineDue, Due, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Outgoing, Request, Wake
 from sas.domain.order import Order, StepRecord
 from sas.ports import LostContentError
 
@@ -193,7 +193,7 @@ def journal_row(order_id: str, entry: JournalEntry) -> Entity:
         "OrderID": order_id,
         "Seq": entry.seq,
         "At": key_time(entry.at),
-        "What": rows.clean(entry.what),
+        "What": entry.what.value,
         "By": rows.clean(entry.by),
         "CommitId": entry.commit_id,
         "Cause": None if entry.cause is None else rows.clean(entry.cause),
@@ -206,7 +206,7 @@ def entry_from(row: Row) -> JournalEntry:
     return JournalEntry(
         seq=row["Seq"],
         at=parse_key_time(row["At"]),
-        what=row["What"],
+        what=JournalWord(row["What"]),
         by=row["By"],
         commit_id=row["CommitId"],
         cause=row.get("Cause"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sas.cli import output, page, storage, workflows
 from sas.codec.record import to_line
 from sas.domain.ids import key_time
-from sas.features.circuit_breaker.guard import CELLS, cell_name, from_cell
+from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 
 SUMMARY = "show which agents' circuit breakers are open"
@@ -63,14 +63,14 @@ async def _show(
     where: storage.Storage, wanted: Iterable[str], known: Iterable[str], *, as_json: bool
 ) -> int:
     async with storage.opened(where) as store:
-        cells = await store.shared_values(CELLS)
-    named = list(wanted) or {*known, *(name.removeprefix(CELLS) for name in cells)}
-    breakers = {name: from_cell(cells.get(cell_name(name))) for name in sorted(named)}
+        shared = await breakers(store).all()
+    named = list(wanted) or {*known, *shared}
+    found = {name: shared[name].value if name in shared else Breaker() for name in sorted(named)}
     if as_json:
-        for name, breaker in breakers.items():
+        for name, breaker in found.items():
             output.say(to_line(_record(name, breaker)))
     else:
-        _table(breakers)
+        _table(found)
     return 0
 
 

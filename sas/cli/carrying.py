@@ -19,9 +19,8 @@ from sas.cli.errors import TroubleError, UsageError
 from sas.cli.intent import Intent
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.domain.change import FENCED
 from sas.domain.ids import cause_of
-from sas.domain.messages import JournalEntry
+from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
 from sas.engine.refusals import CommandRefusals
@@ -57,7 +56,7 @@ class Ended:
     @property
     def carried_out(self) -> bool:
         """Whether it was."""
-        return self.entry is not None and self.entry.what != FENCED
+        return self.entry is not None and self.entry.what is not JournalWord.FENCED
 
 
 def message(asked: Asked, intent: Intent, queues: Queues) -> Message:

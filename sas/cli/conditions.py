@@ -12,7 +12,7 @@ from sas.cli import output, page, storage
 from sas.codec.record import to_line
 from sas.domain.ids import key_time
 from sas.features.incidents import rules
-from sas.features.incidents.board import CELLS, from_cell
+from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.ports import StateStore
 
@@ -41,8 +41,8 @@ COLUMNS: Mapping[str, Callable[[ActiveIncident, datetime], str]] = {
     "About": lambda one, _: one.scope,
     "State": lambda one, now: "over" if rules.is_over(one, now) else "stands",
     "Since": lambda one, _: page.time_of(one.since),
-    "Met": lambda one, _: page.time_of(one.seen_at),
-    "Told": lambda one, _: str(one.told),
+    "Met": lambda one, _: page.time_of(one.last_seen),
+    "Told": lambda one, _: str(one.alerts_sent),
 }
 """Heading to what stands below it."""
 
@@ -73,8 +73,8 @@ async def _show(where: storage.Storage, *, as_json: bool) -> int:
 
 async def standing(store: StateStore) -> list[ActiveIncident]:
     """Return every condition that stands, or is over and yet to be told so."""
-    cells = await store.shared_values(CELLS)
-    return [one for cell in cells.values() if (one := from_cell(cell)) is not None]
+    shared = await active_incidents(store).all()
+    return [one.value for one in shared.values() if one.value is not None]
 
 
 def _table(found: Sequence[ActiveIncident], now: datetime) -> None:
@@ -95,10 +95,10 @@ def _record(one: ActiveIncident, now: datetime) -> dict[str, object]:
         "About": one.scope,
         "Over": rules.is_over(one, now),
         "Since": key_time(one.since),
-        "Met": key_time(one.seen_at),
-        "Told": one.told,
-        "ToldAt": key_time(one.told_at) if one.told_at else None,
-        "NextToldAt": key_time(rules.tell_at(one)),
+        "Met": key_time(one.last_seen),
+        "Told": one.alerts_sent,
+        "ToldAt": key_time(one.last_alert_at) if one.last_alert_at else None,
+        "NextToldAt": key_time(rules.next_alert_at(one)),
         "Orders": list(one.orders),
         "Text": one.text,
     }

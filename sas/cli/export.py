@@ -16,7 +16,7 @@ from sas.cli import finding, output, page, storage
 from sas.cli.errors import UsageError
 from sas.codec.record import record_of, to_line
 from sas.domain.order import Order, OrderState
-from sas.features.claim_check import fetch_all
+from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore
 
 SUMMARY = "write finished orders to a file, as JSON Lines"
@@ -67,7 +67,7 @@ async def _line(store: StateStore, order: Order, until: datetime) -> str | None:
     """Return an order as a line; None where it was purged, or taken up again, while it was read."""
     while True:
         journal = await store.journal(order.order_id)
-        line = to_line(record_of(await fetch_all(store, order), journal, content=True))
+        line = to_line(record_of(await ClaimCheck(store).fetch_all(order), journal, content=True))
         now = await store.load(order.order_id)
         if now is None or not _ended(now, until):
             return None

@@ -95,7 +95,7 @@ def _skipping(failed: Sequence[StepRecord], intent: Intent) -> str:
 
 def _undoing(step: StepRecord) -> bool:
     """Return whether it was an undo that failed: of the step, or of what another agent did."""
-    return step.direction is Direction.UNDO or step.undo is not None
+    return step.undo_failed
 
 
 def _ledger(order: Order) -> str:

@@ -68,7 +68,7 @@ def advice(order: Order, now: datetime) -> str:
 def _after_failure(order: Order) -> str:
     failed = next(step for step in order.steps if is_failed(step))
     name, step = order.order_id, failed.name
-    if failed.direction is Direction.UNDO or failed.undo is not None:
+    if failed.undo_failed:
         where = "" if failed.direction is Direction.UNDO else " at an agent asked before"
         return (
             f"the undo of {step}{where} failed: put right what its error says, then "
@@ -92,7 +92,7 @@ def _while_under_way(order: Order, now: datetime) -> str:
             f"{step.name} was due at {until} and the supervisor has not looked yet: if this stays "
             "so for a minute, check that the function app runs."
         )
-    if step.hold:
+    if step.resting:
         return f"nothing to do: {step.name} rests until {until}, then it is tried again."
     if step.dispatched:
         return f"nothing to do: {step.name} is with its agent, who has until {until}."
@@ -132,22 +132,21 @@ def _steps(steps: Sequence[StepRecord]) -> Iterator[str]:
 
 def _asked(step: StepRecord) -> str:
     """Return which of several agents a step is with, where that is not simply the first."""
-    at = [f"with its agent number {step.route + 1}"] if step.route else []
-    others = [str(route + 1) for route in step.tried if route != step.route]
+    at = [f"with its agent number {step.call.route + 1}"] if step.call.route else []
+    others = [str(route + 1) for route in step.undo.routes if route != step.call.route]
     if others:
         at.append(f"to be undone at its agent number {', '.join(others)} too")
     return ", ".join(at)
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:
-    turned = step.direction is Direction.UNDO
     return (
         step.name,
-        step.process_state.value + (" (held)" if step.hold else ""),
+        step.process_state.value + (" (resting)" if step.resting else ""),
         str(step.failure_count),
         step.locked_by or "-",
         time_of(step.complete_by),
-        step.undo.value if step.undo else ("to be undone" if turned else "-"),
+        step.undo.status.value,
     )
 
 

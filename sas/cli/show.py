@@ -12,7 +12,7 @@ from sas.cli.errors import NotThereError, UsageError
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import check_order_id
 from sas.domain.order import Order
-from sas.features.claim_check import fetch_all
+from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore
 
 SUMMARY = "show one order: its steps, its journal, what to do next"
@@ -70,7 +70,7 @@ async def _show(where: storage.Storage, arguments: argparse.Namespace) -> int:
         order = await load(store, arguments.order_id)
         journal = await store.journal(order.order_id)
         if arguments.content:
-            order = await fetch_all(store, order)
+            order = await ClaimCheck(store).fetch_all(order)
     if arguments.json:
         output.say(to_line(record_of(order, journal, content=arguments.content)))
     else:

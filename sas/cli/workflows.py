@@ -18,7 +18,7 @@ from sas.cli.errors import UsageError
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
-from sas.features.claim_check import fetch
+from sas.features.claim_check import ClaimCheck
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.paths import ENCRYPTED, encrypted_places
 from sas.features.version_check import fingerprint, value_name
@@ -190,9 +190,9 @@ class _Check:
         """Return whether an order holds secret fields that nobody would open any more."""
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
-        texts = [step.edited for step in order.steps if step.edited]
+        texts = [step.call.edited for step in order.steps if step.call.edited]
         if ":" in order.details.content_hash:  # signed: only such an order was encrypted
-            texts.append(await fetch(store, order.order_id, order.details.payload))
+            texts.append(await ClaimCheck(store).fetch(order.order_id, order.details.payload))
         return any(
             next(encrypted_places(json.loads(text)), None) is not None
             for text in texts

@@ -1,8 +1,8 @@
 """An order and its journal as one JSON object: what ``sas show --json`` and an export write.
 
-The five fields keep the pattern's names. What an application sent and what agents returned
-(``Payload``, ``Result``, ``Edited``) is there only when asked for: it may be personal. It is there
-as it was written, to the digit: docs/contract/exported-order.schema.json.
+The five fields keep the pattern's names. The content of applications and agents (``Payload``,
+``Result``, ``Edited``) is included only on request, because it may be personal. It is written
+exactly as it was received. The schema is docs/contract/exported-order.schema.json.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time
 from sas.domain.messages import JournalEntry, Outgoing
-from sas.domain.order import Order, StepRecord
+from sas.domain.order import Order, StepRecord, UndoStatus
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
-    """Return everything about an order; ``content`` says whether with what was ordered: then its
-    content must be in place (``sas.actors.contents.whole``).
+    """Return everything about an order. With ``content``, payload references must be fetched first
+    (``sas.features.claim_check``).
     """
     details = order.details
     said = {
@@ -53,6 +53,7 @@ def to_line(record: dict[str, Any]) -> str:
 
 
 def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
+    status = step.undo.status
     said = {
         "Name": step.name,
         "LockedBy": step.locked_by,
@@ -60,17 +61,17 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "ProcessState": step.process_state.value,
         "FailureCount": step.failure_count,
         "Direction": step.direction.value,
-        "Undo": step.undo.value if step.undo else None,
+        "Undo": None if status is UndoStatus.NOT_DECIDED else status.value,
         "Error": {"Code": step.error.code, "Message": step.error.message} if step.error else None,
         "Since": _time(step.since),
         "Epoch": step.epoch,
-        "Generation": step.generation,
-        "Hold": step.hold,
+        "Generation": step.call.generation,
+        "Resting": step.resting,
         "Note": step.note,
-        "Route": step.route,
-        "Tried": list(step.tried),
+        "Route": step.call.route,
+        "UndoRoutes": list(step.undo.routes),
     }
-    inside = {"Result": _json(step.result), "Edited": _json(step.edited)}
+    inside = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
     return said | (inside if content else {})
 
 
@@ -78,7 +79,7 @@ def _entry(entry: JournalEntry) -> dict[str, Any]:
     return {
         "Seq": entry.seq,
         "At": _time(entry.at),
-        "What": entry.what,
+        "What": entry.what.value,
         "By": entry.by,
         "Cause": entry.cause,
         "Sent": [_sent(message) for message in entry.messages],
@@ -91,19 +92,20 @@ def _sent(message: Outgoing) -> dict[str, Any]:
 
 
 def _json(content: Content | None) -> Any:
-    """Return JSON as it was written, on one line (a number that passed through a float would be
-    another one); its text where it is none (a rejected order's), and what stood for it where it
-    was kept apart and is lost.
+    """Return JSON text as it was written, on one line; parsing it would change its numbers.
+
+    The content of a rejected order may be no JSON: it is returned as text. A payload reference that
+    is still here could not be fetched: its content is lost.
     """
     if isinstance(content, PayloadRef):
         return {"Lost": True, "Sha256": content.sha256, "Bytes": content.size}
     if content is None:
         return None
     try:
-        json.loads(content, parse_int=len, parse_float=len)  # any cheap value does
+        json.loads(content, parse_int=len, parse_float=len)  # checks the syntax only
     except ValueError:
         return content
-    # Within its texts JSON has no line breaks.
+    # JSON strings contain no line breaks, so this changes white space only.
     return msgspec.Raw(content.replace("\r", " ").replace("\n", " ").encode())
 
 

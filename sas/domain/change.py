@@ -1,43 +1,55 @@
-"""What a decision is: what to commit, and what to send once that is done."""
+"""A decision, and the change that commits it.
+
+Every decision is one transition: the order before and after, a journal row, and the messages to
+send after the commit. All of it is committed in one transaction, or nothing is.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sas.domain.messages import AlertKind, JournalEntry, Outgoing
+from sas.domain.messages import AlertKind, JournalEntry, JournalWord, Outgoing
 from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, StepRecord, StepState
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What to commit: a word for the journal, the steps as they will be, what to send.
+class Incident:
+    """A fault of the system, not of one order, that a decision met.
 
-    ``deadline`` is a new order's; ``overdue`` says that a deadline has been acted upon;
-    ``acknowledged_by`` is who has seen an order in Error. ``condition`` is what the order met that
-    is wrong with the system rather than with it.
+    ``scope`` names what is at fault; there are few of them (a workflow version, a lane). ``text``
+    says what is wrong and what to do; it names no order. ``since`` is when it began for this order,
+    ``until`` is when the order is looked at again.
     """
 
-    what: str
+    kind: AlertKind
+    scope: str
+    text: str
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to commit: a word for the journal, the steps after it, the messages to send.
+
+    ``deadline`` is set for a new order only. ``overdue`` says that the deadline has been handled.
+    ``acknowledged_by`` is who has seen an order in Error.
+    """
+
+    what: JournalWord
     steps: tuple[StepRecord, ...]
     messages: tuple[Outgoing, ...]
     deadline: datetime | None = None
     overdue: bool = False
     acknowledged_by: str | None = None
-    condition: Incident | None = None
-
-
-FENCED = "fenced"
-
-
-REJECTED = "rejected"
-"""The two words of journal rows that only keep a cause from being acted upon."""
+    incident: Incident | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepDue:
-    """One step whose turn it is: look at it again at ``at``."""
+    """The CompleteBy of one step: the supervisor looks at it at ``at``."""
 
     at: datetime
     order_id: str
@@ -47,7 +59,7 @@ class StepDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutDue:
-    """Messages of journal row ``seq`` not yet known to be sent: send them again at ``at``."""
+    """The messages of journal row ``seq`` may not be sent: send them again at ``at``."""
 
     at: datetime
     order_id: str
@@ -56,7 +68,7 @@ class OutDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeadlineDue:
-    """The time the whole order was given ends at ``at``."""
+    """The deadline of the whole order."""
 
     at: datetime
     order_id: str
@@ -67,16 +79,17 @@ Due = StepDue | OutDue | DeadlineDue
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transition, to be committed whole or not at all.
+    """One transition, committed as a whole or not at all.
 
-    ``before`` is None for an order that must not exist yet. ``out_at`` asks for an out row in
-    the same transaction (a timer has no redelivery).
+    ``before`` is None for an order that must not exist yet. ``out_at`` asks for an out row in the
+    same transaction: what a timer causes has no message that would be delivered again.
     """
 
     before: Order | None
     after: Order
     entry: JournalEntry
     out_at: datetime | None = None
+    incident: Incident | None = None
 
     def due_added(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to write."""
@@ -88,9 +101,7 @@ class Change:
 
 
 def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
-    """Return one row for every step whose turn it is, none for blocked or finished ones; and one
-    for the deadline, while there is one.
-    """
+    """Return one row for every step with a CompleteBy, and one for the deadline."""
     if order is None:
         return frozenset()
     steps = {
@@ -104,10 +115,12 @@ def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
 
 
 def check_finished(order: Order) -> None:
-    """Raise IllegalMoveError unless an order has come to its end, so that it may be removed."""
+    """Raise IllegalMoveError unless an order is finished, so that it may be removed."""
     if not order.rejected and order.process_state not in FINISHED:
         state = order.process_state.value
-        raise IllegalMoveError(f"order {order.order_id} is {state}: only a finished one is removed")
+        raise IllegalMoveError(
+            f"order {order.order_id} is {state}: only a finished order can be removed"
+        )
 
 
 def first_change(
@@ -129,27 +142,29 @@ def next_change(
     at: datetime,
     out_at: datetime | None = None,
 ) -> Change:
-    """Return the change that makes a decision upon a stored order.
+    """Return the change that commits a decision about a stored order.
 
     Raises:
-        IllegalMoveError: when the decision breaks the law of moves.
+        IllegalMoveError: the decision makes a move that ``moves.py`` does not allow.
     """
     after = _after(order, decision, at)
     check_moves(order, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
-    return Change(order, after, entry, out_at if decision.messages else None)
+    out_at = out_at if decision.messages else None
+    return Change(order, after, entry, out_at, decision.incident)
 
 
 def fence(order: Order, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
-    """Return the change that only remembers a cause, so that nobody acts upon it any more."""
+    """Return the change that only records a cause, so that no handler acts on it any more."""
     after = replace(order, seq=order.seq + 1)
-    return Change(order, after, JournalEntry(after.seq, at, FENCED, by, commit_id, cause, ()))
+    entry = JournalEntry(after.seq, at, JournalWord.FENCED, by, commit_id, cause, ())
+    return Change(order, after, entry)
 
 
 def rejection(details: Details, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
-    """Return the change that keeps a place with a Rejected order, where no order exists."""
+    """Return the change that records a Rejected order under an id that does not exist yet."""
     order = Order(details, (), seq=1, settled_at=at, rejected=True)
-    entry = JournalEntry(1, at, REJECTED, by, commit_id, cause, ())
+    entry = JournalEntry(1, at, JournalWord.REJECTED, by, commit_id, cause, ())
     return Change(None, order, entry)
 
 
@@ -163,13 +178,15 @@ def revival(
     cause: str,
     at: datetime,
 ) -> Change:
-    """Return the change that puts an order submitted anew in the place of a Rejected one.
+    """Return the change that submits an order again in place of a Rejected one.
 
     Raises:
-        IllegalMoveError: when the place is an order's that was not rejected.
+        IllegalMoveError: the stored order is not Rejected.
     """
     if not rejected.rejected:
-        raise IllegalMoveError(f"order {rejected.order_id} was not rejected: it keeps its place")
+        raise IllegalMoveError(
+            f"order {rejected.order_id} is not Rejected: it cannot be submitted again"
+        )
     after = Order(details, decision.steps, seq=rejected.seq + 1, deadline=decision.deadline)
     check_moves(rejected, after)
     entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
@@ -177,40 +194,25 @@ def revival(
 
 
 def _after(order: Order, decision: Decision, at: datetime) -> Order:
-    """Return the order as it will be: numbered, settled or not, with what still matters of it.
+    """Return the order after a decision.
 
-    A deadline matters until the order is processed or being undone; that somebody has seen an
-    Error, as long as the order stays in it.
+    A deadline is kept until the order is processed or its undo is decided. An acknowledgement is
+    kept while the order stays in the Error that was seen.
     """
     after = replace(order, steps=decision.steps, seq=order.seq + 1)
     state = after.process_state
     same = state is order.process_state
     settled = state in FINISHED or state is OrderState.ERROR
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
-    news = _in_error(after) - _in_error(order)
-    seen = decision.acknowledged_by or (order.acknowledged_by if same and not news else None)
+    new_errors = _in_error(after) - _in_error(order)
+    kept = order.acknowledged_by if same and not new_errors else None
     return replace(
         after,
         settled_at=(order.settled_at if same else at) if settled else None,
         deadline=None if over else order.deadline,
-        acknowledged_by=seen,
+        acknowledged_by=decision.acknowledged_by or kept,
     )
 
 
 def _in_error(order: Order) -> set[int]:
     return {step.number for step in order.steps if step.process_state is StepState.ERROR}
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """What one order met. ``scope`` is what it is about, of which there are few (a workflow's
-    version, a lane), ``text`` what is wrong and what to do, naming no order.
-
-    ``since`` is from when on it lasts for this order, ``until`` when the order is looked at again.
-    """
-
-    kind: AlertKind
-    scope: str
-    text: str
-    since: datetime
-    until: datetime

@@ -1,4 +1,10 @@
-"""Whose turn it is: which steps are ready, and what dispatching them means."""
+"""Claim: the scheduler takes every step that is ready and asks an agent for it.
+
+"If a step requires access to a remote service or resource, the Scheduler invokes the appropriate
+Agent." A claim sets LockedBy to the instance and CompleteBy to the time by which the agent must
+reply ("an upper limit of the time allowed for the step to finish"), and sends a request with a new
+epoch.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +13,40 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.domain.change import Decision
-from sas.domain.messages import Request
-from sas.domain.order import Direction, Order, StepRecord, StepState
+from sas.domain.messages import JournalWord, Request
+from sas.domain.order import (
+    Direction,
+    Dispatched,
+    Order,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+    UndoStatus,
+)
 from sas.domain.workflow import Rules
-from sas.features.queue_delay.rules import NONE
+
+NO_TIME = timedelta(0)
+
+
+def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
+    """Decide to claim every step that is ready and not resting; None if there is none."""
+    if order.rejected:
+        return None
+    steps, requests = dispatch(order.steps, rules, now, instance)
+    return Decision(JournalWord.CLAIMED, steps, requests) if requests else None
 
 
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
-    """Return whether it is this step's turn: nobody has it and nothing stands before it.
+    """Return whether no request of a step is out and no other step blocks it.
 
-    No new step starts while another is in Error. A step that is Processed has its turn again
-    while another agent, asked before, may have done it as well: that is undone.
+    No step starts while another one is in Error. A step that is Processed is ready again while
+    another agent, asked before, may have done it as well: there it must be undone.
     """
     if step.dispatched:
         return False
     if step.process_state is StepState.PROCESSED:
-        return bool(step.tried)
+        return bool(step.undo.routes)
     if step.process_state is StepState.COMPENSATING:
         return undo_ready(step.number, steps, rules)
     if step.process_state is not StepState.PENDING:
@@ -34,77 +58,78 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
 
 
 def undo_ready(number: int, steps: Sequence[StepRecord], rules: Rules) -> bool:
-    """Return whether everything that came after step ``number`` is undone already.
+    """Return whether every step that came after step ``number`` is Compensated.
 
-    A failed undo (Error) blocks what came before it, so the reverse order holds.
+    So steps are undone in reverse order, and a failed undo (Error) blocks the steps before it.
     """
     return all(
         steps[later].process_state is StepState.COMPENSATED for later in rules.dependents(number)
     )
 
 
-def open_steps(steps: Sequence[StepRecord], rules: Rules, now: datetime) -> tuple[StepRecord, ...]:
-    """Give CompleteBy to steps whose turn has come and take it from those whose has not.
+def update_readiness(
+    steps: Sequence[StepRecord], rules: Rules, now: datetime
+) -> tuple[StepRecord, ...]:
+    """Make Ready what has become ready, and nobody's turn what has become blocked.
 
-    So exactly the steps whose turn it is have one, and a due row. A step's age counts from
-    when its turn came, not from when it began to wait for others. What was said of the
-    progress of a step that is no longer out is forgotten.
+    So exactly the steps that wait for somebody have a CompleteBy and a due row. The age of a step
+    counts from the moment it became ready.
     """
     made: list[StepRecord] = []
-    for one in steps:
-        step = replace(one, note=None) if one.note is not None and not one.dispatched else one
-        if step.dispatched or (step.hold and step.complete_by):
+    for step in steps:
+        if isinstance(step.turn, Dispatched | Resting):
             made.append(step)
-        elif is_ready(step, steps, rules):
-            came = step.complete_by is None
-            made.append(replace(step, complete_by=now + rules.pickup, since=now) if came else step)
+        elif not is_ready(step, steps, rules):
+            made.append(replace(step, turn=None))
+        elif step.turn is None:
+            made.append(replace(step, turn=Ready(now + rules.pickup), since=now))
         else:
-            made.append(replace(step, complete_by=None) if step.complete_by else step)
+            made.append(step)
     return tuple(made)
 
 
 def dispatch(
-    steps: list[StepRecord], rules: Rules, now: datetime, instance: str
-) -> tuple[list[StepRecord], tuple[Request, ...]]:
-    """Lock every ready step to ``instance`` with a new epoch; return the requests to send."""
+    steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str
+) -> tuple[tuple[StepRecord, ...], tuple[Request, ...]]:
+    """Claim every ready step for ``instance``; return all steps and the requests to send."""
+    after = list(steps)
     requests: list[Request] = []
-    ready = [step for step in steps if not step.hold and is_ready(step, steps, rules)]
-    for step in ready:
-        doing = step.process_state is StepState.PENDING
-        claimed, request = (_do if doing else _undo)(step, rules, now)
-        steps[step.number] = replace(claimed, locked_by=instance)
-        requests.append(request)
-    return steps, tuple(requests)
+    for step in steps:
+        if not step.resting and is_ready(step, steps, rules):
+            doing = step.process_state is StepState.PENDING
+            claimed, request = (_do if doing else _undo)(step, rules, now, instance)
+            after[step.number] = claimed
+            requests.append(request)
+    return update_readiness(after, rules, now), tuple(requests)
 
 
-def _do(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
+def _do(step: StepRecord, rules: Rules, now: datetime, instance: str) -> tuple[StepRecord, Request]:
     route = _route(step, rules)
-    until = now + rules.steps[step.number].time_allowed + _slack(step, route, rules)
+    until = now + rules.steps[step.number].time_allowed + _grace(step, route, rules)
     claimed = replace(
-        step,
-        process_state=StepState.PROCESSING,
-        since=now,
-        complete_by=until,
+        step.moved(StepState.PROCESSING, now),
+        turn=Dispatched(instance, until),
         epoch=step.epoch + 1,
-        called_until=until,
-        route=route,
-        note=None,
+        call=replace(step.call, route=route, called_until=until),
     )
-    return claimed, Request(step.number, Direction.DO, claimed.epoch, step.generation, until, route)
+    return claimed, _request(claimed, Direction.DO, until, route)
 
 
-def _undo(step: StepRecord, rules: Rules, now: datetime) -> tuple[StepRecord, Request]:
-    own = rules.steps[step.number]
-    route = step.tried[0] if step.tried else step.route
-    until = now + (own.undo_time_allowed or own.time_allowed) + _slack(step, route, rules)
-    claimed = replace(step, complete_by=until, epoch=step.epoch + 1, note=None)
-    return claimed, Request(
-        step.number, Direction.UNDO, claimed.epoch, step.generation, until, route
-    )
+def _undo(
+    step: StepRecord, rules: Rules, now: datetime, instance: str
+) -> tuple[StepRecord, Request]:
+    route = step.undo.routes[0] if step.undo.routes else step.call.route
+    until = now + rules.steps[step.number].undo_time + _grace(step, route, rules)
+    claimed = replace(step, turn=Dispatched(instance, until), epoch=step.epoch + 1)
+    return claimed, _request(claimed, Direction.UNDO, until, route)
 
 
-def _slack(step: StepRecord, route: int, rules: Rules) -> timedelta:
-    return rules.slack.get((step.number, route), NONE)
+def _request(step: StepRecord, direction: Direction, until: datetime, route: int) -> Request:
+    return Request(step.number, direction, step.epoch, step.call.generation, until, route)
+
+
+def _grace(step: StepRecord, route: int, rules: Rules) -> timedelta:
+    return rules.grace.get((step.number, route), NO_TIME)
 
 
 def _route(step: StepRecord, rules: Rules) -> int:
@@ -114,19 +139,14 @@ def _route(step: StepRecord, rules: Rules) -> int:
     """
     own = rules.steps[step.number]
     if is_pinned(step, rules):
-        return step.route
+        return step.call.route
     there = (route for route in range(own.routes) if (step.number, route) not in rules.shut)
-    return next(there, step.route)
+    return next(there, step.call.route)
 
 
 def is_pinned(step: StepRecord, rules: Rules) -> bool:
-    """Return whether a step may go to no other agent any more."""
-    return bool(step.tried) and rules.steps[step.number].undo_time_allowed is None
-
-
-def mark_attempted(step: StepRecord) -> StepRecord:
-    """Return a step that is no longer out with what it was asked as one of those to be undone."""
-    return replace(step, tried=(step.route, *(one for one in step.tried if one != step.route)))
+    """Return whether a step may go to no other agent: one may have done it, and it has no undo."""
+    return bool(step.undo.routes) and rules.steps[step.number].undo_time_allowed is None
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
@@ -140,23 +160,21 @@ def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
     return step.process_state in expected and step.dispatched and step.epoch == epoch
 
 
+def is_cancelled(step: StepRecord) -> bool:
+    """Return whether a do of the step is out although its order was cancelled."""
+    return step.undo.status is UndoStatus.TO_BE_UNDONE
+
+
 def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
-    """Return until when calls of the dispatch that is out may be made: CompleteBy, unless it waits
-    for an event outside, which no call of its own can bring about.
+    """Return until when the dispatch that is out may call its remote service.
+
+    That is CompleteBy, unless the step waits for an outside event: then no call may follow.
     """
-    if direction is Direction.UNDO or step.complete_by is None or step.called_until is None:
+    if direction is Direction.UNDO or step.complete_by is None or step.call.called_until is None:
         return step.complete_by
-    return min(step.complete_by, step.called_until)
+    return min(step.complete_by, step.call.called_until)
 
 
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:
-    """Return the steps with one of them replaced by its changed record."""
+    """Return the steps with one of them replaced."""
     return tuple(changed if step.number == changed.number else step for step in steps)
-
-
-def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
-    """Decide to claim every step whose turn it is and nobody holds."""
-    if order.rejected:
-        return None
-    steps, requests = dispatch(list(order.steps), rules, now, instance)
-    return Decision("claimed", open_steps(steps, rules, now), requests) if requests else None

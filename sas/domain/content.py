@@ -41,3 +41,8 @@ def chunks_of(data: bytes) -> list[bytes]:
 def matches(ref: PayloadRef, data: bytes) -> bool:
     """Return whether these are the very bytes that the reference was made of."""
     return len(data) == ref.size and hashlib.sha256(data).hexdigest() == ref.sha256
+
+
+def size_of(content: Content) -> int:
+    """Return the size of content in bytes of UTF-8."""
+    return content.size if isinstance(content, PayloadRef) else len(content.encode())

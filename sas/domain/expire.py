@@ -1,7 +1,10 @@
-"""Recovery: what follows from time having passed, and from a step that failed for good.
+"""Expire: what the supervisor decides when CompleteBy has passed, and what a failed step means.
 
-Timed out and failed look the same from here, as the pattern intends: the only evidence
-is a step still out after its CompleteBy.
+"The Supervisor monitors the status of the steps. ... If it detects any that have timed out or
+failed, it arranges for the appropriate Agent to recover the step or execute the appropriate
+remedial action." A timeout and a crash look the same from here: the only evidence is a step that
+is still out after its CompleteBy. The supervisor asks no agent itself: it resets the step and wakes
+a scheduler.
 """
 
 from __future__ import annotations
@@ -11,12 +14,24 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.domain.change import Decision, Incident
-from sas.domain.claim import dispatch, is_ready, mark_attempted, open_steps, with_step
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outgoing, Wake
-from sas.domain.order import Direction, Fault, Order, OrderState, StepRecord, StepState
+from sas.domain.claim import NO_TIME, dispatch, is_cancelled, is_ready, update_readiness, with_step
+from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
+from sas.domain.order import (
+    CLOCK_SKEW,
+    Direction,
+    Dispatched,
+    Failures,
+    Fault,
+    FaultCode,
+    Order,
+    OrderState,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+)
 from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
 from sas.domain.workflow import OnFailure, Rules
-from sas.features.queue_delay.rules import NONE, excuses
 
 REWAKE_MAX = timedelta(minutes=15)
 
@@ -28,61 +43,44 @@ def expire(
     rules: Rules,
     *,
     now: datetime,
-    behind: timedelta = NONE,
+    delay: timedelta = NO_TIME,
 ) -> Decision | None:
-    """Decide what follows once a step's CompleteBy has passed; None leaves it alone.
+    """Decide what happens when the CompleteBy of a step has passed. None leaves it alone.
 
-    ``behind`` is how far queues are behind right now: where that alone may have cost the step its
-    time, no failure is counted.
+    ``delay`` is the current queue delay. If that alone may have caused the timeout, it does not
+    count as a failure.
     """
     if order.rejected or not 0 <= number < len(order.steps):
         return None
     step = order.steps[number]
     if step.epoch != epoch or step.complete_by is None or step.complete_by > now:
         return None
-    if step.dispatched and _excused(step, rules, behind):
-        return _not_counted(order, step, rules, now)
-    return _expired(order, step, rules, now)
-
-
-def _excused(step: StepRecord, rules: Rules, behind: timedelta) -> bool:
-    if step.process_state is StepState.PROCESSING and step.direction is Direction.UNDO:
-        return False  # cancelled: it is undone, whatever came of it
-    own = rules.steps[step.number]
-    doing = step.process_state is StepState.PROCESSING
-    allowed = own.time_allowed if doing else own.undo_time_allowed or own.time_allowed
-    return excuses(behind, allowed)
-
-
-def _not_counted(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
-    """Decide to ask anew for a step (or its undo) that a long queue may have cost its time."""
-    free = replace(step, locked_by=None, complete_by=None)
-    if step.process_state is StepState.PROCESSING:
-        free = replace(mark_attempted(free), process_state=StepState.PENDING, since=now)
-    after = open_steps(with_step(order.steps, free), rules, now)
-    return Decision("reset, not counted", after, (Wake(),))
-
-
-def _expired(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
-    match step.process_state:
-        case StepState.PROCESSING if step.direction is Direction.UNDO:
-            return cancelled(order, step, rules, now, None)
-        case StepState.PROCESSING:
-            return _unanswered(order, step, rules, now)
-        case _ if step.hold:
-            freed = with_step(order.steps, replace(step, hold=False, complete_by=None))
-            return Decision("released", open_steps(freed, rules, now), (Wake(),))
-        case StepState.COMPENSATING | StepState.PROCESSED if step.dispatched:
-            return _expire_undo(order, step, rules, now)
+    match step.turn:
+        case Resting():
+            freed = with_step(order.steps, replace(step, turn=None))
+            return Decision(JournalWord.RELEASED, update_readiness(freed, rules, now), (Wake(),))
+        case Dispatched() if is_cancelled(step):
+            return end_cancelled(order, step, rules, now, None)
+        case Dispatched():
+            return _timed_out(order, step, rules, now, delay)
         case _:
             return _wake_again(order, step, rules, now)
 
 
-def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
-    """Decide what follows once the whole order's deadline has passed.
+def delay_excuses(delay: timedelta, time_allowed: timedelta) -> bool:
+    """Return whether queue delay alone may have used up the time of a step.
 
-    By the workflow's policy it is undone, or goes on (or stays in Error) with an alert. An order
-    being undone or finished has no deadline any more.
+    Delays smaller than the clock skew are ignored; otherwise a skewed clock would excuse every
+    timeout.
+    """
+    return delay >= max(time_allowed / 2, CLOCK_SKEW)
+
+
+def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
+    """Decide what happens when the deadline of the whole order has passed.
+
+    The policy of the workflow decides: the order is undone, or goes on with an alert. An order that
+    is finished or being undone has no deadline any more.
     """
     if order.rejected or order.deadline is None or order.deadline > now:
         return None
@@ -90,210 +88,178 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
         return None
     text = f"the order is past its deadline ({order.deadline.isoformat()})"
     if rules.on_failure is OnFailure.HOLD:
-        stands = "is in Error" if order.process_state is OrderState.ERROR else "goes on"
-        text = f"{text} and {stands}. Undo or cancel it if need be."
-        alert = Alert(AlertKind.OVERDUE, None, text)
-        return Decision("overdue", order.steps, (alert,), overdue=True)
-    after = open_steps(begin_undo(order.steps, rules, now=now), rules, now)
-    failed = Notify(Notice.FAILED, None, Fault("overdue", text), undoing=True)
+        state = "is in Error" if order.process_state is OrderState.ERROR else "goes on"
+        alert = Alert(AlertKind.OVERDUE, None, f"{text} and {state}. Undo or cancel it if need be.")
+        return Decision(JournalWord.OVERDUE, order.steps, (alert,), overdue=True)
+    after = update_readiness(begin_undo(order.steps, rules, now=now), rules, now)
+    failed = Notify(Notice.FAILED, None, Fault(FaultCode.OVERDUE, text), undoing=True)
     messages: tuple[Outgoing, ...] = (Wake(), failed, *undone_notice(after))
-    return Decision("overdue, undo decided", after, messages, overdue=True)
+    return Decision(JournalWord.OVERDUE_UNDO, after, messages, overdue=True)
 
 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
-    """Decide to look at a due step again later, where its workflow is not known here.
+    """Decide to look at a due step again later, because its workflow is not deployed here.
 
-    Without its rules nothing can be decided; without this its due row would stand before
-    all others for ever.
+    Nothing else can be decided without its rules. If its due row were left as it is, it would stay
+    the oldest one, and every sweep would begin with it.
     """
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
         return None
     later = now + REWAKE_MAX
-    steps = with_step(order.steps, replace(step, complete_by=later))
+    match step.turn:
+        case Dispatched():
+            postponed = replace(step, turn=replace(step.turn, complete_by=later))
+        case Resting():
+            postponed = replace(step, turn=Resting(later))
+        case _:
+            postponed = replace(step, turn=Ready(later))
     text = f"{why}. Deploy that version again."
-    condition = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, later)
-    return Decision("postponed", steps, (), condition=condition)
+    incident = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, later)
+    return Decision(JournalWord.POSTPONED, with_step(order.steps, postponed), (), incident=incident)
 
 
 def postpone_deadline(order: Order, why: str, *, now: datetime) -> Decision | None:
-    """Decide that a deadline has been seen, where the order's workflow is not known here."""
+    """Decide to alert once about a passed deadline, if the workflow is not deployed here."""
     if order.deadline is None or order.deadline > now:
         return None
     text = f"the order is past its deadline, and {why}. Deploy that version again."
-    return Decision("postponed", order.steps, (Alert(AlertKind.OVERDUE, None, text),), overdue=True)
+    alert = Alert(AlertKind.OVERDUE, None, text)
+    return Decision(JournalWord.POSTPONED, order.steps, (alert,), overdue=True)
 
 
 def fail(
-    order: Order, number: int, fault: Fault, rules: Rules, *, now: datetime, instance: str | None
+    order: Order,
+    step: StepRecord,
+    fault: Fault,
+    rules: Rules,
+    *,
+    now: datetime,
+    instance: str | None,
 ) -> Decision:
-    """Decide what a step's failure for good means: Error and an alert, or the undo of all.
+    """Decide what a failed step means: Error and an alert, or the undo of the whole order.
 
-    With an ``instance`` (a scheduler decides) undo requests go out at once; without one
-    (the supervisor decides) a scheduler is woken to send them.
+    A scheduler passes its ``instance`` and sends the undo requests at once. The supervisor passes
+    None and wakes a scheduler.
     """
-    step = replace(
-        mark_attempted(order.steps[number]),
-        process_state=StepState.ERROR,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-        error=fault,
-    )
+    failed = replace(step.attempted().moved(StepState.ERROR, now), error=fault)
+    steps = with_step(order.steps, failed)
     undo_all = rules.on_failure is OnFailure.UNDO
-    failed = Notify(Notice.FAILED, number, fault, undoing=undo_all)
+    notice = Notify(Notice.FAILED, step.number, fault, undoing=undo_all)
     if not undo_all:
         text = f"step {step.name} failed: {fault.message}. Resubmit it, skip it or undo the order."
-        steps = open_steps(with_step(order.steps, step), rules, now)
-        return Decision("step failed", steps, (failed, Alert(AlertKind.STEP_FAILED, number, text)))
-    undoing = begin_undo(with_step(order.steps, step), rules, now=now)
-    after, requests = _going_on(undoing, rules, now, instance)
-    messages = (*requests, failed, *undone_notice(after))
-    return Decision("step failed, undo decided", after, messages)
+        alert = Alert(AlertKind.STEP_FAILED, step.number, text)
+        after = update_readiness(steps, rules, now)
+        return Decision(JournalWord.STEP_FAILED, after, (notice, alert))
+    after, sent = _going_on(begin_undo(steps, rules, now=now), rules, now, instance)
+    return Decision(JournalWord.STEP_FAILED_UNDO, after, (*sent, notice, *undone_notice(after)))
 
 
-def cancelled(
+def end_cancelled(
     order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str | None
 ) -> Decision:
-    """Decide upon a step of a cancelled order that is back, or late: it is undone like the rest."""
-    turned = turn_to_undo(step, rules, now)
-    after, requests = _going_on(list(with_step(order.steps, turned)), rules, now, instance)
-    return Decision("cancelled step turned", after, (*requests, *undone_notice(after)))
+    """Decide about a step of a cancelled order that replied or timed out: it is undone."""
+    turned = with_step(order.steps, turn_to_undo(step, rules, now))
+    after, sent = _going_on(turned, rules, now, instance)
+    return Decision(JournalWord.CANCELLED_STEP, after, (*sent, *undone_notice(after)))
 
 
 def _going_on(
-    steps: list[StepRecord], rules: Rules, now: datetime, instance: str | None
+    steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str | None
 ) -> tuple[tuple[StepRecord, ...], Sequence[Outgoing]]:
-    """Dispatch what is ready, or have a scheduler woken to do so."""
-    requests: Sequence[Outgoing] = (Wake(),)
-    if instance is not None:
-        steps, requests = dispatch(steps, rules, now, instance)
-    return open_steps(steps, rules, now), requests
+    """Dispatch what is ready; without an instance wake a scheduler to do so."""
+    if instance is None:
+        return update_readiness(steps, rules, now), (Wake(),)
+    return dispatch(steps, rules, now, instance)
 
 
-def _unanswered(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
-    """Decide upon a step that was asked for, and of whose outcome nothing is known."""
-    failures = step.failure_count + 1
-    counted = replace(step, failure_count=failures)
-    pending = replace(mark_attempted(counted), process_state=StepState.PENDING, since=now)
-    again = _again(order, pending, "step", rules, now)
-    if again is not None:
-        return again
-    fault = Fault(
-        "timed-out", f"no answer within CompleteBy, {failures} times; its outcome is unknown"
-    )
-    failed = replace(order, steps=with_step(order.steps, counted))
-    return fail(failed, step.number, fault, rules, now=now, instance=None)
-
-
-def another_agent(
-    order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str
-) -> Decision | None:
-    """Decide to ask an agent further down for a step that waited; None if none of them is open.
-
-    Only agents further down are asked at once, so this ends. The agent that waited counts as
-    attempted: another delivery of the same request may have called it.
-    """
-    pending = replace(
-        mark_attempted(step),
-        process_state=StepState.PENDING,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-    )
-    asked = {(step.number, route) for route in range(step.route + 1)}
-    further = replace(rules, shut=rules.shut | asked)
-    steps, requests = dispatch(list(with_step(order.steps, pending)), further, now, instance)
-    if steps[step.number].route == step.route:
-        return None
-    return Decision("another agent asked", open_steps(steps, rules, now), requests)
-
-
-def waited(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
-    """Decide upon a step (or its undo) that its agent could not begin in the time it had.
-
-    No failure is counted, for nothing ran. It is asked for anew once that time is over. That
-    nothing was called is true of the delivery that says so: it is to be undone all the same.
-    """
-    doing = step.process_state is StepState.PROCESSING
-    back = (
-        replace(mark_attempted(step), process_state=StepState.PENDING, since=now) if doing else step
-    )
-    held = replace(back, locked_by=None, hold=True)
-    after = open_steps(with_step(order.steps, held), rules, now)
-    name = _named(step, "step" if doing else "undo")
-    text = (
-        f"In {_workflow_of(order)} {name} cannot be begun: its service is cut off by its breaker, "
-        "or as many calls are out as may be. No failure is counted, and it is tried again by "
-        "itself. Look at that service; cancel orders that must not wait."
-    )
-    condition = _resting(order, name, text, now, step.complete_by or now)
-    return Decision("waited in vain", after, (), condition=condition)
-
-
-def _expire_undo(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
-    failures = step.failure_count + 1
-    counted = replace(step, failure_count=failures)
-    again = _again(order, counted, "undo", rules, now)
-    if again is not None:
-        return again
-    fault = Fault("timed-out", f"no answer to the undo within CompleteBy, {failures} times")
-    failed = replace(order, steps=with_step(order.steps, counted))
-    return undo_failed(failed, step.number, fault, rules, now)
-
-
-def _again(
-    order: Order, step: StepRecord, what: str, rules: Rules, now: datetime
-) -> Decision | None:
-    """Decide to try a step (or its undo) again, now or after a rest; None past all patience."""
+def _timed_out(
+    order: Order, step: StepRecord, rules: Rules, now: datetime, delay: timedelta
+) -> Decision:
+    """Decide about a step (or its undo) whose outcome is unknown: ask again, or give up."""
     own = rules.steps[step.number]
-    free = replace(step, locked_by=None, complete_by=None)
+    doing = step.process_state is StepState.PROCESSING
+    if delay_excuses(delay, own.time_allowed if doing else own.undo_time):
+        free = step.reset(now) if doing else replace(step, turn=None)
+        after = update_readiness(with_step(order.steps, free), rules, now)
+        return Decision(JournalWord.NOT_COUNTED, after, (Wake(),))
+    times = step.failure_count + 1
+    counted = replace(step, failures=replace(step.failures, count=times))
+    again = _again(order, counted, rules, now)
+    if again is not None:
+        return again
+    if not doing:
+        text = f"no answer to the undo within CompleteBy, {times} times"
+        return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now)
+    text = f"no answer within CompleteBy, {times} times; its outcome is unknown"
+    fault = Fault(FaultCode.TIMED_OUT, text)
+    return fail(order, counted, fault, rules, now=now, instance=None)
+
+
+def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
+    """Decide to try a step (or its undo) again, now or after a rest; None past the threshold.
+
+    Past the threshold a step may first have extended waits, "in the expectation that the fault is
+    resolved".
+    """
+    own = rules.steps[step.number]
+    doing = step.process_state is StepState.PROCESSING
+    free = step.reset(now) if doing else replace(step, turn=None)
     if step.failure_count <= own.failures_max:
         rest = own.backoff.delay(step.failure_count)
-        reset = replace(free, hold=True, complete_by=now + rest) if rest else free
-        after = open_steps(with_step(order.steps, reset), rules, now)
-        return Decision(f"{what} reset", after, () if rest else (Wake(),))
+        reset = replace(free, turn=Resting(now + rest) if rest else None)
+        after = update_readiness(with_step(order.steps, reset), rules, now)
+        word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
+        return Decision(word, after, () if rest else (Wake(),))
     wait = own.extended_wait
-    if wait is None or step.waits >= wait.times:
+    waits = step.failures.extended_waits
+    if wait is None or waits >= wait.times:
         return None
     until = now + wait.time
-    held = replace(free, waits=step.waits + 1, hold=True, complete_by=until)
-    name = _named(step, what)
-    text = (
-        f"In {_workflow_of(order)} {name} timed out past its threshold. It rests, in the "
-        "expectation that the fault is resolved, and is tried again by itself. Look at the "
-        "service behind it; cancel orders that must not wait."
+    failures = Failures(step.failure_count, waits + 1)
+    resting = replace(free, turn=Resting(until), failures=failures)
+    incident = resting_incident(
+        order,
+        step,
+        "timed out past its threshold. It rests, in the expectation that the fault is resolved, "
+        "and is tried again automatically. Check its service; cancel orders that cannot wait.",
+        now,
+        until,
     )
-    condition = _resting(order, name, text, now, until)
-    after = open_steps(with_step(order.steps, held), rules, now)
-    return Decision("extended wait", after, (), condition=condition)
+    after = update_readiness(with_step(order.steps, resting), rules, now)
+    return Decision(JournalWord.EXTENDED_WAIT, after, (), incident=incident)
 
 
 def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:
-    """A ready step that nobody picked up is woken, at growing intervals; never failed for it."""
+    """Decide to wake a scheduler again for a ready step that no scheduler has claimed.
+
+    The intervals grow. The step never fails for this.
+    """
     if not is_ready(step, order.steps, rules):
         return None
     age = now - step.since
     later = now + max(rules.pickup, min(age, REWAKE_MAX))
-    steps = with_step(order.steps, replace(step, complete_by=later))
-    condition = None
+    steps = with_step(order.steps, replace(step, turn=Ready(later)))
+    incident = None
     if age >= rules.alert_after:
         scope = "urgent orders" if order.details.urgent else "ordinary orders"
         text = (
-            f"Steps of {scope} are ready and no scheduler picks them up. Look whether the "
-            "scheduler's function runs; they go on by themselves once it does."
+            f"Steps of {scope} are ready and no scheduler claims them. Check that the scheduler's "
+            "function runs; the steps go on automatically as soon as it does."
         )
-        condition = Incident(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
-    return Decision("woken again", steps, (Wake(),), condition=condition)
+        incident = Incident(AlertKind.NOT_PICKED_UP, scope, text, step.since, later)
+    return Decision(JournalWord.WOKEN_AGAIN, steps, (Wake(),), incident=incident)
 
 
-def _named(step: StepRecord, what: str) -> str:
-    return f"step {step.name}" if what == "step" else f"the undo of step {step.name}"
-
-
-def _resting(order: Order, name: str, text: str, now: datetime, until: datetime) -> Incident:
-    scope = f"{_workflow_of(order)}, {name}"
-    return Incident(AlertKind.WAITING, scope, text, now, until)
+def resting_incident(
+    order: Order, step: StepRecord, text: str, now: datetime, until: datetime
+) -> Incident:
+    """Return the incident of a step, or its undo, that rests; ``text`` says what it did."""
+    doing = step.process_state is StepState.PROCESSING
+    workflow, name = _workflow_of(order), f"step {step.name}"
+    name = name if doing else f"the undo of {name}"
+    scope = f"{workflow}, {name}"
+    return Incident(AlertKind.WAITING, scope, f"In {workflow} {name} {text}", now, until)
 
 
 def _workflow_of(order: Order) -> str:

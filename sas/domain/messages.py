@@ -1,19 +1,68 @@
-"""What the actors say to each other, and what a journal row remembers of it.
+"""What the actors send to each other, and what the journal keeps of each transition.
 
-``Outgoing`` values are descriptors: small, recorded in the journal by the commit that
-causes them, and enough to build the very same message again after any crash. The bodies
-(which carry the order) are built from them when they are sent.
+``Outgoing`` values are small descriptors. A commit records them in the journal, so after any crash
+the very same messages are built again. Their bodies (which carry the order) are made when they are
+sent (docs/adr/0001).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import ClassVar
 
 from sas.domain.content import Content
 from sas.domain.order import Direction, Fault
+
+
+class JournalWord(StrEnum):
+    """What a transition did: the word that people read in the journal."""
+
+    SUBMITTED = "submitted"
+    CLAIMED = "claimed"
+    PROGRESS = "progress"
+    STEP_PROCESSED = "step processed"
+    STEP_FAILED = "step failed"
+    STEP_FAILED_UNDO = "step failed, undo decided"
+    STEP_RESET = "step reset"
+    UNDO_RESET = "undo reset"
+    NOT_COUNTED = "reset, not counted"
+    """Queue delay alone may have caused the timeout, so it does not count as a failure."""
+    ANOTHER_AGENT = "another agent asked"
+    WAITING = "waiting: no call could begin"
+    EXTENDED_WAIT = "extended wait"
+    RELEASED = "released"
+    """The rest is over: a scheduler may claim the step again."""
+    WOKEN_AGAIN = "woken again"
+    POSTPONED = "postponed"
+    """The workflow of the order is not deployed here."""
+    OVERDUE = "overdue"
+    OVERDUE_UNDO = "overdue, undo decided"
+    STEP_UNDONE = "step undone"
+    UNDONE_AT_ONE_AGENT = "undone at one agent"
+    UNDO_FAILED = "undo failed"
+    RESUBMITTED = "resubmitted"
+    SKIPPED = "skipped"
+    UNDONE_BY_HAND = "undone by hand"
+    UNDO_DECIDED = "undo decided"
+    CANCELLED = "cancelled"
+    CANCELLED_STEP = "cancelled step ended"
+    ACKNOWLEDGED = "acknowledged"
+    FENCED = "fenced"
+    """Nothing was done: the cause is recorded so that no slow handler can act on it later."""
+    REJECTED = "rejected"
+    UNKNOWN = "written by a newer version"
+
+    @classmethod
+    def _missing_(cls, _value: object) -> JournalWord:
+        """Read a word of a newer version as UNKNOWN: it must not make an order unreadable."""
+        return cls.UNKNOWN
+
+    @property
+    def acts(self) -> bool:
+        """Whether the transition acted on its cause, rather than only recorded it."""
+        return self not in {JournalWord.FENCED, JournalWord.REJECTED}
 
 
 class Notice(Enum):
@@ -28,7 +77,7 @@ class Notice(Enum):
 
 
 class AlertKind(Enum):
-    """What an operator is told of."""
+    """The kinds of alert that an operator reads."""
 
     STEP_FAILED = "step-failed"
     UNDO_FAILED = "undo-failed"
@@ -54,7 +103,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask one of a step's agents (``route``) to do or undo it. The epoch fences its reply."""
+    """Ask one of the agents of a step (``route``) to do or undo it. The epoch fences its reply."""
 
     step: int
     direction: Direction
@@ -90,7 +139,7 @@ Outgoing = Wake | Request | Notify | Alert
 
 
 class Outcome(Enum):
-    """How an agent's attempt ended. What is unknown is silence."""
+    """How a request ended at its agent. An agent that does not know sends no reply."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -100,7 +149,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An agent's answer to one Request. ``result`` is for DONE only."""
+    """The reply of an agent to one request. Only DONE has a ``result``."""
 
     order_id: str
     step: int
@@ -113,10 +162,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """An agent's word that a step goes on, and until when it asks to be given time.
+    """An agent says that a step is still going on, and asks for a later CompleteBy.
 
-    ``note`` says how far it is, for people; a longer one is cut. ``awaits``: an event outside
-    ends the step, so no call goes out any more.
+    ``note`` tells people how far it is; it is cut to its maximum length. ``awaits`` says that an
+    outside event ends the step, so no further call goes out.
     """
 
     order_id: str
@@ -134,7 +183,7 @@ class Progress:
 
 
 class Verb(Enum):
-    """What an operator may ask for."""
+    """The commands of an operator."""
 
     RESUBMIT = "resubmit"
     SKIP = "skip"
@@ -145,12 +194,12 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An operator's wish.
+    """A command of an operator.
 
-    ``command_id`` is unique to it; ``seq`` is the journal seq the operator saw: a stale one is
-    refused (None, whatever it is now, only to cancel); ``by`` says who, for the journal. ``step``
-    (by name) limits resubmit and skip to one failed step; ``input`` is JSON text: what a
-    resubmitted step gets instead of the order, or what stands in for a skipped step's result.
+    ``command_id`` is unique. ``seq`` is the journal seq that the operator saw: a command with an
+    older one is refused. Only cancel may leave it out (None). ``by`` names the operator. ``step``
+    limits resubmit and skip to one failed step. ``input`` is JSON text: what a resubmitted step
+    gets in place of the order, or the result of a skipped step.
     """
 
     command_id: str
@@ -164,15 +213,15 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One transition as the journal keeps it, immutable.
+    """One transition as the journal keeps it. It never changes.
 
-    ``cause`` is the message that led to it (None for a timer's), ``commit_id`` tells our own
-    write from a rival's, ``messages`` is what must be sent because of it, in order.
+    ``cause`` is the message that led to it; None for a timer. ``commit_id`` tells the writer its
+    own write from that of a rival. ``messages`` are sent because of it, in this order.
     """
 
     seq: int
     at: datetime
-    what: str
+    what: JournalWord
     by: str
     commit_id: str
     cause: str | None

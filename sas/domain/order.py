@@ -1,25 +1,30 @@
-"""Orders and steps: what is known of them. The moves they may make are in ``moves.py``.
+"""Orders and steps: the record that the scheduler keeps in the state store.
 
-The rules, in the order a reader needs them:
+"As each step is performed, the Scheduler records the state of the workflow": OrderID, LockedBy,
+CompleteBy, ProcessState, FailureCount. ``moves.py`` says which state may follow which. In short:
 
-* A step is Pending until a scheduler claims it (LockedBy, CompleteBy, Processing). An
-  agent's reply makes it Processed, or Error when the remote service refused for good.
-* A step whose CompleteBy passes is reset to Pending by the supervisor, FailureCount + 1;
-  past its threshold it becomes Error, or the whole order is undone.
-* Undo turns every step that was ever dispatched to Compensating, then Compensated. A
-  step that was never dispatched (epoch 0), or that names no undo, is Compensated at once.
-  Once undo was decided there is no way back to do.
-* The state of an order is a pure function of its steps' states (``roll_up``).
+* A step is Pending until a scheduler claims it (LockedBy, CompleteBy, Processing). The reply of
+  its agent makes it Processed, or Error when the remote service refused.
+* The supervisor resets a step whose CompleteBy has passed to Pending and adds 1 to FailureCount.
+  Past the threshold the step becomes Error, or the whole order is undone.
+* An undo turns every step that was dispatched to Compensating, then to Compensated. A step that
+  was never dispatched (epoch 0), or has no undo, is Compensated at once. An undo is final.
+* The state of an order is a pure function of the states of its steps (``roll_up``).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum, StrEnum
 
 from sas.domain.content import Content
+from sas.domain.ids import key_time
+
+CLOCK_SKEW = timedelta(seconds=5)
+"""The largest difference between the clocks of two instances that the rules allow for."""
 
 
 class StepState(Enum):
@@ -45,24 +50,36 @@ class OrderState(Enum):
     REJECTED = "Rejected"
 
 
+FINISHED = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
+
+
 class Direction(Enum):
-    """Which way a step goes: forward, or being undone."""
+    """Whether a step is done or undone."""
 
     DO = "do"
     UNDO = "undo"
 
 
-class UndoRecord(Enum):
-    """How the undo of one step stands: the ledger of a compensation."""
+class FaultCode(StrEnum):
+    """The codes of faults that this system sets itself. A remote service has codes of its own."""
 
-    NOT_NEEDED = "not needed"
-    UNDOING = "undoing"
-    UNDONE = "undone"
-    FAILED = "undo failed"
-    BY_HAND = "undone by hand"
+    TIMED_OUT = "timed-out"
+    REFUSED = "refused"
+    OVERDUE = "overdue"
+    UNKNOWN_ORDER = "unknown-order"
+    RESULT_TOO_LARGE = "result-too-large"
+    RESULT_TOO_DEEP = "result-too-deep"
+    RESULT_NO_JSON = "result-no-json"
 
 
-FINISHED = frozenset({OrderState.PROCESSED, OrderState.COMPENSATED})
+_EFFECT_POSSIBLE: frozenset[str] = frozenset(
+    {
+        FaultCode.TIMED_OUT,
+        FaultCode.RESULT_TOO_LARGE,
+        FaultCode.RESULT_TOO_DEEP,
+        FaultCode.RESULT_NO_JSON,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,59 +95,213 @@ class Fault:
         object.__setattr__(self, "code", self.code[:100])
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
 
+    @property
+    def effect_possible(self) -> bool:
+        """Whether the remote action may have been done although the step failed."""
+        return self.code in _EFFECT_POSSIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A request of the step is out. ``note`` is what its agent last said of its progress."""
+
+    locked_by: str
+    complete_by: datetime
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A scheduler may claim the step. It is woken again at ``look_again_at``."""
+
+    look_again_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """No scheduler may claim the step before ``not_before``.
+
+    A step rests between two attempts (back-off, extended wait, no call could begin). Its undo
+    rests until no call of its do can arrive any more.
+    """
+
+    not_before: datetime
+
+
+Turn = Dispatched | Ready | Resting | None
+"""Whose turn it is: an agent's, a scheduler's, nobody's yet. None: blocked or finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How often a step timed out, and how many extended waits it has had since."""
+
+    count: int = 0
+    extended_waits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """What the last do asks: which agent (by number), with which input, until when.
+
+    ``called_until`` is the last moment at which a call may begin; None before the first dispatch.
+    ``edited`` is the JSON input of an operator in place of the order. ``generation`` counts such
+    inputs: it is part of the idempotency key.
+    """
+
+    route: int = 0
+    called_until: datetime | None = None
+    generation: int = 0
+    edited: str | None = None
+
+
+class UndoStatus(Enum):
+    """How the undo of one step stands."""
+
+    NOT_DECIDED = "-"
+    TO_BE_UNDONE = "to be undone"
+    """The order was cancelled while the step was out: it is undone when it is back."""
+    NOT_NEEDED = "not needed"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+    BY_HAND = "undone by hand"
+    FAILED = "undo failed"
+    FAILED_ELSEWHERE = "undo failed at another agent"
+    """The step is done by one agent; its undo at another one that may have done it failed."""
+
+    @property
+    def direction(self) -> Direction:
+        """Undo as soon as the undo of the whole step is decided."""
+        forward = self in {UndoStatus.NOT_DECIDED, UndoStatus.FAILED_ELSEWHERE}
+        return Direction.DO if forward else Direction.UNDO
+
+
+@dataclass(frozen=True, slots=True)
+class UndoLedger:
+    """How the undo of a step stands, and the agents where it is still to be undone, in order.
+
+    While the step is done, ``routes`` are the other agents that may have done it as well.
+    """
+
+    status: UndoStatus = UndoStatus.NOT_DECIDED
+    routes: tuple[int, ...] = ()
+
+    def owing(self, route: int) -> UndoLedger:
+        """Return the ledger with this agent as the first to be undone."""
+        return replace(self, routes=(route, *self.without(route).routes))
+
+    def without(self, route: int) -> UndoLedger:
+        """Return the ledger with nothing left to undo at this agent."""
+        return replace(self, routes=tuple(one for one in self.routes if one != route))
+
+    def first_undone(self) -> UndoLedger:
+        """Return the ledger as it is once the first of its agents has undone the step."""
+        return replace(self.retried(), routes=self.routes[1:])
+
+    def failed(self) -> UndoLedger:
+        """Return the ledger as it is once the undo at its first agent has failed."""
+        doing = self.status.direction is Direction.DO
+        return replace(self, status=UndoStatus.FAILED_ELSEWHERE if doing else UndoStatus.FAILED)
+
+    def retried(self) -> UndoLedger:
+        """Return the ledger as it is while the undo at its first agent is tried again."""
+        doing = self.status.direction is Direction.DO
+        return replace(self, status=UndoStatus.NOT_DECIDED if doing else UndoStatus.UNDOING)
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step of one order as the state store keeps it.
 
-    ``since`` is when process_state last changed, or since when it is the step's turn.
-    ``epoch`` counts dispatches: a reply counts only for the current one. ``hold`` keeps a
-    Pending step from being claimed until complete_by (the pattern's extended wait), and a
-    Compensating one until no call of its do can still land. ``waits`` counts extended waits;
-    ``called_until`` is the CompleteBy of its last do; ``undo`` is its line in the ledger of a
-    compensation. ``result`` is JSON text, or what stands for it where it is large; ``edited``
-    (an operator's input instead of the order's) is JSON text. Direction UNDO while Processing:
-    cancelled, to be undone once it is back. ``note`` is what its agent last said of its
-    progress; None once it is no longer out.
-    ``route`` is the agent (by number) that the last do went to; ``tried`` are the routes to be
-    undone: while do goes on, those where an earlier do may have had its effect as well.
+    ``since`` is when ProcessState last changed, or when the step became ready. ``epoch`` counts
+    dispatches: a reply counts only for the current one. ``result`` is JSON text, or the reference
+    to a large one.
     """
 
     number: int
     name: str
     process_state: StepState
     since: datetime
-    locked_by: str | None = None
-    complete_by: datetime | None = None
-    failure_count: int = 0
-    direction: Direction = Direction.DO
+    turn: Turn = None
     epoch: int = 0
-    generation: int = 0
-    hold: bool = False
+    failures: Failures = Failures()
+    call: LastCall = LastCall()
     result: Content | None = None
     error: Fault | None = None
-    waits: int = 0
-    called_until: datetime | None = None
-    undo: UndoRecord | None = None
-    edited: str | None = None
-    note: str | None = None
-    route: int = 0
-    tried: tuple[int, ...] = ()
+    undo: UndoLedger = UndoLedger()
+
+    @property
+    def locked_by(self) -> str | None:
+        """LockedBy: the scheduler instance that dispatched the request that is out."""
+        return self.turn.locked_by if isinstance(self.turn, Dispatched) else None
+
+    @property
+    def complete_by(self) -> datetime | None:
+        """CompleteBy: when the supervisor looks at the step."""
+        match self.turn:
+            case Dispatched():
+                return self.turn.complete_by
+            case Ready():
+                return self.turn.look_again_at
+            case Resting():
+                return self.turn.not_before
+            case None:
+                return None
+
+    @property
+    def failure_count(self) -> int:
+        """FailureCount."""
+        return self.failures.count
+
+    @property
+    def note(self) -> str | None:
+        """What its agent last said of its progress."""
+        return self.turn.note if isinstance(self.turn, Dispatched) else None
+
+    @property
+    def direction(self) -> Direction:
+        """Undo as soon as the undo of the whole step is decided."""
+        return self.undo.status.direction
 
     @property
     def dispatched(self) -> bool:
         """Whether a request of this step may be out right now."""
-        return self.locked_by is not None
+        return isinstance(self.turn, Dispatched)
+
+    @property
+    def resting(self) -> bool:
+        """Whether no scheduler may claim it before a certain time."""
+        return isinstance(self.turn, Resting)
+
+    @property
+    def undo_failed(self) -> bool:
+        """Whether an undo of it failed: of the whole step, or at another agent."""
+        return self.undo.status in {UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE}
+
+    def moved(self, state: StepState, now: datetime) -> StepRecord:
+        """Return the step in another state, and nobody's turn."""
+        return replace(self, process_state=state, since=now, turn=None)
+
+    def reset(self, now: datetime) -> StepRecord:
+        """Return the step Pending again; the agent that was asked may have done it."""
+        return self.attempted().moved(StepState.PENDING, now)
+
+    def attempted(self) -> StepRecord:
+        """Return the step with the agent that was asked last among those to be undone."""
+        return replace(self, undo=self.undo.owing(self.call.route))
+
+    def forgiven(self) -> StepRecord:
+        """Return the step with its failures and its error forgotten."""
+        return replace(self, failures=Failures(), error=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What was ordered and by whom. Written once, never changed. ``payload`` is JSON text,
-    or what stands for it where it is large.
+    """What was ordered and by whom. It is written once and never changes.
 
-    ``traceparent`` (W3C) names the trace it was submitted in, so that what happens to the order
-    by time alone goes on in that trace; None where it came without one, or before there was any.
-    ``urgent`` orders travel in lanes of their own.
+    ``payload`` is JSON text, or the reference to a large one. ``traceparent`` (W3C) names the trace
+    in which the order was submitted: what time alone causes belongs to that trace. ``urgent``
+    orders travel in lanes of their own.
     """
 
     order_id: str
@@ -144,15 +315,23 @@ class Details:
     traceparent: str | None = None
     urgent: bool = False
 
+    @property
+    def submission(self) -> str:
+        """16 hex digits that tell this order from a later one under the same id.
+
+        The id is free again once an order is purged.
+        """
+        text = f"{key_time(self.submitted_at)}|{self.content_hash}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything about one order but its journal: what is loaded, decided upon and committed.
+    """Everything about one order except its journal: it is loaded, decided upon and committed.
 
-    ``token`` is the store's own (an ETag); None for an order not yet stored. ``settled_at``
-    is when the order entered Error or finished, None while it is under way. ``deadline`` is
-    when the whole must be done, None once it no longer matters; ``acknowledged_by`` is who
-    has seen that the order is in Error.
+    ``token`` is the ETag of the store; None for an order not yet stored. ``settled_at`` is when the
+    order entered Error or finished; None while it is under way. ``deadline`` is when the whole must
+    be done; None once it no longer matters. ``acknowledged_by`` is who has seen the Error.
     """
 
     details: Details
@@ -176,22 +355,22 @@ class Order:
 
     @property
     def locked_by(self) -> str | None:
-        """LockedBy: the scheduler instance holding the steps under way, if any."""
+        """LockedBy: the scheduler instance that dispatched a step under way, if any."""
         return next((step.locked_by for step in self.steps if step.locked_by), None)
 
     @property
     def complete_by(self) -> datetime | None:
-        """CompleteBy: the earliest of the steps whose turn it is."""
+        """CompleteBy: the earliest of all steps."""
         return min((step.complete_by for step in self.steps if step.complete_by), default=None)
 
     @property
     def failure_count(self) -> int:
-        """FailureCount: of all steps together."""
+        """FailureCount: the sum over all steps."""
         return sum(step.failure_count for step in self.steps)
 
     @property
     def direction(self) -> Direction:
-        """Undo once undo was decided, for good."""
+        """Undo as soon as an undo is decided. It never goes back to do."""
         undoing = any(step.direction is Direction.UNDO for step in self.steps)
         return Direction.UNDO if undoing else Direction.DO
 
@@ -199,13 +378,13 @@ class Order:
 def roll_up(steps: Iterable[StepRecord]) -> OrderState:
     """Return the state of an order from its steps' states.
 
-    It is not Processed before what other agents may have done besides is undone.
+    It is Processed only after everything that other agents may have done too is undone.
     """
     whole = tuple(steps)
     states = {step.process_state for step in whole}
     if StepState.ERROR in states:
         return OrderState.ERROR
-    if states == {StepState.PROCESSED} and not any(step.tried for step in whole):
+    if states == {StepState.PROCESSED} and not any(step.undo.routes for step in whole):
         return OrderState.PROCESSED
     if states == {StepState.COMPENSATED}:
         return OrderState.COMPENSATED

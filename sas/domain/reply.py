@@ -1,22 +1,38 @@
-"""Decisions: what follows from a message, as pure functions.
+"""Reply: what the scheduler decides when an agent answers.
 
-Each takes an order as it was loaded and returns a Decision, or None where nothing
-follows (a duplicate, a late reply, a stray wake). None of them knows the clock, the
-store or the queues; the shell in ``sas.actors`` commits and sends. What follows from
-time is in ``recovery.py``, from an undo in ``undo.py``, from an operator in ``commands.py``;
-all are named here, so that an actor needs this module only.
+"The Scheduler typically communicates with an Agent using asynchronous request/response messaging."
+A reply counts only for the dispatch that is out now: a late or repeated one, or one of an older
+epoch, changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_out, open_steps, with_step
-from sas.domain.expire import another_agent, cancelled, fail, waited
-from sas.domain.messages import Notice, Notify, Outcome, Outgoing, Progress, Reply
-from sas.domain.order import Direction, Fault, Order, StepState
+from sas.domain.claim import dispatch, is_cancelled, is_out, update_readiness, with_step
+from sas.domain.expire import end_cancelled, fail, resting_incident
+from sas.domain.messages import (
+    JournalWord,
+    Notice,
+    Notify,
+    Outcome,
+    Outgoing,
+    Progress,
+    Reply,
+)
+from sas.domain.order import (
+    Direction,
+    Dispatched,
+    Fault,
+    FaultCode,
+    Order,
+    Resting,
+    StepRecord,
+    StepState,
+)
 from sas.domain.undo import complete, completed_notice, undo_failed, undone
 from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 
@@ -24,65 +40,26 @@ from sas.domain.workflow import TIME_ALLOWED_MAX, Rules
 def answer(
     order: Order, reply: Reply, rules: Rules, *, now: datetime, instance: str
 ) -> Decision | None:
-    """Decide upon an agent's reply: record it and start what has become possible.
-
-    It counts only if its epoch is the step's and the step is still out; any other
-    (late, repeated, of an older epoch) changes nothing.
-    """
+    """Decide about the reply of an agent: record it and start what has become ready."""
     if not counts(order, reply):
         return None
-    if reply.direction is Direction.DO:
-        return _answer_do(order, reply, rules, now, instance)
-    match reply.outcome:
-        case Outcome.DONE:
-            return undone(order, reply, rules, now, instance)
-        case Outcome.REFUSED:
-            return undo_failed(order, reply.step, _fault(reply), rules, now)
-        case Outcome.WAITED:
-            return waited(order, order.steps[reply.step], rules, now)
-
-
-def _answer_do(
-    order: Order, reply: Reply, rules: Rules, now: datetime, instance: str
-) -> Decision | None:
     step = order.steps[reply.step]
-    if step.direction is Direction.UNDO:
+    if reply.outcome is Outcome.WAITED and not is_cancelled(step):
+        return _waited(order, step, rules, now, instance)
+    fault = reply.fault or Fault(FaultCode.REFUSED, "the agent gave no reason")
+    if reply.direction is Direction.UNDO:
+        done = reply.outcome is Outcome.DONE
+        return (
+            undone(order, step, rules, now, instance)
+            if done
+            else undo_failed(order, step, fault, rules, now)
+        )
+    if is_cancelled(step):
         back = replace(step, result=reply.result) if reply.result is not None else step
-        return cancelled(order, back, rules, now, instance)
-    match reply.outcome:
-        case Outcome.DONE:
-            return _done(order, reply, rules, now, instance)
-        case Outcome.REFUSED:
-            return fail(order, reply.step, _fault(reply), rules, now=now, instance=instance)
-        case Outcome.WAITED:
-            other = another_agent(order, step, rules, now, instance)
-            return other or waited(order, step, rules, now)
-
-
-def _fault(reply: Reply) -> Fault:
-    return reply.fault or Fault("refused", "the agent gave no reason")
-
-
-def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
-    """Decide upon an agent's word that a step goes on: give it the time it asks for.
-
-    It counts as a reply does. CompleteBy only ever moves on, to ``TIME_ALLOWED_MAX`` from now at
-    most. A step that was cancelled is given no more time: it is waited for no longer than before.
-    """
-    if not is_out(order, progress.step, progress.direction, progress.epoch):
-        return None
-    step = order.steps[progress.step]
-    cancelled_step = step.direction is Direction.UNDO and progress.direction is Direction.DO
-    if step.complete_by is None or cancelled_step:
-        return None
-    until = max(step.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
-    note = progress.note or step.note
-    if (until, note) == (step.complete_by, step.note):
-        return None
-    calls = progress.direction is Direction.DO and not progress.awaits
-    called_until = until if calls else step.called_until
-    goes_on = replace(step, complete_by=until, note=note, called_until=called_until)
-    return Decision("progress", with_step(order.steps, goes_on), ())
+        return end_cancelled(order, back, rules, now, instance)
+    if reply.outcome is Outcome.REFUSED:
+        return fail(order, step, fault, rules, now=now, instance=instance)
+    return _done(order, replace(step, result=reply.result), rules, now, instance)
 
 
 def counts(order: Order, reply: Reply) -> bool:
@@ -90,22 +67,75 @@ def counts(order: Order, reply: Reply) -> bool:
     return is_out(order, reply.step, reply.direction, reply.epoch)
 
 
-def _done(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:
-    done = replace(
-        order.steps[reply.step],
-        process_state=StepState.PROCESSED,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-        failure_count=0,
-        waits=0,
-        result=reply.result,
-        error=None,
-    )
-    left = with_step(order.steps, complete(done, rules, now))
-    steps, requests = dispatch(list(left), rules, now, instance)
+def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
+    """Decide about an agent that says a step is still going on: give it the time it asks for.
+
+    It counts as a reply does. CompleteBy never moves back, and lies at most ``TIME_ALLOWED_MAX``
+    from now. A step of a cancelled order gets no more time.
+    """
+    if not is_out(order, progress.step, progress.direction, progress.epoch):
+        return None
+    step = order.steps[progress.step]
+    doing = progress.direction is Direction.DO
+    if not isinstance(step.turn, Dispatched) or (doing and is_cancelled(step)):
+        return None
+    until = max(step.turn.complete_by, min(progress.complete_by, now + TIME_ALLOWED_MAX))
+    turn = replace(step.turn, complete_by=until, note=progress.note or step.note)
+    if turn == step.turn:
+        return None
+    calls = doing and not progress.awaits
+    call = replace(step.call, called_until=until) if calls else step.call
+    goes_on = with_step(order.steps, replace(step, turn=turn, call=call))
+    return Decision(JournalWord.PROGRESS, goes_on, ())
+
+
+def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+    left = with_step(order.steps, complete(step, rules, now))
+    steps, requests = dispatch(left, rules, now, instance)
     told: list[Outgoing] = []
     if rules.notify_steps:
-        told.append(Notify(Notice.STEP_COMPLETED, reply.step))
+        told.append(Notify(Notice.STEP_COMPLETED, step.number))
     told.extend(completed_notice(steps))
-    return Decision("step processed", open_steps(steps, rules, now), (*requests, *told))
+    return Decision(JournalWord.STEP_PROCESSED, steps, (*requests, *told))
+
+
+def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+    """Decide about a step (or its undo) of which no call could begin before CompleteBy.
+
+    No failure counts, because nothing ran. An agent further down is asked at once if one is open
+    (docs/adr/0021); otherwise the step rests until that CompleteBy.
+    """
+    back = step
+    if step.process_state is StepState.PROCESSING:
+        back = step.reset(now)
+        asked = _ask_further_down(with_step(order.steps, back), step, rules, now, instance)
+        if asked is not None:
+            return asked
+    until = step.complete_by or now
+    after = update_readiness(with_step(order.steps, replace(back, turn=Resting(until))), rules, now)
+    incident = resting_incident(
+        order,
+        step,
+        "cannot begin: the circuit breaker of its service is open, or all call slots are taken. "
+        "No failure is counted, and it is tried again automatically. Check that service; cancel "
+        "orders that cannot wait.",
+        now,
+        until,
+    )
+    return Decision(JournalWord.WAITING, after, (), incident=incident)
+
+
+def _ask_further_down(
+    steps: Sequence[StepRecord], waited: StepRecord, rules: Rules, now: datetime, instance: str
+) -> Decision | None:
+    """Decide to ask an agent after the one that waited; None if none of them is open.
+
+    Only agents further down are asked at once, so this ends.
+    """
+    number, route = waited.number, waited.call.route
+    asked = {(number, one) for one in range(route + 1)}
+    further = replace(rules, shut=rules.shut | asked)
+    after, requests = dispatch(steps, further, now, instance)
+    if after[number].call.route == route:
+        return None
+    return Decision(JournalWord.ANOTHER_AGENT, after, requests)

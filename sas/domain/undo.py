@@ -1,154 +1,137 @@
-"""Compensation: which steps are undone, in which order, and how each one's undo stands.
+"""Undo: "undo the work that was performed, so the entire operation succeeds or fails as a whole".
 
-Undo every step except those never dispatched: "a compensating transaction" must assume
-that a reset, timed out or failed step may have had its effect all the same.
+Every step that was dispatched is undone, in reverse order: a step that timed out, failed or was
+reset may have had its effect all the same. A step that several agents may have done is undone at
+each of them, the last one asked first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, mark_attempted, open_steps, with_step
-from sas.domain.messages import Alert, AlertKind, Notice, Notify, Reply, Wake
+from sas.domain.claim import dispatch, update_readiness, with_step
+from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Wake
 from sas.domain.order import (
-    Direction,
+    CLOCK_SKEW,
+    Failures,
     Fault,
     Order,
     OrderState,
+    Resting,
     StepRecord,
     StepState,
-    UndoRecord,
+    UndoLedger,
+    UndoStatus,
     roll_up,
 )
 from sas.domain.workflow import Rules
 
-SKEW = timedelta(seconds=5)
-"""How far clocks may be apart: an undo that waits out a call waits so much longer."""
-
 
 def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> list[StepRecord]:
-    """Turn every step round. There is no way back from here."""
+    """Turn every step to its undo. This is final."""
     return [turn_to_undo(step, rules, now) for step in steps]
 
 
 def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step as it is once it is to be undone: Compensating, or Compensated at once."""
-    own = rules.steps[step.number]
-    needed = step.epoch > 0 and own.undo_time_allowed is not None
-    turned = replace(
-        mark_attempted(step) if needed else replace(step, tried=()),
-        process_state=StepState.COMPENSATING if needed else StepState.COMPENSATED,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-        failure_count=0,
-        waits=0,
-        direction=Direction.UNDO,
-        hold=False,
-        undo=UndoRecord.UNDOING if needed else UndoRecord.NOT_NEEDED,
-    )
-    return _wait_out_calls(turned, rules, now) if needed else turned
+    if step.epoch == 0 or rules.steps[step.number].undo_time_allowed is None:
+        turned = step.moved(StepState.COMPENSATED, now)
+        return replace(turned, failures=Failures(), undo=UndoLedger(UndoStatus.NOT_NEEDED))
+    turned = step.attempted().moved(StepState.COMPENSATING, now)
+    undo = replace(turned.undo, status=UndoStatus.UNDOING)
+    return _wait_out_calls(replace(turned, failures=Failures(), undo=undo), rules, now)
 
 
 def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    """Return a step to be undone, held for as long as a call of its do can still land."""
+    """Return a step to be undone; it rests while a call of its do can still arrive."""
     limit = rules.steps[step.number].call_limit
-    if limit is None or step.called_until is None or step.called_until + SKEW + limit <= now:
+    if limit is None or step.call.called_until is None:
         return step
-    return replace(step, hold=True, complete_by=step.called_until + SKEW + limit)
+    until = step.call.called_until + CLOCK_SKEW + limit
+    return replace(step, turn=Resting(until)) if until > now else step
 
 
 def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    """Return a step just Processed, to be undone wherever else it may have been done."""
-    elsewhere = tuple(route for route in step.tried if route != step.route)
-    left = replace(step, tried=elsewhere)
-    return _wait_out_calls(left, rules, now) if elsewhere else left
+    """Return a step that its agent (or the operator) has done: Processed.
+
+    At every other agent that may have done it too, it is still to be undone.
+    """
+    done = step.moved(StepState.PROCESSED, now).forgiven()
+    undo = UndoLedger(routes=step.undo.without(step.call.route).routes)
+    return (
+        _wait_out_calls(replace(done, undo=undo), rules, now)
+        if undo.routes
+        else (replace(done, undo=undo))
+    )
 
 
-def undone(order: Order, reply: Reply, rules: Rules, now: datetime, instance: str) -> Decision:
-    """Decide upon a confirmed undo: at the next agent, of the next steps, or the end."""
-    step = order.steps[reply.step]
-    rest = step.tried[1:]
-    if rest or step.process_state is StepState.PROCESSED:
-        done = replace(step, locked_by=None, complete_by=None, failure_count=0, waits=0, tried=rest)
-        what = "undone at one agent"
-    else:
-        done = _compensated(step, now, UndoRecord.UNDONE)
-        what = "step undone"
-    steps, requests = dispatch(list(with_step(order.steps, done)), rules, now, instance)
-    after = open_steps(steps, rules, now)
-    return Decision(what, after, (*requests, *completed_notice(after), *undone_notice(after)))
+def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
+    """Decide about a confirmed undo: the next agent, the next steps, or the end."""
+    word = JournalWord.UNDONE_AT_ONE_AGENT
+    done = replace(step, turn=None, failures=Failures(), undo=step.undo.first_undone())
+    if step.process_state is StepState.COMPENSATING and not done.undo.routes:
+        word, done = JournalWord.STEP_UNDONE, _compensated(step, now, UndoStatus.UNDONE)
+    after, requests = dispatch(with_step(order.steps, done), rules, now, instance)
+    return Decision(word, after, (*requests, *completed_notice(after), *undone_notice(after)))
 
 
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
-    """Decide that an operator has undone these steps outside of the system.
+    """Decide that an operator has undone these failed steps outside of the system.
 
-    What has been undone is what failed: at one agent. The others that were asked are asked still.
+    That covers the agent where the undo failed. The other agents are still asked.
     """
-    steps: tuple[StepRecord, ...] = order.steps
+    steps = order.steps
     for number in numbers:
-        done = _compensated(steps[number], now, UndoRecord.BY_HAND)
-        rest = steps[number].tried[1:]
-        if rest:
-            going_on = StepState.COMPENSATING
-            done = replace(done, process_state=going_on, undo=UndoRecord.UNDOING, tried=rest)
+        done = _compensated(steps[number], now, UndoStatus.BY_HAND)
+        left = steps[number].undo.first_undone()
+        if left.routes:
+            done = replace(done, process_state=StepState.COMPENSATING, undo=left)
         steps = with_step(steps, done)
-    after = open_steps(steps, rules, now)
-    return Decision("undone by hand", after, (Wake(), *undone_notice(after)))
+    after = update_readiness(steps, rules, now)
+    return Decision(JournalWord.UNDONE_BY_HAND, after, (Wake(), *undone_notice(after)))
 
 
-def undo_failed(order: Order, number: int, fault: Fault, rules: Rules, now: datetime) -> Decision:
-    """Decide upon an undo that failed for good: Error, saying what is and is not undone."""
-    step = replace(
-        order.steps[number],
-        process_state=StepState.ERROR,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-        error=fault,
-        undo=UndoRecord.FAILED,
-    )
-    steps = with_step(order.steps, step)
-    routes = rules.steps[number].routes
-    where = f" at agent {step.tried[0] + 1} of {routes}" if routes > 1 and step.tried else ""
+def undo_failed(
+    order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
+) -> Decision:
+    """Decide about an undo that failed: Error, and an alert that says what is undone."""
+    failed = replace(step.moved(StepState.ERROR, now), error=fault, undo=step.undo.failed())
+    steps = with_step(order.steps, failed)
+    routes, left = rules.steps[step.number].routes, step.undo.routes
+    where = f" at agent {left[0] + 1} of {routes}" if routes > 1 and left else ""
     text = (
         f"the undo of step {step.name}{where} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
-    told = (Notify(Notice.FAILED, number, fault), Alert(AlertKind.UNDO_FAILED, number, text))
-    return Decision("undo failed", open_steps(steps, rules, now), told)
+    told = (
+        Notify(Notice.FAILED, step.number, fault),
+        Alert(AlertKind.UNDO_FAILED, step.number, text),
+    )
+    return Decision(JournalWord.UNDO_FAILED, update_readiness(steps, rules, now), told)
 
 
 def ledger(steps: Sequence[StepRecord]) -> str:
-    """Return how each step's undo stands, in one line."""
-    lines = (f"{s.name}: {s.undo.value if s.undo else s.process_state.value}" for s in steps)
+    """Return how the undo of every step stands, in one line."""
+    lines = (
+        f"{s.name}: "
+        f"{(s.process_state if s.undo.status is UndoStatus.NOT_DECIDED else s.undo.status).value}"
+        for s in steps
+    )
     return ", ".join(lines)
 
 
 def completed_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
-    """Return the notification that an order is completed, if all of it is."""
+    """Return the notification that an order is completed, if it is."""
     return (Notify(Notice.COMPLETED),) if roll_up(steps) is OrderState.PROCESSED else ()
 
 
 def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
-    """Return the notification that an order is undone, if all of it is."""
-    if all(step.process_state is StepState.COMPENSATED for step in steps):
-        return (Notify(Notice.UNDONE),)
-    return ()
+    """Return the notification that an order is undone, if it is."""
+    return (Notify(Notice.UNDONE),) if roll_up(steps) is OrderState.COMPENSATED else ()
 
 
-def _compensated(step: StepRecord, now: datetime, how: UndoRecord) -> StepRecord:
-    return replace(
-        step,
-        process_state=StepState.COMPENSATED,
-        since=now,
-        locked_by=None,
-        complete_by=None,
-        failure_count=0,
-        error=None,
-        undo=how,
-        tried=(),
-    )
+def _compensated(step: StepRecord, now: datetime, how: UndoStatus) -> StepRecord:
+    return replace(step.moved(StepState.COMPENSATED, now).forgiven(), undo=UndoLedger(how))

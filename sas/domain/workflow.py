@@ -87,6 +87,11 @@ class StepRules:
     extended_wait: ExtendedWait | None = None
     routes: int = 1
 
+    @property
+    def undo_time(self) -> timedelta:
+        """The time allowed for its undo."""
+        return self.undo_time_allowed or self.time_allowed
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -105,7 +110,7 @@ class Rules:
     alert_after: timedelta
     deadline: timedelta | None = None
     shut: frozenset[tuple[int, int]] = frozenset()
-    slack: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
+    grace: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""

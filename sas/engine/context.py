@@ -1,28 +1,44 @@
-"""What every actor is wired to, put together once in ``sas.bootstrap``."""
+"""What every actor works with, put together once in ``sas.bootstrap``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from sas.domain.change import Change
+from sas.codec.outward import AlertMessage
+from sas.domain.change import Change, Incident
+from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import Queues
-from sas.engine.messages import Addresses
+from sas.engine.hooks import (
+    ContentStore,
+    Encryption,
+    ExpiryGrace,
+    Incidents,
+    RuntimeRules,
+    SweepTask,
+    VersionCheck,
+)
+from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.rejections import Rejections
-from sas.features.callbacks.codec import NO_KEYS, CallbackKeys
-from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.incidents.board import IncidentBoard
-from sas.features.queue_delay.delays import QueueDelays
-from sas.ports import Clock, ConflictError, MessageBus, StateStore
+from sas.ports import (
+    Clock,
+    ConflictError,
+    KeyMissingError,
+    MessageBus,
+    StateStore,
+    UnreadableError,
+)
 from sas.telemetry import metrics
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The ports, the addresses, this instance's name (it becomes LockedBy), and the keys that
-    callbacks' tokens are made with.
-    """
+    """The ports, the addresses, this instance's name (it becomes LockedBy), and the features."""
 
     store: StateStore
     bus: MessageBus
@@ -31,25 +47,13 @@ class Context:
     instance: str
     outbox: Outbox
     rejections: Rejections
-    conditions: IncidentBoard
-    lags: QueueDelays
-    callback_keys: CallbackKeys = NO_KEYS
-    privacy: FieldEncryption = field(default_factory=FieldEncryption)
-
-    @property
-    def queues(self) -> Queues:
-        """Return the names of the queues."""
-        return self.to.queues
-
-    async def commit(self, change: Change) -> Order:
-        """Commit a change and tell what came of it; raises as ``StateStore.commit`` does."""
-        try:
-            after = await self.store.commit(change)
-        except ConflictError:
-            metrics.conflict()
-            raise
-        metrics.committed(change)
-        return after
+    content: ContentStore = field(default_factory=ContentStore)
+    encryption: Encryption = field(default_factory=Encryption)
+    versions: VersionCheck = field(default_factory=VersionCheck)
+    incidents: Incidents = field(default_factory=Incidents)
+    rules: RuntimeRules = field(default_factory=RuntimeRules)
+    grace: ExpiryGrace = field(default_factory=ExpiryGrace)
+    sweep_tasks: tuple[SweepTask, ...] = ()
 
     @classmethod
     def of(
@@ -59,12 +63,59 @@ class Context:
         clock: Clock,
         to: Addresses,
         instance: str,
-        callback_keys: CallbackKeys = NO_KEYS,
+        content: ContentStore | None = None,
     ) -> Context:
-        """Return a context with its outbox and the like over the given ports."""
+        """Return a context over the given ports."""
+        content = content or ContentStore()
         rejections = Rejections(bus, clock, to)
-        outbox = Outbox(store, bus, clock, to, rejections)
-        conditions = IncidentBoard(store, bus, clock, to)
-        lags = QueueDelays(store, clock)
-        parts = (outbox, rejections, conditions, lags)
-        return cls(store, bus, clock, to, instance, *parts, callback_keys)
+        outbox = Outbox(store, bus, clock, to, rejections, content)
+        return cls(store, bus, clock, to, instance, outbox, rejections, content)
+
+    @property
+    def queues(self) -> Queues:
+        """The names of the queues."""
+        return self.to.queues
+
+    async def load(self, order_id: str) -> Order | None:
+        """Return an order, its workflow checked; None where there is none.
+
+        Raises:
+            StoreUnavailableError, StoreMismatchError: it could not be read, or must not be used.
+        """
+        order = await self.store.load(order_id)
+        if order is not None:
+            await self.versions.check(order)
+        return order
+
+    async def commit(self, change: Change) -> Order:
+        """Commit a change and count what came of it; raises as ``StateStore.commit`` does."""
+        await self.versions.check(change.after)
+        try:
+            after = await self.store.commit(change)
+        except ConflictError:
+            metrics.conflict()
+            raise
+        metrics.committed(change)
+        return after
+
+    async def report_unreadable(
+        self, wrong: UnreadableError, told: AlertMessage, again_after: timedelta
+    ) -> None:
+        """Tell the operator that something of an order cannot be read, once for each alert's id.
+
+        A missing key concerns many orders: it is an incident, told once for all of them.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: nobody was told; report it again.
+        """
+        log.warning("order %s waits: %s", told.order_id, wrong)
+        if isinstance(wrong, KeyMissingError):
+            now = self.clock.now()
+            text = (
+                f"A secret field of orders cannot be decrypted: {wrong}. Their steps wait for it."
+            )
+            scope, until = f"key {wrong.key}", now + again_after
+            incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
+            await self.incidents.report(incident, told.order_id or "")
+        else:
+            await self.bus.send([alert(told, self.to)])

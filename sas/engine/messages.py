@@ -1,7 +1,7 @@
-"""From what a journal row remembers to the messages themselves.
+"""The messages of a journal row.
 
-Pure: the same row of the same order gives the same messages, with the same ids, however
-often it is done. That is what makes sending them again after a crash safe.
+Pure: the same row of the same order gives the same messages, with the same ids, every time. So it
+is safe to send them again after a crash.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Literal
 import msgspec
 
 from sas.codec import internal, outward
-from sas.domain.content import Content, PayloadRef
+from sas.domain.content import Content, PayloadRef, size_of
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
-from sas.features import claim_check
-from sas.features.callbacks.rules import submission_of
 from sas.ports import Message
 
 _STATE_OF = {
@@ -34,9 +32,13 @@ _STATE_OF = {
 }
 
 
+NOTIFICATION_RESULTS_BYTES_MAX = 64 * 1024
+"""A notification carries results up to this size. It says so where it leaves them out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where messages go, and who they say they are from (the CloudEvents source)."""
+    """The queues that messages go to, and the CloudEvents source that they name."""
 
     queues: Queues
     source: str
@@ -47,32 +49,51 @@ def compose(
     entry: JournalEntry,
     workflow: Workflow | None,
     to: Addresses,
-    apart: Mapping[PayloadRef, str] | None = None,
+    fetched: Mapping[PayloadRef, str] | None = None,
 ) -> tuple[list[Message], list[Message]]:
     """Return the messages of a journal row: internal ones, then those that leave the system.
-    Of these alerts come first: an application's full queue must not keep them from the operator.
 
-    ``workflow`` None (the supervisor knows none) leaves requests out: its own rows have
-    none, and a scheduler's were sent before its notifications could fail. ``apart`` is what
-    ``fetch_for_notifications`` found; a notification leaves out what is not in it.
+    Alerts come before notifications: a full response queue must not keep them from the operator.
+
+    ``workflow`` is None for the supervisor, which knows no workflow. Requests are left out then:
+    rows of the supervisor have none, and those of a scheduler were sent before its notifications
+    could fail. ``fetched`` holds the text of offloaded results; a notification leaves out the
+    others.
     """
-    within: list[Message] = []
+    internals: list[Message] = []
     alerts: list[Message] = []
-    notices: list[Message] = []
+    notifications: list[Message] = []
     for index, item in enumerate(entry.messages):
         own_id = message_id(order.order_id, entry.seq, index)
         match item:
             case Wake():
-                within.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
+                internals.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
             case Request():
-                # Nobody would count the answer to an older epoch; its input may be edited since.
+                # A reply to an older epoch would not count, and its input may be edited since.
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
-                    within.append(_request(order, item, own_id, entry.at, workflow, to))
+                    internals.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
-                notices.append(_notification(order, item, own_id, entry, to, apart or {}))
+                notifications.append(_notification(order, item, own_id, entry, to, fetched or {}))
             case Alert():
                 alerts.append(_alert(order, item, own_id, entry, to))
-    return within, [*alerts, *notices]
+    return internals, [*alerts, *notifications]
+
+
+def results_told(order: Order, item: Notify) -> dict[str, Content]:
+    """Return the results, by step name, that a notification carries if they fit."""
+    match item.notice:
+        case Notice.COMPLETED:
+            steps = order.steps
+        case Notice.STEP_COMPLETED if item.step is not None:
+            steps = (order.steps[item.step],)
+        case _:
+            steps = ()
+    return {step.name: step.result for step in steps if step.result is not None}
+
+
+def fit(results: Mapping[str, Content]) -> bool:
+    """Return whether results fit into one notification together."""
+    return sum(size_of(result) for result in results.values()) <= NOTIFICATION_RESULTS_BYTES_MAX
 
 
 def wake(order_id: str, own_id: str, to: Addresses, *, urgent: bool) -> Message:
@@ -122,8 +143,8 @@ def _request(
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
     alternative = step.agents[item.route] if item.route else None
-    content = record.edited or order.details.payload
-    did = item.direction is Direction.UNDO and item.route == record.route
+    content = record.call.edited or order.details.payload
+    did = item.direction is Direction.UNDO and item.route == record.call.route
     own = record.result if did else None
     results = _results(order, workflow.rules.predecessors(item.step))
     refs = {name: internal.to_ref_body(result) for name, result in results.items()}
@@ -146,28 +167,30 @@ def _request(
         own_result_ref=internal.to_ref_body(own),
         alternative=alternative,
         urgent=order.details.urgent,
-        submission=submission_of(order.details),
+        submission=order.details.submission,
         time_allowed=(item.complete_by - at).total_seconds(),
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:
         read = [*results, *([step.name] if own is not None else [])]
-        encoded = internal.encode(_light(body, read))
+        encoded = internal.encode(_without_content(body, read))
     # "Requests live no longer than their CompleteBy."
     lives = max(item.complete_by - at, timedelta(seconds=1))
     queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
     return Message(queue, own_id, encoded, time_to_live=lives)
 
 
-def _light(body: internal.RequestMessage, read: Iterable[str]) -> internal.RequestMessage:
-    """Return a request that carries nothing: its agent reads the order, and the results of the
-    steps named here.
+def _without_content(
+    body: internal.RequestMessage, names: Iterable[str]
+) -> internal.RequestMessage:
+    """Return a request without content. Its agent reads the order, and the results of the steps
+    named here, from the store.
     """
     return msgspec.structs.replace(
         body,
         order=msgspec.UNSET,
         order_ref=None,
-        results=dict.fromkeys(read, msgspec.Raw(b"null")),
+        results=dict.fromkeys(names, msgspec.Raw(b"null")),
         result_refs={},
         own_result=msgspec.UNSET,
         own_result_ref=None,
@@ -190,7 +213,7 @@ def _notification(
     own_id: str,
     entry: JournalEntry,
     to: Addresses,
-    apart: Mapping[PayloadRef, str],
+    fetched: Mapping[PayloadRef, str],
 ) -> Message:
     details = order.details
     step = order.steps[item.step] if item.step is not None else None
@@ -207,7 +230,7 @@ def _notification(
     )
     return notification(
         item.notice,
-        _with_results(data, order, item, apart),
+        _with_results(data, order, item, fetched),
         own_id=own_id,
         reply_queue=details.reply_queue,
         at=entry.at,
@@ -216,16 +239,16 @@ def _notification(
 
 
 def _with_results(
-    data: outward.NotificationData, order: Order, item: Notify, apart: Mapping[PayloadRef, str]
+    data: outward.NotificationData, order: Order, item: Notify, fetched: Mapping[PayloadRef, str]
 ) -> outward.NotificationData:
-    """Add the results that a notification tells, all or none."""
-    results = claim_check.results_told(order, item)
+    """Return the data with the results that the notification carries: all of them, or none."""
+    results = results_told(order, item)
     found = {
-        name: apart.get(result) if isinstance(result, PayloadRef) else result
+        name: fetched.get(result) if isinstance(result, PayloadRef) else result
         for name, result in results.items()
     }
     texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
-    if not claim_check.fit(results) or len(texts) < len(results):
+    if not fit(results) or len(texts) < len(results):
         return msgspec.structs.replace(data, results_omitted=True)
     if item.notice is Notice.COMPLETED:
         return msgspec.structs.replace(data, results=texts)

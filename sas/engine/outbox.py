@@ -1,24 +1,27 @@
-"""Sending what the journal remembers: internal messages first, then notifications.
+"""Sends the messages that the journal remembers: internal ones first, then notifications.
 
-Nothing to be sent is ever only in memory: whoever calls this has committed the journal
-row before, and a trigger message (or an out row) that brings it here again if it fails.
+Nothing to be sent is ever only in memory. Whoever calls this has committed the journal row before,
+and has a trigger message (or an out row) that brings it here again if sending fails.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from sas.domain.change import OutDue
-from sas.domain.messages import JournalEntry
+from sas.domain.content import PayloadRef
+from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
-from sas.engine.messages import Addresses, compose
+from sas.engine.hooks import ContentStore
+from sas.engine.messages import Addresses, compose, fit, results_told
 from sas.engine.rejections import Rejections
-from sas.features.claim_check import fetch_for_notifications
 from sas.ports import (
     BusUnavailableError,
     Clock,
+    LostContentError,
     Message,
     MessageBus,
     StateStore,
@@ -27,13 +30,10 @@ from sas.ports import (
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 OUT_AGAIN_AFTER = timedelta(seconds=30)
-
-
-LEFT_ALONE_FOR = timedelta(seconds=2)
-"""How long nothing is sent to a queue outside that did not take a message."""
+"""When the messages of an out row are sent again."""
+QUEUE_PAUSE = timedelta(seconds=2)
+"""Pause before retrying a response queue that refused a message."""
 
 
 class Outbox:
@@ -46,13 +46,15 @@ class Outbox:
         clock: Clock,
         to: Addresses,
         rejections: Rejections,
+        content: ContentStore,
     ) -> None:
         self._store = store
         self._bus = bus
         self._clock = clock
         self._to = to
         self._rejections = rejections
-        self._away: dict[str, datetime] = {}
+        self._content = content
+        self._paused_until: dict[str, datetime] = {}
 
     async def send(
         self,
@@ -61,22 +63,23 @@ class Outbox:
         workflow: Workflow | None,
         out: OutDue | None = None,
     ) -> None:
-        """Send what a journal row remembers; its out row, where there is one, goes afterwards.
+        """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        A notification that fails transiently leaves an out row (or moves it on); one that can never
-        be delivered goes to the rejected queue with an alert and counts as sent.
+        A notification that fails transiently leaves an out row. One that can never be delivered
+        goes to the rejected queue with an alert, and counts as sent.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
-            what to tell not be read; let the trigger come again.
+                a result could not be read. Let the trigger come again.
         """
-        apart = await fetch_for_notifications(self._store, order, entry)
-        within, outside = compose(order, entry, workflow, self._to, apart)
-        await self.send_all(within, order)
-        failed = await self._send_outside(outside, order)
+        fetched = await self._fetched(order, entry)
+        internals, others = compose(order, entry, workflow, self._to, fetched)
+        await self.send_all(internals, order)
+        failed = await self._send_outside(others, order)
         if failed is not None:
             log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
-            # Behind what is due by then: rows that never go would stand before all others for ever.
+            # Later than the rows that are due now: an out row that always fails must not keep
+            # the first place in the sweep.
             again = OutDue(self._clock.now() + OUT_AGAIN_AFTER, order.order_id, entry.seq)
             await self._store.add_out(again)
             if out in {None, again}:
@@ -84,36 +87,50 @@ class Outbox:
         if out is not None:
             await self._store.remove_out(out)
 
-    async def _send_outside(
-        self, messages: list[Message], order: Order
-    ) -> BusUnavailableError | None:
-        """Send what leaves the system, each queue's apart: one that is full keeps nothing from the
-        others, nor makes every order wait for it anew. Return what failed, if anything did.
-        """
-        failed: BusUnavailableError | None = None
-        for queue, group in groupby(messages, key=lambda message: message.queue):
-            now = self._clock.now()
-            if self._away.get(queue, now) > now:
-                failed = BusUnavailableError(f"queue {queue} did not take a message just now")
-                continue
-            try:
-                await self.send_all(list(group), order)
-            except BusUnavailableError as refused:
-                failed = refused
-                self._away[queue] = self._clock.now() + LEFT_ALONE_FOR
-            else:
-                self._away.pop(queue, None)
-        return failed
-
     async def send_all(self, messages: list[Message], order: Order) -> None:
-        """Send in order; what is undeliverable is put aside with an alert, the rest goes on."""
+        """Send in order. An undeliverable message is put aside with an alert; the rest goes on."""
         left = messages
         while left:
             try:
                 await self._bus.send(left)
             except UndeliverableError as refused:
                 await self._rejections.undeliverable(refused, order)
-                # What stood before it was sent, or goes again under its own id: harmless.
+                # Messages before it were sent, or go again under their own ids: harmless.
                 left = [message for message in left if message is not refused.undelivered]
             else:
                 return
+
+    async def _send_outside(
+        self, messages: list[Message], order: Order
+    ) -> BusUnavailableError | None:
+        """Send what leaves the system, each queue by itself, and return what failed.
+
+        One full queue must neither hold up the others nor slow down every order.
+        """
+        failed: BusUnavailableError | None = None
+        for queue, group in groupby(messages, key=lambda message: message.queue):
+            now = self._clock.now()
+            if self._paused_until.get(queue, now) > now:
+                failed = BusUnavailableError(f"queue {queue} refused a message a moment ago")
+                continue
+            try:
+                await self.send_all(list(group), order)
+            except BusUnavailableError as refused:
+                failed = refused
+                self._paused_until[queue] = self._clock.now() + QUEUE_PAUSE
+            else:
+                self._paused_until.pop(queue, None)
+        return failed
+
+    async def _fetched(self, order: Order, entry: JournalEntry) -> Mapping[PayloadRef, str]:
+        """Return the offloaded results that the notifications of a journal row have room for."""
+        found: dict[PayloadRef, str] = {}
+        for item in entry.messages:
+            results = results_told(order, item) if isinstance(item, Notify) else {}
+            refs = [result for result in results.values() if isinstance(result, PayloadRef)]
+            for ref in refs if fit(results) else ():
+                try:
+                    found[ref] = await self._content.fetch(order.order_id, ref)
+                except LostContentError as lost:  # the notification leaves it out
+                    log.error("%s", lost)  # noqa: TRY400  the place of reading says nothing more
+        return found

@@ -1,112 +1,165 @@
-"""The thin shell around every decision: load, decide, commit, send, return.
+"""The one loop behind every transition: load, decide, commit, send.
 
-The cause of a transition is guarded by the transaction itself: the cause row is created
-in it, so a rival that acted upon the same message makes the commit fail. The journal is
-asked for the cause only where nothing is left to decide or the commit failed, *after*
-the order was loaded: a cause absent then was absent in what was loaded (docs/adr/0002).
+The transaction itself guards the cause: it creates the cause row, so a rival that acted on the same
+message makes the commit fail. The journal is asked for a cause only where nothing is left to decide
+or a commit failed, *after* the order was loaded. A cause that is absent then was absent in what was
+loaded (docs/adr/0002).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from uuid import uuid4
 
-from sas.domain.change import Change, Decision, next_change
+from sas.domain.change import Change, Decision, OutDue, next_change
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
+from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import ConflictError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 CONFLICTS_MAX = 12
 
 
 class ApplyResult(Enum):
-    """What came of a message or a due row."""
+    """What came of a message or of a due row."""
 
     COMMITTED = "committed"
     REPEATED = "repeated"
-    """Its cause was recorded already: the recorded messages were sent again."""
+    """Its cause was recorded before: the recorded messages were sent again."""
     NOTHING = "nothing"
     """A late, repeated or stray message: nothing follows from it."""
     UNKNOWN_ORDER = "unknown order"
 
 
 class ContentionError(Exception):
-    """Rivals won every time; let the message come again."""
+    """Rivals won every time. Let the message come again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """What a transition comes from and who makes it, for the journal."""
+class Source:
+    """What a transition comes from, and who makes it, for the journal.
 
-    cause: str
-    by: str
+    ``cause`` is the message. It is None for a timer, which has no redelivery: each of its
+    transitions leaves an out row until its messages are sent.
+    """
+
+    cause: str | None
+    by: str | Callable[[Order], str]
+
+    def cause_for(self, order: Order) -> str | None:  # noqa: ARG002  overridden in submission
+        """Return the cause by which an order's journal knows the message."""
+        return self.cause
+
+    def change(self, order: Order, decision: Decision, at: datetime) -> Change:
+        """Return the change that carries a decision out."""
+        return next_change(
+            order,
+            decision,
+            by=self.by(order) if callable(self.by) else self.by,
+            commit_id=uuid4().hex,
+            cause=self.cause,
+            at=at,
+            out_at=at + OUT_AGAIN_AFTER if self.cause is None else None,
+        )
 
 
 Decide = Callable[[Order, datetime], Decision | None]
-"""Given a loaded order and the time, what follows."""
+"""Given a loaded order and the time: what follows; None for nothing."""
+Propose = Callable[[Order | None, datetime], Change | None]
+"""The same as the change itself. Given None where no order exists."""
 
 
 class TransitionRunner:
-    """Makes decisions upon stored orders come true."""
+    """Makes decisions about stored orders come true.
 
-    def __init__(self, context: Context, workflow_of: Callable[[Order], Workflow]) -> None:
+    ``workflow_of`` is None for actors that know no workflow: they send no requests. ``span`` opens
+    a trace span for the commit and the sends of one order.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        workflow_of: Callable[[Order], Workflow] | None,
+        span: Callable[[Order], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._context = context
         self._workflow_of = workflow_of
+        self._span = span
 
-    async def act(self, order_id: str, source: Cause, decide: Decide) -> ApplyResult:
-        """Let ``decide`` decide upon an order, once per cause whatever comes twice.
+    async def apply(self, order_id: str, source: Source, decide: Decide) -> ApplyResult:
+        """Let ``decide`` decide about an order, once per cause however often it comes.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
             UnknownWorkflowError: this deployment does not have the order's workflow.
         """
+
+        def propose(order: Order | None, now: datetime) -> Change | None:
+            decision = decide(order, now) if order is not None else None
+            return source.change(order, decision, now) if order and decision else None
+
+        return await self.run(order_id, source, propose)
+
+    async def run(
+        self, order_id: str, source: Source, propose: Propose, *, expect_new: bool = False
+    ) -> ApplyResult:
+        """Load, decide, commit, send; again from the start where a rival was first.
+
+        ``expect_new``: the first attempt reads nothing and assumes that no order exists. Raises
+        as ``apply``, and what ``propose`` raises.
+        """
         for attempt in range(CONFLICTS_MAX):
-            order = await self._context.store.load(order_id)
-            if order is None:
-                return ApplyResult.UNKNOWN_ORDER
-            now = self._context.clock.now()
-            decision = decide(order, now)
-            if decision is None:
-                return await self.repeat(order, source.cause) or ApplyResult.NOTHING
-            change = next_change(
-                order, decision, by=source.by, commit_id=uuid4().hex, cause=source.cause, at=now
-            )
-            if decision.condition is not None:
-                await self._context.conditions.met(decision.condition, order_id)
-                await self._context.conditions.note_now_and_then()
-            if await self._committed(change):
-                return ApplyResult.COMMITTED
-            if await self.repeat(order, source.cause):
+            blind = expect_new and attempt == 0
+            order = None if blind else await self._context.load(order_id)
+            change = propose(order, self._context.clock.now())
+            if change is None:
+                return await self._nothing(order, source)
+            with self._span(change.after):
+                if change.incident is not None:
+                    await self._context.incidents.report(change.incident, order_id)
+                if await self._committed(change):
+                    return ApplyResult.COMMITTED
+            if order is not None and await self._repeated(order, source):
                 return ApplyResult.REPEATED
-            await self._context.clock.sleep(backoff(attempt))
+            if not blind:
+                await self._context.clock.sleep(backoff(attempt))
         raise ContentionError(f"order {order_id}: rivals won {CONFLICTS_MAX} times; it comes again")
 
-    async def repeat(self, order: Order, cause: str) -> ApplyResult | None:
-        """Send again what a recorded cause led to; None where it is not recorded."""
+    async def repeat(self, order: Order, cause: str) -> bool:
+        """Send again what a recorded cause led to; False where it is not recorded."""
         entry = await self._context.store.recorded(order.order_id, cause)
         if entry is None:
-            return None
-        if not entry.messages:
-            return ApplyResult.REPEATED
-        fresh = await self._context.store.load(order.order_id) or order
-        await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
-        return ApplyResult.REPEATED
+            return False
+        if entry.messages:
+            fresh = await self._context.load(order.order_id) or order
+            await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
+        return True
+
+    async def _nothing(self, order: Order | None, source: Source) -> ApplyResult:
+        if order is None:
+            return ApplyResult.UNKNOWN_ORDER
+        return ApplyResult.REPEATED if await self._repeated(order, source) else ApplyResult.NOTHING
+
+    async def _repeated(self, order: Order, source: Source) -> bool:
+        cause = source.cause_for(order)
+        return cause is not None and await self.repeat(order, cause)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
-        """Return an order's workflow, or None where this deployment has it no longer.
+        """Return an order's workflow; None where this deployment no longer has it.
 
-        What was recorded is then sent without its requests: their steps expire, and the
-        supervisor says that the workflow is missing.
+        What was recorded is sent without its requests then. Their steps expire, and the supervisor
+        reports the missing workflow.
         """
+        if self._workflow_of is None:
+            return None
         try:
             return self._workflow_of(order)
         except UnknownWorkflowError as unknown:
@@ -114,13 +167,31 @@ class TransitionRunner:
             return None
 
     async def _committed(self, change: Change) -> bool:
+        """Commit and send; False where a rival was first."""
+        entry = change.entry
         try:
-            order = await self._context.commit(change)
+            order = await self._context.commit(await self._offloaded(change))
         except ConflictError:
-            log.info("order %s: a rival won seq %s", change.after.order_id, change.entry.seq)
+            log.info("order %s: a rival won seq %s", change.after.order_id, entry.seq)
             return False
-        await self._context.outbox.send(order, change.entry, self._workflow_of(order))
+        if entry.messages:
+            workflow = None if self._workflow_of is None else self._workflow_of(order)
+            out = OutDue(change.out_at, order.order_id, entry.seq) if change.out_at else None
+            await self._context.outbox.send(order, entry, workflow, out)
         return True
+
+    async def _offloaded(self, change: Change) -> Change:
+        """Return a change whose new payload is offloaded where it is large.
+
+        Content is written before the transaction that refers to it. Whether the order exists was
+        looked at before that, so a purge in between makes the commit fail and never takes away
+        what it refers to.
+        """
+        details = change.after.details
+        if change.before is not None and change.before.details == details:
+            return change
+        details = await self._context.content.offload_payload(details)
+        return replace(change, after=replace(change.after, details=details))
 
 
 def backoff(attempt: int) -> float:

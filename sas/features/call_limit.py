@@ -1,8 +1,8 @@
-"""At most N calls in flight for one remote service, over all instances together.
+"""Feature: call limits. At most N calls of one remote service are in flight, over all instances.
 
-Each slot is a lease in the state store. A call takes one, any that is free, and gives it back;
-one whose holder died is free again once the call is over for certain: its CompleteBy has passed,
-or the time that a function has (and what clocks may be apart). Who finds none waits a little here,
+Each slot is a lease in the state store. A call takes any that is free, and gives it back. The slot
+of an instance that died is free once its call is over for certain: its CompleteBy has passed, or
+the time that a function has, and the clock skew. A request that finds no slot waits a little here
 and is then put back.
 """
 
@@ -12,24 +12,19 @@ import random
 from datetime import datetime, timedelta
 
 from sas.codec.internal import RequestMessage
-from sas.domain.undo import SKEW
+from sas.domain.order import CLOCK_SKEW
 from sas.engine.context import Context
+from sas.engine.hooks import CallAttempt, CallEnd
 from sas.ports import StoreUnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 WAIT_HERE = timedelta(seconds=5)
 """How long a request waits in its function before it is put back."""
-
-
 CALL_MAX = timedelta(minutes=10)
 """No call lasts longer: ``functionTimeout`` in host.json ends it, and its process."""
-
-
 LOOKS_MAX = 5
-"""Slots looked at before a waiting request rests."""
+"""Slots looked at before a waiting request pauses."""
 
 
 def lease_name(agent: str, slot: int) -> str:
@@ -38,67 +33,69 @@ def lease_name(agent: str, slot: int) -> str:
 
 
 class CallLimit:
-    """One agent's slots; no limit where ``limit`` is 0."""
+    """One agent's slots. See ``sas.engine.hooks.CallGuard``."""
 
     def __init__(self, context: Context, agent: str, limit: int) -> None:
         self._context = context
         self._agent = agent
         self._limit = limit
+        self._taken: dict[CallAttempt, int] = {}
 
-    async def take(self, request: RequestMessage) -> int | None:
-        """Return the slot taken for a request, -1 where there is no limit, None where none is
-        free. Urgent requests look more often than others.
+    async def admit(self, attempt: CallAttempt) -> datetime | None:
+        """See ``CallGuard.admit``: take a slot, unless the attempt has one.
+
+        Urgent requests look more often than others.
         """
-        if not self._limit:
-            return -1
-        clock = self._context.clock
+        if attempt in self._taken:
+            return None
+        request, clock = attempt.request, self._context.clock
         until = clock.now() + WAIT_HERE
-        rest, most = ((0.05, 0.15), 3.0) if request.urgent else ((0.2, 0.5), 3.0)
-        longer = 1.0
+        pauses, longest = ((0.05, 0.15), 3.0) if request.urgent else ((0.2, 0.5), 3.0)
+        factor = 1.0
         while True:
             slot = await self._free(request)
             if slot is not None:
-                return slot
-            pause = random.uniform(*rest) * longer  # noqa: S311  jitter, no secret
-            longer = min(longer * 1.3, most)  # all leases are in one partition: spare it
-            if clock.now() + timedelta(seconds=pause) >= min(until, request.complete_by):
+                self._taken[attempt] = slot
                 return None
+            pause = random.uniform(*pauses) * factor  # noqa: S311  jitter, no secret
+            factor = min(factor * 1.3, longest)  # all leases are in one partition: spare it
+            if clock.now() + timedelta(seconds=pause) >= min(until, request.complete_by):
+                return self._again_at(request)
             await clock.sleep(pause)
 
-    async def give_back(self, slot: int, request: RequestMessage) -> None:
-        """Free a slot. Where that fails it is free once its lease is over."""
-        if slot < 0:
+    async def extend(self, attempt: CallAttempt) -> None:
+        """See ``CallGuard.extend``. Where that fails, another call may take the slot as well."""
+        slot = self._taken.get(attempt)
+        if slot is None:
             return
         now = self._context.clock.now()
         try:
-            await self._lease(slot, request, now, now)
+            await self._lease(slot, attempt.request, _until(attempt.request, now), now)
+        except StoreUnavailableError as down:
+            log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
+
+    async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:  # noqa: ARG002
+        """See ``CallGuard.ended``. A slot that cannot be given back is free after its lease."""
+        slot = self._taken.pop(attempt, None)
+        if slot is None:
+            return
+        now = self._context.clock.now()
+        try:
+            await self._lease(slot, attempt.request, now, now)
         except StoreUnavailableError as down:
             log.warning(
                 "slot %d of agent %s is not given back before its time: %s", slot, self._agent, down
             )
 
-    async def extend(self, slot: int, request: RequestMessage) -> None:
-        """Keep a slot for a call that was given more time. Where that fails another call may take
-        it meanwhile: one more than the limit, for once.
-        """
-        if slot < 0:
-            return
-        now = self._context.clock.now()
-        try:
-            await self._lease(slot, request, _until(request, now), now)
-        except StoreUnavailableError as down:
-            log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
-
-    def again_at(self, request: RequestMessage) -> datetime:
+    def _again_at(self, request: RequestMessage) -> datetime:
         """Return when a request that found no slot comes again."""
-        rest = (0.2, 0.6) if request.urgent else (1.0, 3.0)
-        seconds = random.uniform(*rest)  # noqa: S311  jitter, no secret
+        pause = (0.2, 0.6) if request.urgent else (1.0, 3.0)
+        seconds = random.uniform(*pause)  # noqa: S311  jitter, no secret
         return self._context.clock.now() + timedelta(seconds=seconds)
 
     async def _free(self, request: RequestMessage) -> int | None:
         now = self._context.clock.now()
-        looks = min(LOOKS_MAX, self._limit)
-        for slot in random.sample(range(self._limit), looks):
+        for slot in random.sample(range(self._limit), min(LOOKS_MAX, self._limit)):
             if await self._lease(slot, request, _until(request, now), now):
                 return slot
         return None
@@ -112,4 +109,4 @@ class CallLimit:
 
 def _until(request: RequestMessage, now: datetime) -> datetime:
     """Return when a call that goes out now is over for certain."""
-    return min(request.complete_by, now + CALL_MAX) + SKEW
+    return min(request.complete_by, now + CALL_MAX) + CLOCK_SKEW

@@ -1,75 +1,55 @@
-"""What rules have that is of the moment: which agents are not to be had right now, for the steps
-that name several, and how much longer than its time allowed a request is given for a long queue.
+"""Feature: alternative agents. A step that names several goes to the first whose circuit is closed.
 
-A scheduler looks at their breakers, once a second at most, before it decides whom to ask. What
-it sees may be a second old: the agent that is asked looks again, and answers that it called
-nobody where its breaker has opened meanwhile.
+A scheduler looks before it decides whom to ask. What it sees may be a second old. The agent that is
+asked looks again, and its request waits where its circuit has opened meanwhile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import Protocol
 
-from sas.domain.queues import lane
 from sas.domain.workflow import Rules, Workflow, Workflows
-from sas.engine.context import Context
-from sas.features.circuit_breaker.guard import LOOK_AGAIN_AFTER, cell_name, from_cell
-from sas.features.circuit_breaker.rules import Breaker, wait_of
-from sas.features.queue_delay.rules import grace
 
 
-class Routes:
-    """The breakers of all agents among which there is a choice, and every queue's lag."""
+class Unavailable(Protocol):
+    """Knows which agents cannot be called now."""
 
-    def __init__(self, context: Context, workflows: Workflows) -> None:
-        self._context = context
+    async def refresh(self, agents: Mapping[str, object]) -> None:
+        """Read the state of these agents; seldom, however often it is called."""
+        ...
+
+    def is_open(self, agent: str, now: datetime) -> bool:
+        """Return whether a new request of an agent would have to wait."""
+        ...
+
+
+class Routing:
+    """Closes the routes to agents that cannot be called. See ``sas.engine.hooks.RuleSource``."""
+
+    def __init__(self, workflows: Workflows, circuits: Unavailable) -> None:
+        self._circuits = circuits
         self._agents = {
-            agent
+            agent: step
             for workflow in workflows
             for step in workflow.steps
             if step.alternatives
             for agent in step.agents
         }
-        self._breakers: dict[str, Breaker] = {}
-        self._looked_at: datetime | None = None
 
-    async def look(self) -> None:
-        """Read the breakers, where any matter and the last look is not a second ago; and lags.
+    async def refresh(self) -> None:
+        """See ``RuleSource.refresh``."""
+        await self._circuits.refresh(self._agents)
 
-        Raises:
-            StoreUnavailableError: let the message come again.
-        """
-        await self._context.lags.look()
-        now = self._context.clock.now()
-        if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_AFTER:
-            return
-        for agent in sorted(self._agents):
-            self._breakers[agent] = from_cell(
-                await self._context.store.read_shared(cell_name(agent))
-            )
-        self._looked_at = now
-
-    def rules_of(self, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
-        """Return a workflow's rules, with what is shut right now and whose queues are long."""
+    def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:  # noqa: ARG002
+        """See ``RuleSource.adjust``."""
         shut = frozenset(
             (number, route)
             for number, step in enumerate(workflow.steps)
             if step.alternatives
             for route, agent in enumerate(step.agents)
-            if wait_of(self._breakers.get(agent, Breaker()), "", now) is not None
+            if self._circuits.is_open(agent, now)
         )
-        grace = self._slack(workflow, urgent=urgent)
-        if not shut and not grace:
-            return workflow.rules
-        return replace(workflow.rules, shut=shut, slack=grace)
-
-    def _slack(self, workflow: Workflow, *, urgent: bool) -> dict[tuple[int, int], timedelta]:
-        queues, lags = self._context.queues, self._context.lags
-        replies = lags.behind(lane(queues.replies, urgent=urgent))
-        found = {
-            (number, route): replies + lags.behind(queues.agent(agent, urgent=urgent))
-            for number, step in enumerate(workflow.steps)
-            for route, agent in enumerate(step.agents)
-        }
-        return {at: grace(behind) for at, behind in found.items() if behind}
+        return replace(rules, shut=shut) if shut else rules

@@ -1,10 +1,12 @@
-"""What of a workflow's definition the orders in flight rely on, as one short text.
+"""Feature: a version of a workflow is never redefined while orders of it exist.
 
-An order is pinned to the version it was submitted with, and its records are numbered by
-that version's steps. So these may not change under a version: which steps, in which order,
-after which others, by which agents, whether each can be undone, and what follows a failure.
-Times, thresholds and notifications are not part of it: they may be tuned at any time, and
-hold for orders in flight from then on.
+An order is pinned to the version it was submitted with, and its records are numbered by that
+version's steps. So these must not change under a version: the steps and their order, what comes
+after what, the agents, whether a step can be undone, and what follows a failure. Times, thresholds
+and notifications may be tuned at any time; they hold for orders in flight from then on.
+
+The fingerprint of each version is stored when it is first used. A process compares it once for each
+version, so no order pays for it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from sas.adapters.table_store import TableStore
-from sas.domain.change import Change
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
+from sas.engine.hooks import VersionCheck
 from sas.ports import ConflictError, StateStore, StoreMismatchError
 
 
 def fingerprint(workflow: Workflow) -> str:
-    """Return 64 hex digits that change when the definition does, in what orders rely on."""
+    """Return 64 hex digits that change when the definition changes in what orders rely on."""
     rules = workflow.rules
     steps = [
         [step.name, step.agent, list(rule.after), step.undo is not None, *step.alternatives]
@@ -33,37 +34,35 @@ def fingerprint(workflow: Workflow) -> str:
 
 
 def value_name(name: str, version: int) -> str:
-    """Return the name of the store's cell that keeps the fingerprint of a version."""
+    """Return the name of the shared value that keeps the fingerprint of a version."""
     return f"workflow-{name}-{version}"
 
 
-class Versions:
-    """Compares definitions with what the table remembers of them."""
+class Versions(VersionCheck):
+    """Compares definitions with the fingerprints in the store. See ``sas.engine.hooks``."""
 
-    def __init__(self, workflows: Iterable[Workflow]) -> None:
+    def __init__(self, store: StateStore, workflows: Iterable[Workflow]) -> None:
+        self._store = store
         self._known: Mapping[tuple[str, int], str] = {
             (workflow.name, workflow.version): fingerprint(workflow) for workflow in workflows
         }
         self._checked: set[tuple[str, int]] = set()
 
-    async def check(self, store: StateStore, order: Order) -> None:
-        """Have the version of an order remembered, or compared with what is.
+    async def check(self, order: Order) -> None:
+        """See ``VersionCheck.check``.
 
-        An unknown workflow is no matter of this: whoever decides upon the order says so.
-
-        Raises:
-            StoreMismatchError: the definition is another than the one orders were begun with.
+        An unknown workflow is not this feature's matter: whoever decides about the order says so.
         """
         key = (order.details.workflow, order.details.version)
         if order.rejected or key in self._checked or key not in self._known:
             return
         name = value_name(*key)
-        found = await store.read_shared(name)
+        found = await self._store.read_shared(name)
         if found is None:
             try:
-                found = await store.write_shared(name, self._known[key], None)
+                found = await self._store.write_shared(name, self._known[key], None)
             except ConflictError:  # another process was first
-                found = await store.read_shared(name)
+                found = await self._store.read_shared(name)
         if found is None or found.value != self._known[key]:
             raise StoreMismatchError(
                 f"workflow {key[0]!r} version {key[1]} is defined otherwise than when its orders "
@@ -71,29 +70,3 @@ class Versions:
                 "(sas workflows check says which orders use it)"
             )
         self._checked.add(key)
-
-
-class VersionedStore(TableStore):
-    """The state store of a deployment that has these workflows."""
-
-    versions = Versions(())
-
-    async def load(self, order_id: str) -> Order | None:
-        """See ``StateStore.load``.
-
-        Raises:
-            StoreMismatchError: as ``Versions.check``.
-        """
-        order = await super().load(order_id)
-        if order is not None:
-            await self.versions.check(self, order)
-        return order
-
-    async def commit(self, change: Change) -> Order:
-        """See ``StateStore.commit``.
-
-        Raises:
-            StoreMismatchError: as ``Versions.check``.
-        """
-        await self.versions.check(self, change.after)
-        return await super().commit(change)

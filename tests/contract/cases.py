@@ -11,8 +11,19 @@ from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.content import Content
 from sas.domain.expire import fail
-from sas.domain.messages import Outcome, Reply
-from sas.domain.order import Details, Direction, Fault, Order, StepState, UndoRecord
+from sas.domain.messages import JournalWord, Outcome, Reply
+from sas.domain.order import (
+    Details,
+    Direction,
+    Dispatched,
+    Failures,
+    Fault,
+    LastCall,
+    Order,
+    StepState,
+    UndoLedger,
+    UndoStatus,
+)
 from sas.domain.reply import answer
 from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
@@ -96,7 +107,7 @@ def answered(
 
 def refused(order: Order, step: int, rules: Rules = ROW, *, at: datetime = NOW) -> Change:
     fault = Fault("out-of-stock", "none left of article 11")
-    decision = fail(order, step, fault, rules, now=at, instance="scheduler-1")
+    decision = fail(order, order.steps[step], fault, rules, now=at, instance="scheduler-1")
     return upon(order, decision, at=at)
 
 
@@ -113,10 +124,14 @@ def undone(
 def compensated(order: Order) -> Change:
     """Every step undone at once, as where none names an undo."""
     steps = tuple(
-        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        replace(
+            step,
+            process_state=StepState.COMPENSATED,
+            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+        )
         for step in order.steps
     )
-    return upon(order, Decision("undo decided", steps, ()))
+    return upon(order, Decision(JournalWord.UNDO_DECIDED, steps, ()))
 
 
 def with_deadline(change: Change, deadline: datetime | None) -> Change:
@@ -125,14 +140,14 @@ def with_deadline(change: Change, deadline: datetime | None) -> Change:
 
 def edited(order: Order, text: str) -> Change:
     """Every step with an operator's input instead of the order."""
-    steps = tuple(replace(step, edited=text) for step in order.steps)
-    return upon(order, Decision("edited", steps, ()))
+    steps = tuple(replace(step, call=replace(step.call, edited=text)) for step in order.steps)
+    return upon(order, Decision(JournalWord.RESUBMITTED, steps, ()))
 
 
 def with_result(order: Order, number: int, result: Content | None) -> Change:
     steps = list(order.steps)
     steps[number] = replace(steps[number], result=result)
-    return upon(order, Decision("a result replaced", tuple(steps), ()))
+    return upon(order, Decision(JournalWord.SKIPPED, tuple(steps), ()))
 
 
 def fenced(order: Order, cause: str) -> Change:
@@ -158,22 +173,13 @@ def every_field_set(order: Order) -> Order:
         order.steps[0],
         process_state=StepState.ERROR,
         since=NOW + 7 * SECOND,
-        locked_by="scheduler-9",
-        complete_by=NOW + 90 * SECOND,
-        failure_count=4,
-        direction=Direction.UNDO,
+        turn=Dispatched("scheduler-9", NOW + 90 * SECOND, "the van is at stop 3"),
         epoch=12,
-        generation=2,
-        hold=True,
+        failures=Failures(4, 3),
+        call=LastCall(2, NOW + 91 * SECOND, 2, '{"article":"é"}'),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
-        waits=3,
-        called_until=NOW + 91 * SECOND,
-        undo=UndoRecord.FAILED,
-        edited='{"article":"é"}',
-        note="the van is at stop 3",
-        route=2,
-        tried=(2, 0),
+        undo=UndoLedger(UndoStatus.FAILED, (2, 0)),
     )
     return replace(
         order,

@@ -14,11 +14,10 @@ import pytest_asyncio
 from orders.workflows import workflows
 from sas.domain.change import first_change
 from sas.domain.submit import submit
-from sas.features.incidents.board import CELLS, from_cell
+from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.features.queue_delay import rules
-from sas.features.queue_delay.delays import cell_name
-from sas.features.queue_delay.delays import from_cell as from_lag
+from sas.features.queue_delay.delays import queue_delays
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
@@ -56,7 +55,7 @@ async def all_have(made: Rig, what: str, *order_ids: str) -> None:
 
 
 async def standing(made: Rig) -> list[ActiveIncident | None]:
-    return [from_cell(cell) for cell in (await made.store.shared_values(CELLS)).values()]
+    return [one.value for one in (await active_incidents(made.store).all()).values()]
 
 
 async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(made: Rig) -> None:
@@ -70,7 +69,7 @@ async def test_orders_that_no_scheduler_picks_up_give_one_alert_and_then_go_on(m
     assert (alert.kind, alert.scope) == ("not-picked-up", "ordinary orders")
     (told,) = await standing(made)
     assert told is not None
-    assert (told.told, told.since) == (1, long_ago)
+    assert (told.alerts_sent, told.since) == (1, long_ago)
     async with made.host():
         for name in names:
             await made.ends(name, "Processed")
@@ -101,9 +100,9 @@ async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_a
     async with made.host():
         await made.ends("L-1", "Processed")
         await made.quiet()
-    noted = from_lag(await made.store.read_shared(cell_name("agent-replies")))
+    noted = await queue_delays(made.store).read("agent-replies")
     assert noted is not None
-    assert noted.delay >= rules.LATE
+    assert noted.value.delay >= rules.LATE
     assert [(step.epoch, step.failure_count) for step in (await made.order("L-1")).steps] == [
         (1, 0)
     ] * 3

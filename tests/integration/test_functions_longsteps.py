@@ -16,8 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from samples.remote_services import Faults
 from sas.domain.content import PayloadRef
 from sas.features.callbacks.codec import CallbackKeys, Claims
-from sas.features.callbacks.rules import submission_of
-from sas.features.claim_check import fetch_all
+from sas.features.claim_check import ClaimCheck
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 
@@ -162,14 +161,14 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
         await until(awaited, "the delivery awaited")
         former = token("B-1", submission="0123456789abcdef")
         assert await post(address, former) == (404, "unknown-order")
-        own = token("B-1", submission=submission_of((await made.order("B-1")).details))
+        own = token("B-1", submission=(await made.order("B-1")).details.submission)
         scan = {"scan": "x" * 400_000}
         assert await post(address, own, result=scan) == (202, "accepted")
         await made.ends("B-1", "Processed")
         assert await post(address, own, result=scan) == (200, "already")
         await made.quiet()
     order = await made.order("B-1")
-    whole = await fetch_all(made.store, order)
+    whole = await ClaimCheck(made.store).fetch_all(order)
     assert isinstance(order.steps[4].result, PayloadRef)
     assert json.loads(str(whole.steps[4].result)) == scan
     assert [one for one in await made.rejected() if one.order_id == "B-1"] == []

@@ -16,10 +16,10 @@ import pytest
 import pytest_asyncio
 
 from samples.remote_services import Faults
-from sas.features.circuit_breaker.guard import cell_name, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, ROOT, Rig, body_of, rig, until
+from tests.unit.actors_kit import keep_breaker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -97,16 +97,14 @@ async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone
 
 async def test_a_breaker_that_opened_is_shown_from_the_table(alone: Rig) -> None:
     breaker = opened(Breaker(), BreakerPolicy(), datetime(2026, 11, 21, tzinfo=UTC), "down")
-    await alone.store.write_shared(cell_name("payment"), to_value(breaker), None)
+    await keep_breaker(alone.store, breaker, "payment")
     shown = await sas(alone, "breakers")
     assert shown.code == 0, shown.err
     assert "payment  open   2026-11-21 00:00:00Z  2026-11-21 00:00:15Z  1       down" in shown.out
     (line,) = (await sas(alone, "breakers", "--json")).out.splitlines()
     assert json.loads(line)["Agent"] == "payment"
     # The host of this module's other tests must find its services reachable.
-    found = await alone.store.read_shared(cell_name("payment"))
-    assert found is not None
-    await alone.store.write_shared(cell_name("payment"), to_value(Breaker()), found.token)
+    await keep_breaker(alone.store, Breaker(), "payment")
 
 
 async def _waits(alone: Rig) -> bool:

@@ -7,31 +7,27 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from orders.workflows import workflows
-from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.dead_letters import DeadLetter, DeadLetters
-from sas.actors.scheduler import Scheduler
-from sas.actors.submission import Submitter
-from sas.actors.supervisor import Supervisor
+from sas.actors.agent import RetryPolicy
+from sas.bootstrap import actors, wired
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
 from sas.domain.ids import cause_of, idempotency_key, message_id, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, Notify
-from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoRecord
+from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.engine.context import Context
+from sas.engine.delivery import Delivery
 from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
-from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import AwaitCallback, Business, Call, Callback, Message, RefusedError, TransientError
@@ -171,7 +167,7 @@ def build(
     outside: Sequence[str] = (),
     limits: Mapping[str, int] = MappingProxyType({}),
     agent: type[SimulatedAgent] = SimulatedAgent,
-    privacy: FieldEncryption | None = None,
+    encryption: FieldEncryption | None = None,
 ) -> System:
     """Return a system over the ports in memory, of the business's workflows unless others are
     given, with one instance of every actor for each clock. Clocks are apart by these seconds.
@@ -197,13 +193,11 @@ def build(
     agents |= {name: Outside(clock, ledger, remote, world.rng) for name in outside}
     definitions = definitions or workflows(timedelta(seconds=failures_max_seconds))
     business = Business(definitions, agents, limits=limits)
+    to, encryption = Addresses(QUEUES, "/simulation"), encryption or FieldEncryption()
     contexts = [
-        Context.of(
-            store, world.bus, Apart(clock, apart), Addresses(QUEUES, "/simulation"), f"i-{n}", KEYS
-        )
+        wired(store, world.bus, Apart(clock, apart), to, f"i-{n}", definitions, encryption)
         for n, apart in enumerate(clocks_apart, 1)
     ]
-    contexts = [replace(one, privacy=privacy or FieldEncryption()) for one in contexts]
     _wire(world, contexts, business, lease_time, breaker)
     return System(world, store, bus, ledger, agents, contexts[0], {})
 
@@ -336,25 +330,23 @@ class Host:
         self.start()
 
     def start(self) -> None:
-        context, business = self._context, self._business
-        submitter = Submitter(context, business)
-        scheduler = Scheduler(context, business)
-        self.callbacks = Callbacks(context, business)
-        self.supervisor = Supervisor(context, business.workflows.rules, self._lease_time)
-        own: dict[str, Handler] = {
-            QUEUES.orders: _handler(submitter.handle),
-            QUEUES.urgent.orders: _handler(partial(submitter.handle, urgent=True)),
-            QUEUES.dead_letters: _dead(DeadLetters(context, business)),
-        }
+        app = actors(
+            self._context,
+            self._business,
+            policy=RetryPolicy(0.2, 2.0),
+            circuit=self._breaker,
+            callback_keys=KEYS,
+            supervisor_lease=self._lease_time,
+        )
+        self.callbacks, self.supervisor = app.callbacks, app.supervisor
+        own: dict[str, Handler] = {QUEUES.dead_letters: _handler(app.dead_letters.handle)}
         for urgent in (False, True):
-            own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(scheduler.handle)
-            own[lane(QUEUES.replies, urgent=urgent)] = _replies(scheduler)
-            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(self.callbacks.handle)
-        policy = RetryPolicy(0.2, 2.0)
-        for name, agent in business.agents.items():
-            limit = business.limits.get(name, 0)
-            actor = AgentActor(context, name, agent, policy, self._breaker, limit)
-            own[QUEUES.agent(name)] = own[QUEUES.agent(name, urgent=True)] = _agent(actor)
+            own[lane(QUEUES.orders, urgent=urgent)] = _handler(app.submitter.handle)
+            own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(app.scheduler.handle)
+            own[lane(QUEUES.replies, urgent=urgent)] = _handler(app.scheduler.handle_reply)
+            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(app.callbacks.handle)
+            for name, actor in app.agents.items():
+                own[QUEUES.agent(name, urgent=urgent)] = _handler(actor.handle)
         self.handlers = own
 
 
@@ -366,44 +358,26 @@ def _any_of(hosts: Sequence[Host], queue: str, world: World) -> Handler:
     return handle
 
 
-def _handler(handle: Callable[[bytes, str], Awaitable[object]]) -> Handler:
-    return lambda message: handle(message.body, message.message_id)
+def _handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
+    return lambda message: handle(delivery(message))
 
 
-def _agent(actor: AgentActor) -> Handler:
-    return lambda message: actor.handle(
+def delivery(message: Message) -> Delivery:
+    """Return a message as a host hands it over."""
+    properties = dict(message.properties)
+    count, at = properties.pop(DELIVERY_COUNT, "1"), properties.pop(ENQUEUED_AT, None)
+    source = properties.pop("source", None)
+    if source is not None:
+        properties["DeadLetterReason"] = "MaxDeliveryCountExceeded"
+    return Delivery(
         message.body,
         message.message_id,
-        message.properties,
-        **told_of(message),
-    )
-
-
-def _replies(scheduler: Scheduler) -> Handler:
-    return lambda message: scheduler.handle_reply(
-        message.body, message.message_id, **told_of(message)
-    )
-
-
-def told_of(message: Message) -> dict[str, Any]:
-    """Return what a host tells of a message beside the message."""
-    count, at = message.properties[DELIVERY_COUNT], message.properties.get(ENQUEUED_AT)
-    told: dict[str, Any] = {"delivery_count": int(count)}
-    return told | ({"enqueued_at": parse_key_time(at)} if at else {})
-
-
-def _dead(dead: DeadLetters) -> Handler:
-    return lambda message: dead.handle(dead_letter(message))
-
-
-def dead_letter(message: Message) -> DeadLetter:
-    """Return a message of the dead-letters queue as its handler gets it."""
-    return DeadLetter(
-        body=message.body,
-        message_id=message.message_id,
-        source_queue=message.properties.get("source"),
-        reason="MaxDeliveryCountExceeded",
-        description=None,
+        message.queue,
+        urgent=message.queue.endswith("-urgent"),
+        properties=properties,
+        count=int(count),
+        enqueued_at=parse_key_time(at) if at else None,
+        source_queue=source,
     )
 
 
@@ -453,14 +427,14 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
     undo may keep it. However many keys there are (an input was edited), one effect is in force
     at most: the older keys are undone before a new one is used.
     """
-    generations = range(step.generation + 1)
+    generations = range(step.call.generation + 1)
     keys = [
         idempotency_key(order.order_id, step.name, number, agent)
         for number in generations
         for agent in (None, *AGENTS)
     ]
     known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
-    if order.process_state is OrderState.ERROR and {*step.tried} - {step.route}:
+    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
         return  # what another agent may have done is in force until somebody helps
     there = any(effects.in_force for effects in known)
     if step.name != COURIED:  # without tombstones a late do after an undo has an effect again
@@ -469,8 +443,8 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
         assert in_force <= 1, f"{where}: {in_force} effects in force under several keys"
     if order.process_state is OrderState.PROCESSED and not skipped(step):
         assert there, f"{where} has no effect"
-    no_undo = step.undo is UndoRecord.NOT_NEEDED and step.epoch > 0
-    undone = step.undo is not UndoRecord.BY_HAND and not no_undo
+    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
+    undone = step.undo.status is not UndoStatus.BY_HAND and not no_undo
     if order.process_state is OrderState.COMPENSATED and undone:
         assert not there, f"{where} is still in force"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sas.domain.order import OrderState
-from sas.features.circuit_breaker.guard import CELLS, from_cell
+from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
@@ -63,8 +63,8 @@ class Outages:
 
     async def states(self) -> Counter[BreakerState]:
         """Return how many breakers are in each state."""
-        cells = await self.system.store.shared_values(CELLS)
-        return Counter(from_cell(cell).state for cell in cells.values())
+        found = await breakers(self.system.store).all()
+        return Counter(one.value.state for one in found.values())
 
 
 def prepared(

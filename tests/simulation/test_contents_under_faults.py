@@ -120,7 +120,7 @@ async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     ring = AesKeyRing([("k1", b"k" * 32)])
-    system = build(seed, TROUBLE, REMOTE, agent=Quoting, privacy=FieldEncryption(FIELDS, ring))
+    system = build(seed, TROUBLE, REMOTE, agent=Quoting, encryption=FieldEncryption(FIELDS, ring))
     sent: list[Message] = []
     send = system.bus.send
 

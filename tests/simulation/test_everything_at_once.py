@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from sas.domain.ids import idempotency_key
-from sas.domain.order import Order, UndoRecord
+from sas.domain.order import Order
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
@@ -69,10 +69,10 @@ class HonestHand(Hand):
 
     def given(self, order: Order, verb: str) -> None:
         for step in order.steps if verb == "skip" else ():
-            if step.undo is UndoRecord.FAILED and step.tried:
+            if step.undo_failed and step.undo.routes:
                 agents = DEFINED.find(order.details.workflow).steps[step.number].agents
-                other = agents[step.tried[0]] if step.tried[0] else None
-                for generation in range(step.generation + 1):
+                other = agents[step.undo.routes[0]] if step.undo.routes[0] else None
+                for generation in range(step.call.generation + 1):
                     key = idempotency_key(order.order_id, step.name, generation, other)
                     effects = self.system.ledger.of(key)
                     effects.in_force, effects.tombstone = False, True
@@ -173,7 +173,13 @@ async def test_everything_that_is_meant_to_go_wrong_at_once_does() -> None:
 
 
 EVERYTHING = {
-    *("progress", "another agent asked", "undone at one agent", "waited in vain", "extended wait"),
-    *("step reset", "undo reset", "undo failed", "cancelled", "cancelled step turned", "overdue"),
+    *(
+        "progress",
+        "another agent asked",
+        "undone at one agent",
+        "waiting: no call could begin",
+        "extended wait",
+    ),
+    *("step reset", "undo reset", "undo failed", "cancelled", "cancelled step ended", "overdue"),
     *("overdue, undo decided", "step failed, undo decided", "fenced", "resubmitted", "released"),
 }

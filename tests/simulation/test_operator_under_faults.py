@@ -169,5 +169,5 @@ EVERYTHING = {
     *("submitted", "claimed", "step processed", "step reset", "released", "extended wait"),
     *("step failed", "step failed, undo decided", "step undone", "undo reset", "undo failed"),
     *("resubmitted", "skipped", "undone by hand", "undo decided", "cancelled", "acknowledged"),
-    *("cancelled step turned", "overdue", "overdue, undo decided"),
+    *("cancelled step ended", "overdue", "overdue, undo decided"),
 }

@@ -79,7 +79,7 @@ def seen(system: System) -> Counter[str]:
             for message in entry.messages:
                 if isinstance(message, Request) and message.route:
                     found[f"{message.direction.value} elsewhere"] += 1
-        left = [step for step in stored.order.steps if step.route]
+        left = [step for step in stored.order.steps if step.call.route]
         found["done elsewhere"] += len(left) * (
             stored.order.process_state is OrderState.PROCESSED
             and stored.order.direction is Direction.DO

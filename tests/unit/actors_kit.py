@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from sas.actors.agent import AgentActor, RetryPolicy
-from sas.actors.dead_letters import DeadLetter, DeadLetters
+from sas.actors.dead_letters import DeadLetters
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
+from sas.bootstrap import actors, wired
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
@@ -25,11 +25,18 @@ from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
+from sas.engine.delivery import Delivery
+from sas.engine.hooks import CallGuard, VersionCheck
 from sas.engine.messages import Addresses
+from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
+from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.ports import Business, Call, Message
+from sas.features.field_encryption.redaction import redacted_checks
+from sas.features.long_steps.steps import ContinuedSteps
+from sas.ports import Agent, Business, Call, Message, StateStore
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore
@@ -113,24 +120,20 @@ class Kit:
         return await self.clock.run(work)
 
     async def submit(self, body: bytes | None = None, message_id: str = "m-1") -> None:
-        await self.run(self.submitter.handle(order() if body is None else body, message_id))
+        body = order() if body is None else body
+        await self.run(self.submitter.handle(Delivery(body, message_id, QUEUES.orders)))
 
     async def hand(self, message: Message) -> None:
         """Hand one message to the function of its queue."""
-        handlers: dict[str, Callable[[bytes, str, Mapping[str, str]], Awaitable[object]]] = {
-            QUEUES.orders: self.submitter.handle,
-            lane(QUEUES.orders, urgent=True): partial(self.submitter.handle, urgent=True),
-        }
+        handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {}
         for urgent in (False, True):
+            handlers[lane(QUEUES.orders, urgent=urgent)] = self.submitter.handle
             handlers[lane(QUEUES.scheduler, urgent=urgent)] = self.scheduler.handle
             handlers[lane(QUEUES.replies, urgent=urgent)] = self.scheduler.handle_reply
             handlers[lane(QUEUES.callbacks, urgent=urgent)] = self.callbacks.handle
             for name, actor in self.actors.items():
-                first = partial(actor.handle, delivery_count=1)
-                handlers[QUEUES.agent(name, urgent=urgent)] = first
-        await self.run(
-            handlers[message.queue](message.body, message.message_id, message.properties)
-        )
+                handlers[QUEUES.agent(name, urgent=urgent)] = actor.handle
+        await self.run(handlers[message.queue](delivery(message)))
 
     async def step(self, queue: str) -> Message:
         """Take the oldest message of a queue, handle it, return it."""
@@ -205,7 +208,7 @@ def kit(
     duplicate_window: timedelta | None = None,
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
-    privacy: FieldEncryption | None = None,
+    encryption: FieldEncryption | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -221,9 +224,18 @@ def kit(
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
-    context = Context.of(store, bus, clock, Addresses(QUEUES, "/test"), instance, callback_keys)
-    context = replace(context, privacy=privacy or FieldEncryption())
-    policy = RetryPolicy(0.2, 2.0)
+    encryption = encryption or FieldEncryption()
+    context = wired(
+        store, bus, clock, Addresses(QUEUES, "/test"), instance, business.workflows, encryption
+    )
+    context = replace(context, versions=VersionCheck())  # it reads each version once
+    app = actors(
+        context,
+        redacted_checks(business, encryption),
+        policy=RetryPolicy(0.2, 2.0),
+        circuit=BreakerPolicy(0),
+        callback_keys=callback_keys,
+    )
     return Kit(
         clock,
         store,
@@ -231,13 +243,67 @@ def kit(
         business,
         agents,
         context,
-        Submitter(context, business),
-        Scheduler(context, business),
-        Supervisor(context, business.workflows.rules),
-        DeadLetters(context, business),
-        {name: AgentActor(context, name, agent, policy) for name, agent in agents.items()},
-        Callbacks(context, business),
+        app.submitter,
+        app.scheduler,
+        app.supervisor,
+        app.dead_letters,
+        dict(app.agents),
+        app.callbacks,
     )
+
+
+def agent_actor(
+    context: Context,
+    name: str,
+    agent: Agent,
+    *,
+    policy: RetryPolicy | None = None,
+    circuit: BreakerPolicy | None = None,
+    limit: int = 0,
+) -> AgentActor:
+    """Return an actor of one agent, guarded as ``sas.bootstrap`` guards it."""
+    guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)] if circuit else []
+    guards += [CallLimit(context, name, limit)] if limit else []
+    return AgentActor(
+        context,
+        name,
+        agent,
+        policy or RetryPolicy(0.2, 1.0),
+        guards=guards,
+        long_steps=ContinuedSteps(context, name),
+        callbacks=KEYS.issuer(context.clock),
+    )
+
+
+async def breaker_of(store: StateStore, agent: str = "stock") -> Breaker:
+    """Return the state of an agent's circuit that all instances share."""
+    found = await breakers(store).read(agent)
+    return found.value if found else Breaker()
+
+
+async def keep_breaker(store: StateStore, breaker: Breaker, agent: str = "stock") -> None:
+    """Write the state of an agent's circuit, as another instance would."""
+    shared = breakers(store)
+    await shared.write(agent, breaker, await shared.read(agent))
+
+
+def delivery(message: Message, **changes: Any) -> Delivery:
+    """Return a message as a function receives it for the first time."""
+    told: dict[str, Any] = {
+        "body": message.body,
+        "message_id": message.message_id,
+        "queue": message.queue,
+        "urgent": message.queue.endswith("-urgent"),
+        "properties": message.properties,
+        "count": 1,
+    }
+    return Delivery(**(told | changes))
+
+
+def received(queue: str, message_id: str, body: bytes, **changes: Any) -> Delivery:
+    """Return a message of a queue as its function receives it for the first time."""
+    urgent = changes.pop("urgent", False)
+    return delivery(Message(lane(queue, urgent=urgent), message_id, body), **changes)
 
 
 def order(order_id: str = "O-1", **changes: Any) -> bytes:
@@ -276,8 +342,15 @@ def done(order_id: str = "O-1", step: int = 0, epoch: int = 1, **changes: Any) -
 
 def letter(
     message: Message | bytes, source: str | None = None, message_id: str = "m-1"
-) -> DeadLetter:
+) -> Delivery:
     """Return a message as the dead-letters queue hands it over."""
     if isinstance(message, bytes):
-        return DeadLetter(message, message_id, source, "MaxDeliveryCountExceeded", "5 times")
-    return DeadLetter(message.body, message.message_id, source or message.queue, "Max", None)
+        message, reason, why = (
+            Message("unknown", message_id, message),
+            "MaxDeliveryCountExceeded",
+            "5 times",
+        )
+    else:
+        source, reason, why = source or message.queue, "Max", ""
+    properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": why}
+    return delivery(message, queue=QUEUES.dead_letters, source_queue=source, properties=properties)

@@ -12,7 +12,18 @@ from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, expire_deadline
 from sas.domain.messages import Alert, Notify, Outcome, Outgoing, Reply, Request, Wake
-from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState
+from sas.domain.order import (
+    Details,
+    Direction,
+    Dispatched,
+    Fault,
+    Order,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+    UndoStatus,
+)
 from sas.domain.reply import answer
 from sas.domain.submit import submit
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules, Step, Undo, Workflow
@@ -46,6 +57,7 @@ def workflow_of(
     deadline: timedelta | None = None,
     routes: int = 1,
     routed: Collection[str] | None = None,
+    time_allowed: timedelta = 60 * SECOND,
 ) -> Workflow:
     """Return a workflow of a shape; every step (or those ``routed``) has so many agents."""
     undo = Undo(time_allowed=90 * SECOND, call_limit=call_limit)
@@ -53,7 +65,7 @@ def workflow_of(
         Step(
             name,
             agent=name,
-            time_allowed=60 * SECOND,
+            time_allowed=time_allowed,
             after=after,
             undo=None if name in without_undo else undo,
             failures_max=failures_max,
@@ -87,6 +99,19 @@ def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Cha
     return first_change(
         details_of(order_id), decision, by="test", commit_id="c", cause="orders:1", at=at
     )
+
+
+def due_at(step: StepRecord, moment: datetime) -> StepRecord:
+    """Return a step with its CompleteBy, if it has one, at this moment."""
+    match step.turn:
+        case Dispatched():
+            return replace(step, turn=replace(step.turn, complete_by=moment))
+        case Ready():
+            return replace(step, turn=Ready(moment))
+        case Resting():
+            return replace(step, turn=Resting(moment))
+        case None:
+            return step
 
 
 def expected_direction(step: StepRecord) -> Direction:
@@ -139,7 +164,7 @@ class Story:
 
     def apply(self, decision: Decision | None) -> bool:
         """Commit a decision; return whether there was one."""
-        self.condition = decision.condition if decision else None
+        self.condition = decision.incident if decision else None
         if decision is None:
             self.sent = ()
             return False
@@ -227,17 +252,18 @@ class Story:
     def undo(self) -> bool:
         return self.apply(undo(self.order, self.rules, now=self.now))
 
-    def hold(self, name: str, *, seconds: float) -> None:
-        """Put a Pending step on hold, as an extended wait would."""
+    def rest(self, name: str, *, seconds: float) -> None:
+        """Let a Pending step rest, as an extended wait would."""
         until = self.now + timedelta(seconds=seconds)
-        held = replace(self.step(name), hold=True, complete_by=until)
+        held = replace(self.step(name), turn=Resting(until))
         steps = tuple(held if s.name == name else s for s in self.order.steps)
         self.order = replace(self.order, steps=steps)
 
     @property
     def ledger(self) -> list[str | None]:
         """How the undo of each step stands."""
-        return [step.undo.value if step.undo else None for step in self.order.steps]
+        records = [step.undo.status for step in self.order.steps]
+        return [None if s is UndoStatus.NOT_DECIDED else s.value for s in records]
 
     @property
     def requests(self) -> list[tuple[str, str, int]]:

@@ -33,13 +33,14 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.moves import IllegalMoveError
-from sas.domain.order import Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.order import Direction, Dispatched, Fault, Order, StepRecord, StepState
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Rules
 from tests.unit.domain_cases import (
     SHAPES,
     T0,
     Shape,
+    due_at,
     submitted,
     successors,
     workflow_of,
@@ -84,7 +85,7 @@ class Case:
     routes: int = 1
     routed: frozenset[str] | None = None
     vain: bool = False
-    """Whether an agent may say that it waited in vain."""
+    """Whether an agent may say that no call could begin."""
 
     def __str__(self) -> str:
         lacking = f", no undo of {'+'.join(sorted(self.without_undo))}" if self.without_undo else ""
@@ -203,30 +204,36 @@ def key_of(order: Order) -> Key:
             s.direction.value,
             s.locked_by is not None,
             s.complete_by is not None,
-            s.hold,
+            s.resting,
             s.failure_count,
-            s.waits,
+            s.failures.extended_waits,
             min(s.epoch, EPOCH_MAX),
-            s.route,
-            s.tried,
-            s.undo is UndoRecord.FAILED,
+            s.call.route,
+            s.undo.routes,
+            s.undo_failed,
         )
         for s in order.steps
     )
     return order.deadline is not None, steps
 
 
+def noted(step: StepRecord) -> StepRecord:
+    """Return a step whose agent, if it is out, has told its progress."""
+    turn = step.turn
+    return replace(
+        step, turn=replace(turn, note="on its way") if isinstance(turn, Dispatched) else turn
+    )
+
+
 def normal(order: Order) -> Order:
     steps = tuple(
         replace(
-            s,
+            noted(due_at(s, T0)),
             since=T0,
-            complete_by=T0 if s.complete_by else None,
-            called_until=T0 if s.called_until else None,
+            call=replace(s.call, called_until=T0 if s.call.called_until else None),
             epoch=min(s.epoch, EPOCH_MAX),
             result=None,
             error=None,
-            note="on its way" if s.dispatched else s.note,
         )
         for s in order.steps
     )
@@ -290,7 +297,7 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
             return expire_deadline(order, rules, now=event.at)
         case "expire" | "expire behind" as name:
             epoch, behind = order.steps[event.step].epoch, timedelta(name == BEHIND)
-            return expire(order, event.step, epoch, rules, now=event.at, behind=behind)
+            return expire(order, event.step, epoch, rules, now=event.at, delay=behind)
         case "progress" | "undo progress":
             return progressed(order, progress_of(order, event), now=event.at)
         case _:
@@ -369,7 +376,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
     except IllegalMoveError as wrong:
         graph.illegal.append(f"{event}: {wrong}")
         return None
-    return Edge(event, change, source, key_of(change.after), graph.case, decision.condition)
+    return Edge(event, change, source, key_of(change.after), graph.case, decision.incident)
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
@@ -447,12 +454,12 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
             and not failed
             and earlier <= {StepState.PROCESSED}
         ) or (step.process_state is StepState.COMPENSATING and later <= {StepState.COMPENSATED})
-        ready = ready or (step.process_state is StepState.PROCESSED and step.tried != ())
-        if (ready and not step.hold) or is_out(step):
+        ready = ready or (step.process_state is StepState.PROCESSED and step.undo.routes != ())
+        if (ready and not step.resting) or is_out(step):
             found.add(step.number)
     return found
 
 
 def held(order: Order) -> set[int]:
     """Return the steps that wait for a time of their own, whether or not it is their turn."""
-    return {step.number for step in order.steps if step.hold}
+    return {step.number for step in order.steps if step.resting}

@@ -23,11 +23,11 @@ from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire
 from sas.domain.messages import Outcome, Reply, Request, Wake
-from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoRecord
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState
 from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
-from tests.unit.domain_cases import SHAPES, T0, submitted, workflow_of
+from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
 from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
@@ -228,11 +228,11 @@ class Protocol:
         """Let the operator undo what failed to be undone, where it failed, and say so."""
         steps = self.orders[state.order].steps
         failed = [step for step in steps if step.process_state is StepState.ERROR]
-        if not all(step.undo is UndoRecord.FAILED for step in failed):
+        if not all(step.undo_failed for step in failed):
             return
         for step in failed:
-            undone = tuple(map(self.remote.undo, state.remote[step.number][step.tried[0]]))
-            state = self.known(state, step.number, step.tried[0], undone)
+            undone = tuple(map(self.remote.undo, state.remote[step.number][step.undo.routes[0]]))
+            state = self.known(state, step.number, step.undo.routes[0], undone)
         yield from self.apply(state, ("skip",))
 
     def agent(self, state: State, request: Flying) -> Iterator[State]:
@@ -308,7 +308,7 @@ class Protocol:
                 return
             state = state._replace(budget=state.budget.spend("early"))
         for step in self.orders[state.order].steps:
-            undoing = step.hold and step.process_state in TO_UNDO
+            undoing = step.resting and step.process_state in TO_UNDO
             calls = (
                 m.step for m in state.flying if (m.kind, m.direction) == (Kind.REQUEST.value, DO)
             )
@@ -374,7 +374,7 @@ class Protocol:
         match event:
             case ("expire" | "behind" as what, int(number)):
                 epoch, behind = order.steps[number].epoch, timedelta(what == "behind")
-                return expire(order, number, epoch, rules, now=LATE, behind=behind)
+                return expire(order, number, epoch, rules, now=LATE, delay=behind)
             case ("resubmit",):
                 return resubmit(order, rules, now=LATE)
             case ("edit",):
@@ -393,10 +393,9 @@ class Protocol:
         """
         steps = tuple(
             replace(
-                s,
+                due_at(s, T0),
                 since=T0,
-                complete_by=T0 if s.complete_by else None,
-                called_until=LATE if s.called_until else None,
+                call=replace(s.call, called_until=LATE if s.call.called_until else None),
                 result=None,
                 error=Fault(s.error.code, "") if s.error else None,
             )
@@ -408,14 +407,14 @@ class Protocol:
                 s.direction.value,
                 s.locked_by is not None,
                 s.complete_by is not None,
-                s.hold,
+                s.resting,
                 s.failure_count,
                 s.epoch,
-                s.generation,
+                s.call.generation,
                 s.error.code if s.error else "",
-                s.route,
-                s.tried,
-                s.undo is UndoRecord.FAILED,
+                s.call.route,
+                s.undo.routes,
+                s.undo_failed,
             )
             for s in steps
         )
@@ -437,17 +436,17 @@ class Protocol:
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
             there = {number for number, known in enumerate(routes) if self.there(known)}
-            if step.process_state is StepState.PROCESSED and step.route not in there:
+            if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):
                 return f"S1 the effect of step {step.name} came about twice"
-            covered = set(step.tried)
+            covered = set(step.undo.routes)
             if step.process_state in {StepState.PROCESSING, StepState.PROCESSED}:
-                covered.add(step.route)
-            if step.undo is UndoRecord.FAILED and step.direction is Direction.DO:
-                covered.add(step.route)
+                covered.add(step.call.route)
+            if step.undo_failed and step.direction is Direction.DO:
+                covered.add(step.call.route)
             if there - covered:
                 return f"S5 step {step.name} is done where nobody undoes it"
         out = [m for m in set(state.flying) if m.kind == Kind.REQUEST.value]

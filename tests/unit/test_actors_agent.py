@@ -29,7 +29,16 @@ from sas.ports import (
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, ScriptedAgent, kit, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    QUEUES,
+    Kit,
+    ScriptedAgent,
+    delivery,
+    kit,
+    order,
+    received,
+)
 
 STOCK = QUEUES.agent("stock")
 
@@ -424,10 +433,13 @@ async def test_poison_on_an_agents_queue_is_put_aside_with_an_alert(
 
 async def test_what_was_handled_is_returned_for_the_caller_to_see() -> None:
     made, message = await requested()
-    reply = await made.run(made.actors["stock"].handle(message.body, "m"))
+    reply = await made.run(made.actors["stock"].handle(delivery(message, message_id="m")))
     assert reply is not None
     assert reply.outcome is Outcome.DONE
-    assert await made.run(made.actors["stock"].handle(b"", "m")) is None
+    assert (
+        await made.run(made.actors["stock"].handle(received(QUEUES.agent("stock"), "m", b"")))
+        is None
+    )
 
 
 async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -> None:
@@ -436,7 +448,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_not_move_the_order() -
     slow = ScriptedAgent()
     slow.then(takes(29, made, {"late": 1}))
     actor = AgentActor(made.context, "stock", slow)
-    await made.run(actor.handle(message.body, "m"))
+    await made.run(actor.handle(delivery(message, message_id="m")))
     late = made.bus.take(QUEUES.replies)
     assert late is not None
     made.agents["stock"].then(*[TransientError("down")] * 1000)

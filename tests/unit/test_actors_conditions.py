@@ -12,6 +12,7 @@ from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.domain.queues import lane
 from sas.domain.workflow import ExtendedWait, Step, Workflow
+from sas.features.incidents.board import IncidentBoard
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
@@ -39,6 +40,11 @@ async def sweeps(made: Kit, minutes: float, every: float = 30) -> None:
 
 def told(made: Kit) -> list[str]:
     return [alert.kind for alert in made.alerts()]
+
+
+def board(made: Kit) -> IncidentBoard:
+    assert isinstance(made.context.incidents, IncidentBoard)
+    return made.context.incidents
 
 
 def condition(made: Kit, minutes: float = 5, scope: str = "ordinary orders") -> Incident:
@@ -124,15 +130,15 @@ async def test_the_operator_is_told_before_the_order_is_committed() -> None:
 
 async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None:
     made = kit(duplicate_window=WINDOW)
-    board = made.context.conditions
+    incidents = board(made)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     with pytest.raises(BusUnavailableError):
-        await made.run(board.met(condition(made), "A"))
+        await made.run(incidents.report(condition(made), "A"))
     made.bus.plan = lambda _message: None
     made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
-        await made.run(board.met(condition(made), "B"))
-    await made.run(board.met(condition(made), "C"))
+        await made.run(incidents.report(condition(made), "B"))
+    await made.run(incidents.report(condition(made), "C"))
     assert set(told(made)) == {"not-picked-up"}
     assert "met by order A, B, C first" in made.alerts()[-1].text
 
@@ -142,18 +148,18 @@ async def test_two_instances_at_once_tell_it_once() -> None:
     other = kit(beside=made, instance="host-2")
     what = condition(made)
     for here in (made, other, made, other):
-        await made.run(here.context.conditions.met(what, "A"))
-        await made.run(here.context.conditions.note())
+        await made.run(board(here).report(what, "A"))
+        await made.run(board(here).note())
     assert told(made) == ["not-picked-up"]
 
 
 async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
     made = kit()
-    await made.run(made.context.conditions.met(condition(made), "A"))
+    await made.run(board(made).report(condition(made), "A"))
     made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
-        await made.run(made.context.conditions.met(condition(made), f"O-{number}"))
+        await made.run(board(made).report(condition(made), f"O-{number}"))
     assert len(made.alerts()) == 1
 
 
@@ -187,19 +193,19 @@ async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: 
         if dice.random() < 0.1:  # the process dies, with what it only remembers
             instances[instances.index(here)] = kit(beside=made, instance=f"host-{number + 3}")
         try:
-            await made.run(here.context.conditions.met(condition(made), f"O-{number}"))
+            await made.run(board(here).report(condition(made), f"O-{number}"))
             met = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
         assert ("not-picked-up" in told(made)) >= met
-        await made.run(here.context.conditions.note())
+        await made.run(board(here).note())
         await made.later(dice.choice([1, 30, 200]))
     made.bus.plan = lambda _message: None
     for _ in range(4):
         await made.later(400)
         for here in instances:
-            await made.run(here.context.conditions.note())
-            await made.run(here.context.conditions.note())
+            await made.run(board(here).note())
+            await made.run(board(here).note())
     alerts = {alert.id: alert for alert in made.alerts()}
     ends = {alert.since for alert in alerts.values() if alert.kind == "cleared"}
     begins = {alert.since for alert in alerts.values() if alert.kind == "not-picked-up"}

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.dead_letters import DeadLetter
 from sas.codec import internal
 from sas.codec.outward import RejectedMessage
-from sas.engine.transition import ContentionError
+from sas.engine.delivery import Delivery
+from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, done, kit, letter, order
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, command, delivery, done, kit, letter, order
 
 
-async def dead(made: Kit, what: DeadLetter) -> None:
+async def dead(made: Kit, what: Delivery) -> None:
     await made.run(made.dead_letters.handle(what))
 
 
@@ -93,7 +93,7 @@ async def test_a_rejected_place_is_never_claimed_swept_or_commanded() -> None:
 async def test_an_order_whose_place_could_not_be_kept_is_not_told_rejected() -> None:
     """Its slow first handler would write it all the same."""
     made = kit()
-    made.store.fail_next("commit", StoreFault.CONFLICT)
+    made.store.fail_next("commit", *[StoreFault.CONFLICT] * CONFLICTS_MAX)
     with pytest.raises(ContentionError):
         await dead(made, letter(order(), QUEUES.orders))
     assert made.told() == []
@@ -350,7 +350,7 @@ async def test_an_applications_message_that_looks_internal_fences_nothing() -> N
 
 async def test_an_order_without_a_known_source_is_told_all_the_same() -> None:
     made = kit()
-    await dead(made, DeadLetter(order(), "m-1", None, None, None))
+    await dead(made, Delivery(order(), "m-1", QUEUES.dead_letters))
     assert made.told() == ["rejected"]
     (kept,) = made.rejected()
     assert kept.source_queue == "unknown"
@@ -397,7 +397,7 @@ async def test_a_dead_letter_and_its_slow_handler_at_once_either_finish_or_fence
     assert message is not None
     await made.run(
         asyncio.gather(
-            made.scheduler.handle(message.body, message.message_id),
+            made.scheduler.handle(delivery(message)),
             made.dead_letters.handle(letter(message)),
         )
     )

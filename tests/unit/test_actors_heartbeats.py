@@ -22,7 +22,7 @@ from sas.ports import Call, Message, TransientError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, command, kit
+from tests.unit.actors_kit import ALLOWED, QUEUES, Kit, agent_actor, command, delivery, kit
 
 STOCK = QUEUES.agent("stock")
 
@@ -67,20 +67,20 @@ async def beside(
     what was heard. Time passes second by second.
     """
     working = actor or made.actors["stock"]
-    task = asyncio.ensure_future(working.handle(message.body, message.message_id))
+    task = asyncio.ensure_future(working.handle(delivery(message)))
     read: list[Message] = []
     for _ in range(seconds):
         await made.clock.advance(1)
         while heard and (said := made.bus.take(QUEUES.replies)) is not None:
             read.append(said)
-            await made.scheduler.handle_reply(said.body, said.message_id)
+            await made.scheduler.handle_reply(delivery(said))
         if task.done():
             break
     assert task.done()
     await task
     while heard and (said := made.bus.take(QUEUES.replies)) is not None:
         read.append(said)
-        await made.scheduler.handle_reply(said.body, said.message_id)
+        await made.scheduler.handle_reply(delivery(said))
     return read
 
 
@@ -119,7 +119,7 @@ async def test_how_often_words_travel_leaves_time_for_the_next(allowed: int, res
 async def test_what_it_says_is_the_steps_note() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 25))
-    task = asyncio.ensure_future(made.actors["stock"].handle(message.body, "m"))
+    task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message, message_id="m")))
     await made.clock.advance(12)
     for _ in range(2):
         await made.step(QUEUES.replies)
@@ -145,10 +145,10 @@ async def test_once_the_step_is_no_longer_its_own_the_call_is_cut_off_and_silent
     made, message = await requested()
     cut: list[float] = []
     made.agents["stock"].then(works(made, 200, cut))
-    task = asyncio.ensure_future(made.actors["stock"].handle(message.body, "m"))
+    task = asyncio.ensure_future(made.actors["stock"].handle(delivery(message, message_id="m")))
     await made.clock.advance(5)
     undo = command("undo", made.order().seq)
-    await made.scheduler.handle(undo.body, undo.message_id)
+    await made.scheduler.handle(delivery(undo))
     await made.clock.advance(20)
     assert task.done()
     assert await task is None
@@ -162,7 +162,7 @@ async def test_a_cancelled_step_is_given_no_more_time_however_it_beats() -> None
     cut: list[float] = []
     made.agents["stock"].then(works(made, 200, cut))
     cancel = command("cancel", made.order().seq)
-    await made.scheduler.handle(cancel.body, cancel.message_id)
+    await made.scheduler.handle(delivery(cancel))
     await beside(made, message, 60)
     assert cut[0] <= ALLOWED.total_seconds()
 
@@ -189,7 +189,7 @@ async def test_a_call_given_more_time_and_then_put_back_reads_what_it_was_given(
 
     made.agents["stock"].then(fails_late)
     policy, breaker = RetryPolicy(0.2, 2.0), BreakerPolicy(1, timedelta(seconds=5))
-    actor = AgentActor(made.context, "stock", made.agents["stock"], policy, breaker)
+    actor = agent_actor(made.context, "stock", made.agents["stock"], policy=policy, circuit=breaker)
     await beside(made, message, 70, actor=actor)
     granted = made.order().steps[0].complete_by
     assert granted is not None
@@ -207,12 +207,12 @@ async def test_a_call_given_more_time_keeps_its_slot_for_as_long() -> None:
     made, message = await requested()
     made.agents["stock"].then(works(made, 100))
     policy = RetryPolicy(0.2, 2.0)
-    actor = AgentActor(made.context, "stock", made.agents["stock"], policy, limit=1)
-    task = asyncio.ensure_future(actor.handle(message.body, "m"))
+    actor = agent_actor(made.context, "stock", made.agents["stock"], policy=policy, limit=1)
+    task = asyncio.ensure_future(actor.handle(delivery(message, message_id="m")))
     for _ in range(60):
         await made.clock.advance(1)
         while (said := made.bus.take(QUEUES.replies)) is not None:
-            await made.scheduler.handle_reply(said.body, said.message_id)
+            await made.scheduler.handle_reply(delivery(said))
     now = made.clock.now()
     assert not await made.store.acquire_lease(lease_name("stock", 0), "a rival", now, now)
     task.cancel()

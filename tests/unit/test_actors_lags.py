@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from sas.domain.queues import lane
-from sas.features.queue_delay.delays import cell_name, from_cell
+from sas.features.queue_delay.delays import queue_delays
 from sas.features.queue_delay.rules import QueueDelay
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, QUEUES, SHOP, Kit, kit
+from tests.unit.actors_kit import ALLOWED, QUEUES, SHOP, Kit, delivery, kit, received
 
 STOCK, REPLIES = QUEUES.agent("stock"), QUEUES.replies
 
@@ -18,11 +18,13 @@ STOCK, REPLIES = QUEUES.agent("stock"), QUEUES.replies
 async def late(made: Kit, queue: str, seconds: float, count: int | None = 1) -> None:
     """Take up a message of a queue so many seconds after it was queued."""
     at = made.clock.now() - timedelta(seconds=seconds)
-    await made.run(made.context.lags.took_up(queue, at, count))
+    message = received(queue, "m", b"{}", enqueued_at=at, count=count)
+    await made.run(made.context.grace.record(message))
 
 
 async def noted(made: Kit, queue: str) -> QueueDelay | None:
-    return from_cell(await made.store.read_shared(cell_name(queue)))
+    found = await queue_delays(made.store).read(queue)
+    return found.value if found else None
 
 
 async def given(made: Kit, queue: str = QUEUES.scheduler) -> timedelta:
@@ -50,7 +52,7 @@ async def test_neither_a_message_in_time_nor_one_that_comes_again_says_anything(
 
 async def test_a_message_without_a_time_says_nothing() -> None:
     made = kit()
-    await made.run(made.context.lags.took_up(STOCK, None, 1))
+    await made.run(made.context.grace.record(received(STOCK, "m", b"{}")))
     assert await noted(made, STOCK) is None
 
 
@@ -164,7 +166,7 @@ async def test_the_operator_is_told_of_a_queue_that_is_a_minute_behind_and_of_it
         await made.sweep()
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("behind", f"queue {STOCK}")
-    assert f"Messages lie 75 s in queue {STOCK} before they are taken up." in alert.text
+    assert f"Messages lie 75 s in queue {STOCK} before they are received." in alert.text
     for _ in range(20):
         await made.later(30)
         await made.sweep()
@@ -179,11 +181,10 @@ async def test_agents_and_the_scheduler_say_how_late_what_they_take_up_is() -> N
     request = made.bus.take(STOCK)
     assert request is not None
     agent, scheduler = made.actors["stock"], made.scheduler
-    told = {"delivery_count": 1, "enqueued_at": at}
-    await made.run(agent.handle(request.body, request.message_id, **told))  # type: ignore[arg-type]
+    await made.run(agent.handle(delivery(request, enqueued_at=at)))
     reply = made.bus.take(REPLIES)
     assert reply is not None
-    await made.run(scheduler.handle_reply(reply.body, reply.message_id, **told))  # type: ignore[arg-type]
+    await made.run(scheduler.handle_reply(delivery(reply, enqueued_at=at)))
     assert await noted(made, STOCK) == await noted(made, REPLIES) is not None
     await made.drain()
     assert made.told(SHOP)[-1] == "completed"

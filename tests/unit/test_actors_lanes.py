@@ -7,14 +7,18 @@ from datetime import timedelta
 from sas.domain.queues import lane
 from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.ports import AwaitCallback, Call
-from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
+from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order, received
 
 URGENT = tuple(name for name in QUEUES.on_the_way(["stock", "payment"]) if name.endswith("-urgent"))
 ORDINARY = tuple(name.removesuffix("-urgent") for name in URGENT)
 
 
 async def submit(made: Kit, order_id: str = "U-1") -> None:
-    await made.run(made.submitter.handle(order(order_id), f"m-{order_id}", urgent=True))
+    await made.run(
+        made.submitter.handle(
+            received(QUEUES.orders, f"m-{order_id}", order(order_id), urgent=True)
+        )
+    )
 
 
 def seen(made: Kit) -> dict[str, int]:
@@ -49,7 +53,9 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     await made.later(31)
     await made.sweep()  # it was not given the time yet: between two attempts
     said = CallbackMessage(tokens[0], "done")
-    await made.run(made.callbacks.handle(encode_message(said), "direct"))
+    await made.run(
+        made.callbacks.handle(received(QUEUES.callbacks, "direct", encode_message(said)))
+    )
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (202, "accepted")
     waiting = made.bus.queues[lane(QUEUES.callbacks, urgent=True)].waiting
@@ -82,7 +88,7 @@ async def test_the_supervisor_wakes_an_urgent_order_in_its_lane() -> None:
 async def test_the_same_order_by_both_lanes_is_one_order() -> None:
     made = kit()
     await made.submit(order("U-1"), "m-a")
-    await made.run(made.submitter.handle(order("U-1"), "m-b", urgent=True))
+    await made.run(made.submitter.handle(received(QUEUES.orders, "m-b", order("U-1"), urgent=True)))
     assert not made.order("U-1").details.urgent
     assert made.told() == ["received", "received"]
     assert made.events()[1].data.duplicate
@@ -90,7 +96,7 @@ async def test_the_same_order_by_both_lanes_is_one_order() -> None:
 
 async def test_a_refused_urgent_order_says_which_queue_it_came_by() -> None:
     made = kit()
-    await made.run(made.submitter.handle(b"{", "m-1", urgent=True))
+    await made.run(made.submitter.handle(received(QUEUES.orders, "m-1", b"{", urgent=True)))
     assert made.rejected()[0].source_queue == "orders-urgent"
 
 

@@ -57,7 +57,7 @@ async def test_it_is_given_the_time_until_its_next_look_and_its_time_allowed_fro
     await made.drain()
     step = made.order().steps[0]
     assert step.complete_by == START + HOUR + ALLOWED
-    assert step.called_until == START + HOUR + ALLOWED
+    assert step.call.called_until == START + HOUR + ALLOWED
     assert (step.note, step.epoch) == ("on the road", 1)
     await made.later(3600)
     await made.drain()
@@ -140,7 +140,7 @@ async def test_a_cancelled_step_is_given_no_more_time_and_undone_when_it_is_up()
     await made.drain()  # it is looked at, asks for an hour more, and is not given it
     assert made.order().steps[0].complete_by == START + HOUR + ALLOWED
     await made.later(40)
-    assert await made.sweep() == {"cancelled step turned": 1}
+    assert await made.sweep() == {"cancelled step ended": 1}
     await made.drain()
     assert made.state() == "Compensated"
     calls = looked(made)
@@ -181,7 +181,7 @@ async def test_a_step_that_awaits_a_callback_is_not_looked_at_and_times_out_like
     assert requests_put_back(made) == []
     step = made.order().steps[0]
     assert (step.complete_by, step.note) == (START + HOUR, "for Ann to approve")
-    assert step.called_until == START + ALLOWED  # its undo need not wait: no call is out
+    assert step.call.called_until == START + ALLOWED  # its undo need not wait: no call is out
     await made.later(3601)
     assert await made.sweep() == {"step reset": 1}
     await made.drain()

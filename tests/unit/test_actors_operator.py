@@ -20,7 +20,19 @@ from sas.engine.transition import ApplyResult
 from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, CARE, CHAIN, QUEUES, UNDO, Kit, kit, letter, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    CARE,
+    CHAIN,
+    QUEUES,
+    UNDO,
+    Kit,
+    delivery,
+    kit,
+    letter,
+    order,
+    received,
+)
 
 HOLDING = replace(CHAIN, on_failure=OnFailure.HOLD)
 
@@ -173,7 +185,7 @@ async def test_a_skipped_undo_is_undone_by_hand() -> None:
     await tell(made, "skip", id="w-2")
     await made.drain()
     assert made.state() == "Compensated"
-    records = [step.undo.value for step in made.order().steps if step.undo]
+    records = [step.undo.status.value for step in made.order().steps]
     assert records == ["undone", "undone by hand"]
     assert made.told()[-1] == "undone"
 
@@ -196,7 +208,7 @@ async def test_a_cancelled_order_whose_agent_stays_silent_is_undone_when_its_tim
     made.bus.take(QUEUES.agent("stock"))
     await tell(made, "cancel")
     await made.later(ALLOWED.total_seconds())
-    assert await made.sweep() == {"cancelled step turned": 1}
+    assert await made.sweep() == {"cancelled step ended": 1}
     await made.drain()
     assert made.state() == "Compensated"
 
@@ -222,7 +234,9 @@ async def test_twice_at_once_does_it_once_whatever_it_is(verb: str) -> None:
     message = command(made, verb)
     seq = made.order().seq
     acted = await made.run(
-        asyncio.gather(*(made.scheduler.handle(message.body, "m") for _ in range(3)))
+        asyncio.gather(
+            *(made.scheduler.handle(delivery(message, message_id="m")) for _ in range(3))
+        )
     )
     assert sorted(one.value for one in acted) == ["committed", "repeated", "repeated"]
     assert made.order().seq == seq + 1
@@ -276,7 +290,7 @@ async def second_failed() -> Kit:
 
 WHOLE = "it is about the whole order: name no step, and give no input."
 UNDO_FAILED = (
-    "its undo was decided and has failed in part: resubmit tries that again, skip says that it was "
+    "its undo is decided and has failed in part: resubmit tries that again, skip says that it was "
     "done by hand."
 )
 REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
@@ -296,7 +310,7 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
     ),
     (undo_failed, "undo", {}, UNDO_FAILED),
     (undo_failed, "cancel", {}, UNDO_FAILED),
-    (cancelled, "cancel", {}, "its undo was decided already: it is Compensating."),
+    (cancelled, "cancel", {}, "its undo is decided already: it is Compensating."),
     (failed, "resubmit", {"step": "ship"}, "it has no step 'ship', only reserve, pay."),
     (failed, "skip", {"step": ""}, "it has no step '', only reserve, pay."),
     (
@@ -414,9 +428,7 @@ async def test_a_refusal_that_could_not_be_told_lets_the_command_come_again() ->
 async def test_a_command_that_lost_a_race_is_refused_by_what_the_winner_left() -> None:
     made = await failed()
     rivals = [command(made, "resubmit", id="w-1"), command(made, "cancel", id="w-2")]
-    acted = await made.run(
-        asyncio.gather(*(made.scheduler.handle(m.body, m.message_id) for m in rivals))
-    )
+    acted = await made.run(asyncio.gather(*(made.scheduler.handle(delivery(m)) for m in rivals)))
     assert sorted(one.value for one in acted) == ["committed", "nothing"]
     assert len(refusals(made)) == 1
     assert "look at it again" in refusals(made)[0]
@@ -428,7 +440,10 @@ async def test_a_command_whose_commit_answer_was_lost_is_done_once_when_it_comes
     made.store.fail_next("commit", StoreFault.LOST_ANSWER)
     with pytest.raises(StoreUnavailableError):
         await made.hand(message)
-    assert await made.run(made.scheduler.handle(message.body, "m")) is ApplyResult.REPEATED
+    assert (
+        await made.run(made.scheduler.handle(delivery(message, message_id="m")))
+        is ApplyResult.REPEATED
+    )
     assert made.words().count("resubmitted") == 1
     await made.drain()
     assert made.state() == "Processed"
@@ -447,7 +462,7 @@ async def test_an_input_as_large_as_its_bound_is_taken_and_a_larger_one_is_put_a
     (rejected,) = made.rejected()
     assert rejected.reason == "too-large"
     await tell(made, "resubmit", input=fits)
-    assert made.order().steps[0].edited == fits
+    assert made.order().steps[0].call.edited == fits
     await made.drain()
     assert made.state() == "Processed"
 
@@ -528,7 +543,10 @@ async def test_a_wake_in_an_extended_wait_claims_nothing() -> None:
         await made.sweep()
     before = made.order()
     stray = internal.encode(WakeMessage(id="stray", order_id="O-1"))
-    assert await made.run(made.scheduler.handle(stray, "stray")) is ApplyResult.NOTHING
+    assert (
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "stray", stray)))
+        is ApplyResult.NOTHING
+    )
     assert made.order() == before
 
 
@@ -555,7 +573,7 @@ async def test_an_overdue_order_that_undoes_is_undone() -> None:
     await made.later(20)
     swept = await made.sweep()
     assert (swept, made.state()) == ({"overdue, undo decided": 1}, "Processed")
-    assert made.order("O-2").steps[0].hold
+    assert made.order("O-2").steps[0].resting
     await made.later(10 + 5 + 60)
     assert await made.sweep() == {"released": 1}
     await made.drain()
@@ -584,7 +602,7 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
     await made.step(QUEUES.scheduler)
     request = made.bus.take(QUEUES.agent("stock"))
     assert request is not None
-    handling = asyncio.ensure_future(made.actors["stock"].handle(request.body, "m"))
+    handling = asyncio.ensure_future(made.actors["stock"].handle(delivery(request, message_id="m")))
     await made.later(1)
     await tell(made, "undo")
     await made.step(QUEUES.scheduler)

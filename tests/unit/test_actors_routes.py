@@ -7,15 +7,25 @@ from datetime import timedelta
 
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import RetryPolicy
 from sas.actors.scheduler import Scheduler
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.features.callbacks.codec import CallbackMessage, encode_message
 from sas.features.circuit_breaker import rules
-from sas.features.circuit_breaker.guard import cell_name, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.ports import AwaitCallback, Call, Message, RefusedError, StillRunning, TransientError
-from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    QUEUES,
+    UNDO,
+    Kit,
+    agent_actor,
+    delivery,
+    keep_breaker,
+    kit,
+    order,
+    received,
+)
 
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
 EITHER = Workflow(
@@ -36,14 +46,14 @@ def made() -> Kit:
     found = kit(EITHER)
     for name, agent in found.agents.items():
         retry = RetryPolicy(0.2, 1.0)
-        found.actors[name] = AgentActor(found.context, name, agent, retry, POLICY)
+        found.actors[name] = agent_actor(found.context, name, agent, policy=retry, circuit=POLICY)
     return found
 
 
 async def cut_off(made: Kit, agent: str, policy: BreakerPolicy = POLICY) -> None:
     """Open an agent's breaker, as another instance would."""
     opened = rules.opened(Breaker(), policy, made.clock.now(), "down")
-    await made.store.write_shared(cell_name(agent), to_value(opened), None)
+    await keep_breaker(made.store, opened, agent)
 
 
 def keys(made: Kit, agent: str) -> list[tuple[str, str]]:
@@ -80,7 +90,7 @@ async def test_where_the_breaker_opens_past_complete_by_the_next_agent_is_asked_
     await made.step(QUEUES.replies)
     assert keys(made, "stock") == []
     step = made.order().steps[0]
-    assert (step.route, step.failure_count, step.tried) == (1, 0, (0,))
+    assert (step.call.route, step.failure_count, step.undo.routes) == (1, 0, (0,))
     await made.step(QUEUES.agent("payment"))
     assert keys(made, "payment") == [("do", "O-1/pay@payment")]
     await made.step(QUEUES.replies)
@@ -108,12 +118,14 @@ async def test_where_no_other_agent_is_open_the_step_that_waited_rests(made: Kit
     await made.step(QUEUES.agent("stock"))
     await made.step(QUEUES.replies)
     step = made.order().steps[0]
-    assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
+    assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
 
 
 async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
     retry = RetryPolicy(0.2, 1.0)
-    stock = AgentActor(made.context, "stock", made.agents["stock"], retry, POLICY, limit=1)
+    stock = agent_actor(
+        made.context, "stock", made.agents["stock"], policy=retry, circuit=POLICY, limit=1
+    )
     await made.submit(ORDER)
     await made.step(QUEUES.scheduler)
     await cut_off(made, "stock")
@@ -122,13 +134,13 @@ async def test_the_probe_of_a_breaker_waits_for_a_slot(made: Kit) -> None:
     assert await made.store.acquire_lease("slot|stock|0", "another", now + 2 * ALLOWED, now)
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(stock.handle(message.body, message.message_id, delivery_count=1))
+    await made.run(stock.handle(delivery(message, count=1)))
     assert made.bus.messages(QUEUES.replies) == []
     (waiting,) = made.bus.queues[QUEUES.agent("stock")].waiting
     assert await made.store.acquire_lease("slot|stock|0", "another", now, now)
     await made.later(4)
     again = waiting.message
-    await made.run(stock.handle(again.body, again.message_id, delivery_count=1))
+    await made.run(stock.handle(delivery(again, count=1)))
     assert keys(made, "stock") == [("do", "O-1/pay")]
     assert len(made.bus.messages(QUEUES.replies)) == 1
 
@@ -156,7 +168,7 @@ async def test_a_request_is_called_under_one_key_at_every_delivery(made: Kit) ->
     assert message is not None
     stock = made.actors["stock"]
     for count in (1, 2):
-        await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
+        await made.run(stock.handle(delivery(message, count=count)))
     assert keys(made, "stock") == [("do", "O-1/pay")] * 2
 
 
@@ -211,31 +223,26 @@ async def test_a_late_callback_of_one_agent_does_not_end_the_step_at_another(mad
     await cut_off(made, "stock")
     await made.later(2)
     await made.step(QUEUES.scheduler)
-    assert (made.states()[0], made.order().steps[0].route) == ("Processing", 1)
+    assert (made.states()[0], made.order().steps[0].call.route) == ("Processing", 1)
     answer = await made.run(made.callbacks.answer(tokens[0], None, b'{"outcome": "done"}'))
     assert (answer.status, answer.code) == (410, "too-late")
     said = encode_message(CallbackMessage(tokens[0], "done"))
-    await made.run(made.callbacks.handle(said, "c-1"))
+    await made.run(made.callbacks.handle(received(QUEUES.callbacks, "c-1", said)))
     assert [one.reason for one in made.rejected()] == ["too-late"]
     assert made.states()[0] == "Processing"
     await made.step(QUEUES.agent("payment"))
     await made.step(QUEUES.replies)
-    assert (made.states()[0], made.order().steps[0].tried) == ("Processed", (0,))
+    assert (made.states()[0], made.order().steps[0].undo.routes) == ("Processed", (0,))
     assert next((r.direction, r.step_name) for r in made.requests("stock")) == ("undo", "pay")
 
 
 async def cut_off_longer(made: Kit) -> None:
-    cell = await made.store.read_shared(cell_name("stock"))
-    assert cell is not None
     opened = rules.opened(Breaker(), POLICY, made.clock.now(), "down")
-    await made.store.write_shared(cell_name("stock"), to_value(opened), cell.token)
+    await keep_breaker(made.store, opened)
 
 
 async def mended(made: Kit) -> None:
-    cell = await made.store.read_shared(cell_name("stock"))
-    assert cell is not None
-    closed = to_value(rules.closed(made.clock.now()))
-    await made.store.write_shared(cell_name("stock"), closed, cell.token)
+    await keep_breaker(made.store, rules.closed(made.clock.now()))
 
 
 async def test_the_order_undone_is_undone_at_every_agent_that_was_asked(made: Kit) -> None:
@@ -278,8 +285,8 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     await made.submit(ORDER)
     wake = made.bus.messages(QUEUES.scheduler)[0]
     for _ in range(3):
-        await made.run(scheduler.handle(wake.body, wake.message_id))
-    assert read == [cell_name("payment"), cell_name("stock")]
+        await made.run(scheduler.handle(delivery(wake)))
+    assert read == ["breaker|payment", "breaker|stock"]
     without = kit()
     without.store.plan = lambda operation, key: (
         read.append(key) if operation == "read_shared" else None
@@ -303,7 +310,8 @@ async def test_after_a_callback_the_next_step_goes_to_an_agent_that_is_to_be_had
     await made.submit()
     await made.drain()
     await cut_off(made, "stock")
+    await made.later(2)  # circuits are read once a second at most
     body = {"token": tokens[0], "outcome": "done"}
     await made.hand(Message(QUEUES.callbacks, "c-1", json.dumps(body).encode()))
-    assert made.order().steps[1].route == 1
+    assert made.order().steps[1].call.route == 1
     assert [request.alternative for request in made.requests("payment")] == ["payment"]

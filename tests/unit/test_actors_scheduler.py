@@ -23,9 +23,11 @@ from tests.unit.actors_kit import (
     SHOP,
     Kit,
     command,
+    delivery,
     done,
     kit,
     order,
+    received,
 )
 
 
@@ -86,8 +88,8 @@ async def test_of_two_schedulers_claiming_one_order_only_the_first_wins() -> Non
     await one.submit()
     first, second = await one.run(
         asyncio.gather(
-            one.scheduler.handle(wake(wake_id="w-1").body, "w-1"),
-            two.scheduler.handle(wake(wake_id="w-2").body, "w-2"),
+            one.scheduler.handle(received(QUEUES.scheduler, "w-1", wake(wake_id="w-1").body)),
+            two.scheduler.handle(received(QUEUES.scheduler, "w-2", wake(wake_id="w-2").body)),
         )
     )
     assert sorted([first.value, second.value]) == ["committed", "nothing"]
@@ -101,7 +103,12 @@ async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same
     two = kit(beside=one, instance="host-2")
     await one.submit()
     body = wake().body
-    await one.run(asyncio.gather(one.scheduler.handle(body, "w"), two.scheduler.handle(body, "w")))
+    await one.run(
+        asyncio.gather(
+            one.scheduler.handle(received(QUEUES.scheduler, "w", body)),
+            two.scheduler.handle(received(QUEUES.scheduler, "w", body)),
+        )
+    )
     assert one.words() == ["submitted", "claimed"]
     assert set(one.ids(QUEUES.agent("stock"))) == {"O-1/2/0"}
 
@@ -109,7 +116,10 @@ async def test_one_wake_in_the_hands_of_two_schedulers_claims_once_with_the_same
 async def test_a_wake_repeated_sends_the_same_requests_with_the_same_ids() -> None:
     made = await claimed()
     before = made.bus.messages(QUEUES.agent("stock"))
-    assert await made.run(made.scheduler.handle(wake().body, "m")) is ApplyResult.REPEATED
+    assert (
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
+        is ApplyResult.REPEATED
+    )
     assert made.words() == ["submitted", "claimed"]
     assert made.bus.messages(QUEUES.agent("stock")) == before * 2
 
@@ -118,7 +128,10 @@ async def test_a_stray_wake_changes_nothing() -> None:
     made = await claimed()
     before = made.order()
     stray = wake(wake_id="stray").body
-    assert await made.run(made.scheduler.handle(stray, "m")) is ApplyResult.NOTHING
+    assert (
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", stray)))
+        is ApplyResult.NOTHING
+    )
     assert made.order() == before
     assert len(made.requests("stock")) == 1
 
@@ -128,9 +141,9 @@ async def test_a_crash_after_the_claim_is_finished_by_the_wake_coming_again() ->
     await made.submit()
     made.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
-        await made.run(made.scheduler.handle(wake().body, "m"))
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
     assert made.requests("stock") == []
-    await made.run(made.scheduler.handle(wake().body, "m"))
+    await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
     assert made.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
     assert made.words() == ["submitted", "claimed"]
 
@@ -140,8 +153,8 @@ async def test_a_claim_whose_answer_was_lost_is_found_again_by_its_cause() -> No
     await made.submit()
     made.store.fail_next("commit", StoreFault.LOST_ANSWER)
     with pytest.raises(StoreUnavailableError):
-        await made.run(made.scheduler.handle(wake().body, "m"))
-    await made.run(made.scheduler.handle(wake().body, "m"))
+        await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
+    await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", wake().body)))
     assert made.words() == ["submitted", "claimed"]
     assert made.ids(QUEUES.agent("stock")) == ["O-1/2/0"]
 
@@ -237,7 +250,7 @@ async def test_a_duplicate_reply_repeats_what_it_led_to_with_the_same_ids() -> N
 async def test_a_reply_to_another_dispatch_changes_nothing(late: Message) -> None:
     made = await claimed()
     before = made.order()
-    acted = await made.run(made.scheduler.handle_reply(late.body, late.message_id))
+    acted = await made.run(made.scheduler.handle_reply(delivery(late)))
     assert acted is ApplyResult.NOTHING
     assert made.order() == before
     assert made.rejected() == []
@@ -401,7 +414,12 @@ async def test_a_command_given_twice_at_once_is_done_once() -> None:
     seq = made.order().seq
     await made.run(
         asyncio.gather(
-            *(made.scheduler.handle(command("resubmit", seq, f"w-{n}").body, "m") for n in range(2))
+            *(
+                made.scheduler.handle(
+                    received(QUEUES.scheduler, "m", command("resubmit", seq, f"w-{n}").body)
+                )
+                for n in range(2)
+            )
         )
     )
     assert made.words().count("resubmitted") == 1
@@ -413,8 +431,12 @@ async def test_resubmit_and_undo_at_once_are_decided_for_one_of_them() -> None:
     seq = made.order().seq
     await made.run(
         asyncio.gather(
-            made.scheduler.handle(command("resubmit", seq, "w-1").body, "m"),
-            made.scheduler.handle(command("undo", seq, "w-2").body, "m"),
+            made.scheduler.handle(
+                received(QUEUES.scheduler, "m", command("resubmit", seq, "w-1").body)
+            ),
+            made.scheduler.handle(
+                received(QUEUES.scheduler, "m", command("undo", seq, "w-2").body)
+            ),
         )
     )
     words = made.words()[seq:]
@@ -470,9 +492,7 @@ async def test_rivals_are_overtaken_by_loading_and_deciding_again() -> None:
 async def test_two_replies_at_once_are_both_recorded_and_completed_is_told_once() -> None:
     made = await claimed("care")
     replies = [done(step=0), done(step=1)]
-    await made.run(
-        asyncio.gather(*(made.scheduler.handle_reply(r.body, r.message_id) for r in replies))
-    )
+    await made.run(asyncio.gather(*(made.scheduler.handle_reply(delivery(r)) for r in replies)))
     assert made.state() == "Processed"
     assert made.told().count("completed") == 1
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.queues import Queues
 from sas.engine.context import Context
@@ -22,6 +21,7 @@ from sas.ports import Call, StoreUnavailableError, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
+from tests.unit.actors_kit import QUEUES, agent_actor, received
 
 QUEUE, REPLIES = "agent-stock", "agent-replies"
 LIMIT = 3
@@ -68,10 +68,7 @@ class Rig:
         contexts = [
             Context.of(self.store, self.bus, self.clock, to, f"host-{n}") for n in range(instances)
         ]
-        self.actors = [
-            AgentActor(one, "stock", self.remote, RetryPolicy(0.2, 1.0), limit=limit)
-            for one in contexts
-        ]
+        self.actors = [agent_actor(one, "stock", self.remote, limit=limit) for one in contexts]
 
     def handling(self, number: int, *, urgent: bool = False, seconds: float = 60) -> Any:
         body = encode(
@@ -82,7 +79,9 @@ class Rig:
                 idempotency_key=f"O-{number}/reserve", order=msgspec.Raw(b"{}"), urgent=urgent,
             )
         )  # fmt: skip
-        return self.actors[number % len(self.actors)].handle(body, f"m-{number}")
+        return self.actors[number % len(self.actors)].handle(
+            received(QUEUES.agent("stock"), f"m-{number}", body, urgent=urgent)
+        )
 
     async def all(self, *handling: Any) -> list[Any]:
         return await self.clock.run(asyncio.gather(*handling))

@@ -15,7 +15,7 @@ from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, letter, order
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit, letter, order, received
 
 
 async def test_a_valid_order_is_written_told_received_and_a_scheduler_is_woken() -> None:
@@ -121,7 +121,10 @@ async def test_two_submissions_of_one_order_at_once_write_it_once() -> None:
     one = kit()
     two = kit(beside=one, instance="host-2")
     await one.run(
-        asyncio.gather(one.submitter.handle(order(), "m-1"), two.submitter.handle(order(), "m-2"))
+        asyncio.gather(
+            one.submitter.handle(received(QUEUES.orders, "m-1", order())),
+            two.submitter.handle(received(QUEUES.orders, "m-2", order())),
+        )
     )
     assert one.words() == ["submitted"]
     assert sorted(event.data.duplicate for event in one.events()) == [False, True]

@@ -24,7 +24,7 @@ from sas.ports import (
 )
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, done, kit, order
+from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, delivery, done, kit, order
 
 
 async def running(workflow: str = "chain", **options: Any) -> Kit:
@@ -236,7 +236,7 @@ async def test_a_reply_that_wins_the_race_against_the_supervisor_stands() -> Non
     async def commit(change: Any) -> Any:
         if next(replied, False):
             reply = done()
-            await made.scheduler.handle_reply(reply.body, reply.message_id)
+            await made.scheduler.handle_reply(delivery(reply))
         return await real(change)
 
     made.store.commit = commit  # type: ignore[method-assign]
@@ -359,7 +359,7 @@ async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() ->
     for number in range(1000):
         await made.submit(order(f"O-{number}", workflow="care"), f"m-{number}")
     while message := made.bus.take(QUEUES.scheduler):
-        await made.scheduler.handle(message.body, message.message_id)
+        await made.scheduler.handle(delivery(message))
     await made.later(30)
     sweeps = 0
     while (await made.run(made.supervisor.sweep())).looked_at:

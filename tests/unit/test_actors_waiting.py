@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.actors.agent import RetryPolicy
 from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.features.circuit_breaker import rules
-from sas.features.circuit_breaker.guard import cell_name, from_cell, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
 from sas.ports import Call, Message, TransientError
-from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, command, kit, order
+from tests.unit.actors_kit import (
+    ALLOWED,
+    QUEUES,
+    UNDO,
+    Kit,
+    agent_actor,
+    breaker_of,
+    command,
+    delivery,
+    keep_breaker,
+    kit,
+    order,
+)
 
 POLICY = BreakerPolicy(
     failures_max=3, open_for=timedelta(seconds=20), open_for_max=timedelta(seconds=20)
@@ -34,22 +45,17 @@ def made_with(*workflows: Workflow, limit: int = 0) -> Kit:
     """Return a system whose agents have breakers, and a limit."""
     made = kit(*workflows)
     for name, agent in made.agents.items():
-        made.actors[name] = AgentActor(made.context, name, agent, RETRY, POLICY, limit)
+        made.actors[name] = agent_actor(
+            made.context, name, agent, policy=RETRY, circuit=POLICY, limit=limit
+        )
     return made
-
-
-async def breaker_of(made: Kit, agent: str = "stock") -> Breaker:
-    return from_cell(await made.store.read_shared(cell_name(agent)))
 
 
 async def cut_off(made: Kit, *, seconds: float) -> None:
     """Open the breaker of stock for so long."""
-    cell = await made.store.read_shared(cell_name("stock"))
     until = made.clock.now() + timedelta(seconds=seconds)
     opened = Breaker(BreakerState.OPEN, made.clock.now(), until, None, 1, "down")
-    await made.store.write_shared(
-        cell_name("stock"), to_value(opened), cell.token if cell else None
-    )
+    await keep_breaker(made.store, opened)
 
 
 async def pass_time(made: Kit, seconds: int) -> None:
@@ -68,7 +74,7 @@ async def test_an_order_waits_for_a_service_that_is_down_for_hours_and_is_proces
     await pass_time(made, 7100)
     assert made.agents["stock"].calls == []
     assert made.order().failure_count == 0
-    assert {"waited in vain", "released"} <= set(made.words())
+    assert {"waiting: no call could begin", "released"} <= set(made.words())
     assert [one.kind for one in made.alerts()].count("waiting") == 3  # after 0, 15, 75 minutes
     await pass_time(made, 300)
     assert made.state() == "Processed"
@@ -106,7 +112,7 @@ async def test_a_failure_is_counted_where_a_call_went_out_before_the_breaker_ope
     await made.later(20)
     stock = made.actors["stock"]
     back = waiting.message
-    handled = stock.handle(back.body, back.message_id, back.properties, delivery_count=1)
+    handled = stock.handle(delivery(back, count=1))
     assert await made.run(handled) is None
     await made.later(11)
     await made.sweep()
@@ -122,7 +128,7 @@ async def test_only_of_a_first_delivery_it_is_said_that_nothing_was_called(count
     message = made.bus.take(STOCK)
     assert message is not None
     stock = made.actors["stock"]
-    reply = await made.run(stock.handle(message.body, message.message_id, delivery_count=count))
+    reply = await made.run(stock.handle(delivery(message, count=count)))
     assert (reply.outcome if reply else None) == (Outcome.WAITED if count == 1 else None)
 
 
@@ -165,7 +171,7 @@ async def test_no_call_goes_out_where_the_breaker_opened_while_a_request_waited_
     assert message is not None
     now = made.clock.now()
     assert await made.store.acquire_lease("slot|stock|0", "x", now + timedelta(seconds=3), now)
-    handling = asyncio.ensure_future(made.actors["stock"].handle(message.body, message.message_id))
+    handling = asyncio.ensure_future(made.actors["stock"].handle(delivery(message)))
     await made.later(1.5)
     await cut_off(made, seconds=20)
     assert await made.run(handling) is None
@@ -191,11 +197,11 @@ async def late(made: Kit, *, seconds: float) -> Message:
 async def handled(made: Kit, message: Message, seconds: int) -> None:
     """Let an agent work upon a request while its replies are read, second by second."""
     stock = made.actors["stock"]
-    task = asyncio.ensure_future(stock.handle(message.body, message.message_id, delivery_count=1))
+    task = asyncio.ensure_future(stock.handle(delivery(message, count=1)))
     for _ in range(seconds):
         await made.later(1)
         while (said := made.bus.take(QUEUES.replies)) is not None:
-            await made.scheduler.handle_reply(said.body, said.message_id)
+            await made.scheduler.handle_reply(delivery(said))
     assert task.done()
 
 
@@ -241,10 +247,10 @@ async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_it
     stock = made.actors["stock"]
     requests = [made.bus.take(STOCK) for _ in range(5)]
     await made.run(
-        asyncio.gather(*(stock.handle(m.body, m.message_id) for m in requests if m is not None))
+        asyncio.gather(*(stock.handle(delivery(m)) for m in requests if m is not None))
     )  # nobody hears that they ask for more time
     assert len(made.agents["stock"].calls) == 5
-    assert (await breaker_of(made)).state is BreakerState.CLOSED
+    assert (await breaker_of(made.store)).state is BreakerState.CLOSED
 
 
 async def test_a_service_that_hangs_for_all_the_time_allowed_opens_its_breaker() -> None:
@@ -255,8 +261,8 @@ async def test_a_service_that_hangs_for_all_the_time_allowed_opens_its_breaker()
         await made.step(QUEUES.scheduler)
         message = made.bus.take(STOCK)
         assert message is not None
-        await made.run(made.actors["stock"].handle(message.body, message.message_id))
-    assert (await breaker_of(made)).state is BreakerState.OPEN
+        await made.run(made.actors["stock"].handle(delivery(message)))
+    assert (await breaker_of(made.store)).state is BreakerState.OPEN
 
 
 async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_to_the_next() -> (
@@ -270,7 +276,7 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     await made.later(24)
     message = made.bus.take(STOCK)
     assert message is not None
-    await made.run(made.actors["stock"].handle(message.body, message.message_id))
-    found = await breaker_of(made)
+    await made.run(made.actors["stock"].handle(delivery(message)))
+    found = await breaker_of(made.store)
     assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
     assert rules.wait_of(found, "the next", made.clock.now()) is None

@@ -10,24 +10,47 @@ from typing import Any
 import msgspec
 import pytest
 
-from sas.actors.agent import AgentActor, RetryPolicy
+from sas.bootstrap import wired
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
+from sas.domain.workflow import Workflows
 from sas.engine.context import Context
+from sas.engine.hooks import Encryption
 from sas.engine.messages import Addresses
 from sas.features.circuit_breaker import rules
-from sas.features.circuit_breaker.guard import cell_name, from_cell, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
-from sas.features.incidents.health import check_health
-from sas.ports import Call, RefusedError, SharedValue, StoreUnavailableError, TransientError
+from sas.ports import (
+    Call,
+    RefusedError,
+    SharedValue,
+    StoreUnavailableError,
+    TransientError,
+)
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import START, VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
+from tests.unit.actors_kit import (
+    CHAIN,
+    QUEUES,
+    agent_actor,
+    breaker_of,
+    delivery,
+    keep_breaker,
+    received,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def check_health(context: Context) -> None:
+    """Do what the end of a sweep does."""
+    for task in context.sweep_tasks:
+        await task()
+
+
 POLICY = BreakerPolicy(failures_max=3, open_for=timedelta(seconds=15))
 QUEUE = "agent-stock"
 
@@ -89,15 +112,14 @@ class Rig:
         self.bus.declare(QUEUE, queues.replies, queues.alerts, queues.rejected)
         self.remote = Remote()
         self.actors = [
-            AgentActor(
-                Context.of(self.store, self.bus, self.clock, Addresses(queues, "/t"), name),
-                "stock",
-                self.remote,
-                RetryPolicy(0.2, 1.0),
-                POLICY,
-            )
+            agent_actor(self.context(name), "stock", self.remote, circuit=POLICY)
             for name in ("one", "two")
         ]
+
+    def context(self, name: str) -> Context:
+        """Return the context of an instance, with every feature in it."""
+        to, workflows = Addresses(Queues(), "/t"), Workflows([CHAIN])
+        return wired(self.store, self.bus, self.clock, to, name, workflows, Encryption())
 
     def request(self, order_id: str, seconds: float = 60) -> bytes:
         return encode(
@@ -111,20 +133,21 @@ class Rig:
 
     async def handle(self, actor: int, order_id: str, seconds: float = 60) -> object:
         body = self.request(order_id, seconds)
-        return await self.clock.run(self.actors[actor].handle(body, "m"))
+        return await self.clock.run(
+            self.actors[actor].handle(received(QUEUES.agent("stock"), "m", body))
+        )
 
     async def again(self, actor: int) -> object:
         message = self.bus.take(QUEUE)
         assert message is not None
-        return await self.clock.run(self.actors[actor].handle(message.body, message.message_id))
+        return await self.clock.run(self.actors[actor].handle(delivery(message)))
 
     async def state(self) -> Breaker:
-        return from_cell(await self.store.read_shared(cell_name("stock")))
+        return await breaker_of(self.store)
 
     async def sweep(self) -> None:
         """Do what a supervisor of yet another instance does about breakers."""
-        board = Context.of(self.store, self.bus, self.clock, Addresses(Queues(), "/t"), "sweep")
-        await self.clock.run(check_health(board))
+        await self.clock.run(check_health(self.context("sweep")))
 
     def told(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
@@ -210,7 +233,7 @@ async def test_a_breaker_that_closed_before_anybody_could_be_told_is_not_told_of
         BusFault.UNAVAILABLE if message.queue == "operator-alerts" else None
     )
     await rig.handle(0, "O-1")
-    sweeper = Context.of(rig.store, rig.bus, rig.clock, Addresses(Queues(), "/t"), "sweep")
+    sweeper = rig.context("sweep")
     await rig.clock.run(check_health(sweeper))
     await rig.clock.advance(61)
     rig.remote.answer = dict
@@ -227,7 +250,7 @@ async def test_an_instance_that_dies_as_it_opens_a_breaker_leaves_the_telling_to
     rig: Rig,
 ) -> None:
     opened = rules.opened(Breaker(), POLICY, NOW, "down")
-    await rig.store.write_shared(cell_name("stock"), to_value(opened), None)
+    await keep_breaker(rig.store, opened)
     await rig.sweep()
     (alert,) = rig.told()
     assert (alert.kind, alert.scope) == ("breaker-open", "agent stock")
@@ -242,7 +265,7 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     real = rig.store.read_shared
 
     async def read_shared(name: str) -> SharedValue[str] | None:
-        if name.startswith("condition|"):
+        if name.startswith("incident|"):
             raise StoreUnavailableError("away")
         return await real(name)
 
@@ -303,7 +326,8 @@ async def test_of_two_instances_only_one_becomes_the_probe(rig: Rig) -> None:
 
     async def both() -> None:
         await asyncio.gather(
-            rig.actors[0].handle(first.body, "a"), rig.actors[1].handle(second.body, "b")
+            rig.actors[0].handle(delivery(first, message_id="a")),
+            rig.actors[1].handle(delivery(second, message_id="b")),
         )
 
     await rig.clock.run(both())
@@ -353,7 +377,7 @@ async def test_a_request_that_comes_back_before_its_time_is_put_back_again(rig: 
     for _ in range(3):
         (early,) = rig.bus.queues[QUEUE].waiting
         rig.bus.queues[QUEUE].waiting.clear()
-        await rig.clock.run(rig.actors[0].handle(early.message.body, early.message.message_id))
+        await rig.clock.run(rig.actors[0].handle(delivery(early.message)))
     assert len(rig.bus.queues[QUEUE].waiting) == 1
 
 

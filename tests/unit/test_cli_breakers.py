@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.cli import main
-from sas.features.circuit_breaker.guard import cell_name, to_value
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
 from sas.simulation.store import MemoryStore
+from tests.unit.actors_kit import keep_breaker
 from tests.unit.cli_kit import store
 
 __all__ = ["store"]  # a fixture of the tests here
@@ -33,7 +33,7 @@ def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:
     async def write() -> None:
         await store.write_shared("workflow|order|1", "not a breaker", None)
         for agent, breaker in breakers.items():
-            await store.write_shared(cell_name(agent), to_value(breaker), None)
+            await keep_breaker(store, breaker, agent)
 
     asyncio.run(write())
 

@@ -12,7 +12,7 @@ from sas.cli import main
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.incidents import rules
-from sas.features.incidents.board import cell_name, to_value
+from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
 from sas.simulation.store import MemoryStore
 from tests.unit.cli_kit import store
@@ -29,8 +29,8 @@ def keep(
     condition = Incident(kind, scope, text, LONG_AGO, until)
     seen_at = LONG_AGO + timedelta(minutes=1)
     standing = rules.seen(None, Sightings(condition, 1, ("O-1",)), seen_at)
-    value = to_value(rules.told(standing, seen_at))
-    asyncio.run(store.write_shared(cell_name(kind, scope), value, None))
+    active = rules.alert_sent(standing, seen_at)
+    asyncio.run(active_incidents(store).write(name_of(kind, scope), active, None))
 
 
 def test_what_stands_is_shown_with_its_text_and_what_is_over_as_over(
@@ -72,8 +72,9 @@ def test_without_any_condition_that_is_said(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, AlertKind.WAITING, "order version 2, step ship", FAR_AWAY)
-    (name, cell), *_ = asyncio.run(store.shared_values("condition|")).items()
-    asyncio.run(store.write_shared(name, to_value(None), cell.token))
+    shared = active_incidents(store)
+    (name, found), *_ = asyncio.run(shared.all()).items()
+    asyncio.run(shared.write(name, None, found))
     assert main(["conditions"]) == 0
     assert capsys.readouterr().out == "no condition stands\n"
     assert main(["conditions", "--json"]) == 0

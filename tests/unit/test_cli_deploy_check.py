@@ -85,11 +85,11 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
 async def in_flight(store: MemoryStore, *ids: str, secret: bool = False) -> Kit:
     """Submit orders of version 1, its definition remembered."""
-    made = kit(CHAIN, privacy=privacy(secret=SECRET) if secret else None)
+    made = kit(CHAIN, encryption=privacy(secret=SECRET) if secret else None)
     made.store.orders, made.store._due = store.orders, store._due
     for order_id in ids or ("o-1",):
         await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)
-    await Versions([CHAIN]).check(store, made.order((ids or ("o-1",))[0]))
+    await Versions(store, [CHAIN]).check(made.order((ids or ("o-1",))[0]))
     return made
 
 

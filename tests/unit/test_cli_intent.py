@@ -12,7 +12,7 @@ from sas.domain.change import Change
 from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Outcome, Reply, Verb
-from sas.domain.order import Direction, Fault, Order, OrderState, StepState
+from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoLedger, UndoStatus
 from sas.domain.reply import answer
 from tests.contract import cases
 from tests.contract.cases import NOW
@@ -52,7 +52,11 @@ def every_order() -> dict[str, Order]:
 
 def _all_undone(order: Order) -> tuple[Any, ...]:
     return tuple(
-        replace(step, process_state=StepState.COMPENSATED, direction=Direction.UNDO)
+        replace(
+            step,
+            process_state=StepState.COMPENSATED,
+            undo=UndoLedger(UndoStatus.NOT_NEEDED),
+        )
         for step in order.steps
     )
 

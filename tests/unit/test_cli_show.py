@@ -10,19 +10,36 @@ import pytest
 
 from sas.cli import page
 from sas.codec.record import record_of, to_line
-from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
-from sas.domain.order import Direction, Fault, UndoRecord
+from sas.domain.messages import (
+    Alert,
+    AlertKind,
+    JournalEntry,
+    JournalWord,
+    Notice,
+    Notify,
+    Request,
+    Wake,
+)
+from sas.domain.order import Direction, Dispatched, Fault, LastCall, Resting, UndoLedger, UndoStatus
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 from tests.unit.test_cli_intent import ORDERS
 
 HOSTILE = "one\x1b[2J\ntwo\u202e"
 JOURNAL = [
-    JournalEntry(1, NOW, "submitted", "host-1", "c", "orders:1", (Wake(), Notify(Notice.RECEIVED))),
+    JournalEntry(
+        1,
+        NOW,
+        JournalWord.SUBMITTED,
+        "host-1",
+        "c",
+        "orders:1",
+        (Wake(), Notify(Notice.RECEIVED)),
+    ),
     JournalEntry(
         2,
         NOW + SECOND,
-        "step failed",
+        JournalWord.STEP_FAILED,
         "agent of step 1",
         "d",
         None,
@@ -59,7 +76,7 @@ def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
 
 def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line() -> None:
     order = ORDERS["processing"]
-    step = replace(order.steps[0], note=HOSTILE)
+    step = replace(order.steps[0], turn=Dispatched("host-1", NOW, HOSTILE))
     order = replace(order, steps=(step, *order.steps[1:]))
     lines = list(page.lines(order, [], NOW))
     place = next(n for n, line in enumerate(lines) if line.startswith("step-0"))
@@ -70,7 +87,7 @@ def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line
 
 def test_a_step_that_rests_says_until_when() -> None:
     order = ORDERS["pending"]
-    held = replace(order, steps=(replace(order.steps[0], hold=True), *order.steps[1:]))
+    held = replace(order, steps=(replace(order.steps[0], turn=Resting(NOW)), *order.steps[1:]))
     assert "step-0 rests until" in page.advice(held, NOW)
 
 
@@ -93,13 +110,15 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
 
 def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_undone() -> None:
     order = ORDERS["in error"]
-    done = replace(order.steps[0], route=2, tried=(1, 0, 2))
-    failed = replace(order.steps[1], undo=UndoRecord.FAILED)
+    done = replace(
+        order.steps[0], call=LastCall(2), undo=replace(order.steps[0].undo, routes=(1, 0, 2))
+    )
+    failed = replace(order.steps[1], undo=UndoLedger(UndoStatus.FAILED_ELSEWHERE, (1,)))
     asked = replace(
         order, steps=(done, failed, *order.steps[2:]), details=replace(order.details, urgent=True)
     )
     request = Request(0, Direction.UNDO, 4, 0, NOW, 1)
-    journal = [JournalEntry(3, NOW, "claimed", "host-1", "c", None, (request,))]
+    journal = [JournalEntry(3, NOW, JournalWord.CLAIMED, "host-1", "c", None, (request,))]
     text = "\n".join(page.lines(asked, journal, NOW))
     assert "with its agent number 3, to be undone at its agent number 2, 1 too" in text
     assert "undo step-0, epoch 4" in text
@@ -110,7 +129,7 @@ def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
     order = ORDERS["in error"]
-    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), locked_by=HOSTILE)
+    step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), turn=Dispatched(HOSTILE, NOW))
     details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
     order = replace(order, details=details, steps=(order.steps[0], step), acknowledged_by=HOSTILE)
     for line in page.lines(order, JOURNAL, NOW):

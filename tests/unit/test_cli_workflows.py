@@ -53,11 +53,11 @@ async def in_flight(store: MemoryStore, count: int = 2) -> None:
     await store.commit(cases.refused(first, 0))
     for number in range(1, count):
         await store.commit(cases.submitted(f"o-{number}"))
-    await Versions([workflow()]).check(store, first)
+    await Versions(store, [workflow()]).check(first)
 
 
 async def finished(store: MemoryStore) -> None:
-    await Versions([workflow()]).check(store, cases.submitted("x").after)
+    await Versions(store, [workflow()]).check(cases.submitted("x").after)
     change: Change = cases.rejected("done", at=NOW - SECOND)
     await store.commit(change)
 
@@ -122,7 +122,7 @@ async def test_a_version_that_only_finished_orders_used_may_change_once_it_is_re
     assert "changed since it was used: --record accepts that" in capsys.readouterr().out
     assert run_in_thread(lambda: check(changed, options=("--record",))) == 0
     assert run_in_thread(lambda: check(changed)) == 0
-    await Versions([changed]).check(store, cases.submitted("x").after)
+    await Versions(store, [changed]).check(cases.submitted("x").after)
 
 
 @pytest.mark.parametrize(

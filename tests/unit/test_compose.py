@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from orders.workflows import workflows
 from sas.domain.claim import claim
-from sas.domain.messages import JournalEntry
+from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Order
 from sas.domain.queues import Queues
 from sas.domain.submit import submit
@@ -24,7 +24,7 @@ def claimed() -> tuple[Order, JournalEntry]:
     order = Order(details, submit(WORKFLOW.rules, now=NOW).steps, seq=1)
     decision = claim(order, WORKFLOW.rules, now=NOW, instance="i")
     assert decision is not None
-    entry = JournalEntry(2, NOW, "claimed", "i", "c", "scheduler:1", decision.messages)
+    entry = JournalEntry(2, NOW, JournalWord.CLAIMED, "i", "c", "scheduler:1", decision.messages)
     return replace(order, steps=decision.steps, seq=2), entry
 
 

@@ -196,7 +196,7 @@ def test_an_agent_without_a_function_or_a_function_without_an_agent_is_told(
 
 def test_an_application_has_an_actor_for_every_agent() -> None:
     made = kit(CHAIN)
-    application = assemble(made.context, made.business, read_config(LEAST))
+    application = assemble(made.store, made.bus, made.clock, made.business, read_config(LEAST))
     assert set(application.agents) == {"stock", "payment"}
 
 
@@ -204,14 +204,14 @@ def test_an_application_with_secret_fields_does_not_start_without_a_key() -> Non
     made = kit(CHAIN)
     business = replace(made.business, secret_fields={"chain": ("card",)})
     with pytest.raises(SettingError, match="'chain' has secret fields, and the setting SAS_ENCR"):
-        assemble(made.context, business, read_config(LEAST))
+        assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
     key = "a:" + base64.b64encode(b"k" * 32).decode()
     config = read_config(LEAST | {"SAS_ENCRYPTION_KEYS": key})
-    application = assemble(made.context, business, config)
-    assert application.context.privacy is not made.context.privacy
+    application = assemble(made.store, made.bus, made.clock, business, config)
+    assert application.context.encryption is not made.context.encryption
     wrong = replace(business, secret_fields={"chain": ("a..b",)})
     with pytest.raises(WorkflowError, match="is no path"):
-        assemble(made.context, wrong, config)
+        assemble(made.store, made.bus, made.clock, wrong, config)
 
 
 URLS = {
@@ -261,12 +261,11 @@ def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
     made = kit()
     business = replace(made.business, agents={**made.business.agents, "replies": ScriptedAgent()})
     with pytest.raises(SettingError, match="the queue 'agent-replies' would have two purposes"):
-        assemble(made.context, business, read_config(LEAST))
+        assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
 
 
 def test_a_queue_named_as_the_urgent_lane_of_another_is_refused() -> None:
     made = kit()
-    queues = replace(Queues(), callbacks="scheduler-urgent")
-    context = replace(made.context, to=replace(made.context.to, queues=queues))
+    config = read_config(LEAST | {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"})
     with pytest.raises(SettingError, match="'scheduler-urgent' would have two purposes"):
-        assemble(context, made.business, read_config(LEAST))
+        assemble(made.store, made.bus, made.clock, made.business, config)

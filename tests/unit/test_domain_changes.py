@@ -22,7 +22,7 @@ from sas.domain.change import (
 from sas.domain.claim import claim
 from sas.domain.command import undo
 from sas.domain.expire import expire
-from sas.domain.messages import JournalEntry, Notice, Notify, Wake
+from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, Wake
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.submit import submit
@@ -52,7 +52,13 @@ def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
     assert change.before is None
     assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
     assert change.entry == JournalEntry(
-        1, T0, "submitted", "submission", "c1", "orders:1", (Wake(), Notify(Notice.RECEIVED))
+        1,
+        T0,
+        JournalWord.SUBMITTED,
+        "submission",
+        "c1",
+        "orders:1",
+        (Wake(), Notify(Notice.RECEIVED)),
     )
     assert change.due_added() == {StepDue(T0 + rules.pickup, "order-1", 0, 0)}
     assert change.due_removed() == frozenset()
@@ -65,7 +71,9 @@ def test_the_next_change_is_guarded_by_what_was_loaded_and_journals_the_decision
     change = commit(order, decision)
     assert change.before is order.order
     assert change.after.token == "etag-1"
-    assert change.entry == JournalEntry(2, T0, "claimed", "s", "c1", "q:1", decision.messages)
+    assert change.entry == JournalEntry(
+        2, T0, JournalWord.CLAIMED, "s", "c1", "q:1", decision.messages
+    )
 
 
 def test_a_claim_moves_the_due_row_of_its_step() -> None:
@@ -109,7 +117,7 @@ def test_an_illegal_decision_is_not_turned_into_a_change() -> None:
     order = story("one")
     done = replace(order.order.steps[0], process_state=StepState.PROCESSED)
     with pytest.raises(IllegalMoveError):
-        commit(order, Decision("wrong", (done,), ()))
+        commit(order, Decision(JournalWord.CLAIMED, (done,), ()))
 
 
 def test_settled_at_is_when_the_order_came_to_rest_and_stays_while_it_rests() -> None:
@@ -139,7 +147,9 @@ def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
     order.claim()
     change = fence(order.order, by="dead-letters", commit_id="c", cause="q:9", at=LATER)
     assert replace(change.after, seq=order.order.seq) == order.order
-    assert change.entry == JournalEntry(3, LATER, "fenced", "dead-letters", "c", "q:9", ())
+    assert change.entry == JournalEntry(
+        3, LATER, JournalWord.FENCED, "dead-letters", "c", "q:9", ()
+    )
     assert not change.due_added() | change.due_removed()
 
 

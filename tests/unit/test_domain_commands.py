@@ -7,7 +7,7 @@ import pytest
 from sas.domain.command import WHEN
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Alert, Command, Notice, Notify, Outcome, Request, Verb, Wake
-from sas.domain.order import Direction, Fault, UndoRecord
+from sas.domain.order import Direction, Fault, UndoStatus
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import Story, story
 
@@ -37,16 +37,16 @@ def undo_failed(shape: str = "two in a row") -> Story:
 def test_an_edited_input_of_a_refused_step_has_a_key_of_its_own() -> None:
     order = claimed().refused("a", SOLD_OUT)
     assert order.resubmit(edited=EDITED)
-    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 1)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
     order.claim()
-    assert order.step("a").generation == 1
+    assert order.step("a").call.generation == 1
     assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
 
 
 def test_an_edited_input_of_a_step_that_timed_out_meets_its_effect_under_the_old_key() -> None:
     order = claimed(failures_max=0).expired("a")
     assert order.resubmit(edited=EDITED)
-    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
 
 
 def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() -> None:
@@ -54,7 +54,7 @@ def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() 
     order.claim()
     order.refused("a", SOLD_OUT)
     order.resubmit(edited=EDITED)
-    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
 
 
 @pytest.mark.parametrize("code", ["result-too-large", "result-too-deep", "result-no-json"])
@@ -63,7 +63,7 @@ def test_an_edited_input_of_a_step_whose_result_was_refused_keeps_the_key_of_its
 ) -> None:
     order = claimed().refused("a", Fault(code, "the service did it, and said too much"))
     order.resubmit(edited=EDITED)
-    assert (order.step("a").edited, order.step("a").generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
 
 
 def test_every_refused_edit_has_a_new_key_and_a_plain_resubmission_keeps_edit_and_key() -> None:
@@ -72,10 +72,10 @@ def test_every_refused_edit_has_a_new_key_and_a_plain_resubmission_keeps_edit_an
         order.refused("a")
         order.resubmit(edited=f'{{"amount":{generation}}}')
         order.claim()
-        assert order.step("a").generation == generation
+        assert order.step("a").call.generation == generation
     order.refused("a")
     order.resubmit()
-    assert (order.step("a").edited, order.step("a").generation) == ('{"amount":2}', 2)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == ('{"amount":2}', 2)
 
 
 def test_the_undo_of_an_edited_step_names_the_last_of_its_generations() -> None:
@@ -103,7 +103,7 @@ def test_of_two_failed_steps_only_the_one_named_is_resubmitted() -> None:
     order = claimed("two beside each other").refused("a").refused("b")
     assert order.resubmit("b", edited=EDITED)
     assert order.states == ["Error", "Pending"]
-    assert [step.edited for step in order.order.steps] == [None, EDITED]
+    assert [step.call.edited for step in order.order.steps] == [None, EDITED]
     assert not order.claim(), "no step starts while another is in Error"
     order.resubmit()
     order.claim()
@@ -195,7 +195,7 @@ def test_the_ledger_tells_what_is_and_what_is_not_undone() -> None:
 
 
 def test_every_line_of_the_ledger_has_words_of_its_own() -> None:
-    assert len({record.value for record in UndoRecord}) == len(UndoRecord) == 5
+    assert len({record.value for record in UndoStatus}) == len(UndoStatus) == 8
 
 
 # Cancel

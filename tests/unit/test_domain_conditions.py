@@ -9,9 +9,9 @@ import pytest
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.incidents import rules
-from sas.features.incidents.board import CELLS, cell_name, from_cell, to_value
+from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import ActiveIncident, Sightings
-from sas.ports import SharedValue
+from sas.simulation.store import MemoryStore
 
 T0 = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -26,22 +26,22 @@ def met(
 
 def begun() -> ActiveIncident:
     """Return a condition of which the first alert went out at T0."""
-    return rules.told(rules.seen(None, met("A"), T0), T0)
+    return rules.alert_sent(rules.seen(None, met("A"), T0), T0)
 
 
 def test_a_new_condition_is_to_be_told_at_once() -> None:
     standing = rules.seen(None, met("A", since=T0 - MINUTE), T0)
-    assert rules.tell_at(standing) == T0
-    assert (standing.since, standing.seen_at, standing.told) == (T0 - MINUTE, T0, 0)
+    assert rules.next_alert_at(standing) == T0
+    assert (standing.since, standing.last_seen, standing.alerts_sent) == (T0 - MINUTE, T0, 0)
 
 
 def test_what_lasts_is_told_again_at_growing_intervals_and_then_daily() -> None:
     standing, waits = begun(), []
     for _ in range(6):
-        at = rules.tell_at(standing)
-        assert standing.told_at is not None
-        waits.append((at - standing.told_at).total_seconds() / 60)
-        standing = rules.told(standing, at)
+        at = rules.next_alert_at(standing)
+        assert standing.last_alert_at is not None
+        waits.append((at - standing.last_alert_at).total_seconds() / 60)
+        standing = rules.alert_sent(standing, at)
     assert waits == [15, 60, 240, 1440, 1440, 1440]
 
 
@@ -50,7 +50,7 @@ def test_it_keeps_its_beginning_and_lasts_until_the_latest_that_an_order_said() 
     standing = rules.seen(standing, met("C", until=T0 + 20 * MINUTE), T0 + 2 * MINUTE)
     standing = rules.seen(standing, met("D", until=T0 + MINUTE), T0 + 3 * MINUTE)
     assert (standing.since, standing.until) == (T0, T0 + 20 * MINUTE)
-    assert (standing.seen_at, standing.times) == (T0 + 3 * MINUTE, 3)
+    assert (standing.last_seen, standing.times) == (T0 + 3 * MINUTE, 3)
     assert standing.orders == ("B", "C", "D")
 
 
@@ -79,13 +79,13 @@ def test_met_again_after_it_was_over_it_begins_anew() -> None:
     later = T0 + 60 * MINUTE
     found = met("B", since=later, until=later + MINUTE)
     anew = rules.seen(begun(), found, later)
-    assert (anew.since, anew.told, anew.orders) == (later, 0, ("B",))
-    assert rules.tell_at(anew) == later
+    assert (anew.since, anew.alerts_sent, anew.orders) == (later, 0, ("B",))
+    assert rules.next_alert_at(anew) == later
 
 
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
     standing = rules.seen(None, met("A"), T0)
-    assert rules.text_of(standing, T0) == (
+    assert rules.alert_text(standing, T0) == (
         "Nobody works. It lasts since 2026-03-01 03:00Z, met by order A first. "
         "While it lasts this is told again, at 2026-03-01 03:15Z next."
     )
@@ -94,31 +94,33 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
 @pytest.mark.parametrize(("times", "said"), [(1, "once since"), (4012, "4,012 times since")])
 def test_later_alerts_say_how_often_it_was_met_since_the_last(times: int, said: str) -> None:
     standing = rules.seen(begun(), met("B", "C", times=times), T0 + MINUTE)
-    text = rules.text_of(standing, T0 + 15 * MINUTE)
+    text = rules.alert_text(standing, T0 + 15 * MINUTE)
     assert f"met {said} this was last told, by orders such as B, C." in text
     assert text.endswith("told again, at 2026-03-01 04:15Z next.")
 
 
 def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
-    text = rules.text_of(begun(), T0 + 15 * MINUTE)
+    text = rules.alert_text(begun(), T0 + 15 * MINUTE)
     assert "It lasts since 2026-03-01 03:00Z. While it lasts this is told again" in text
 
 
 def test_what_is_over_says_how_long_it_lasted() -> None:
     standing = rules.seen(begun(), met("B"), T0 + 7 * MINUTE)
-    assert rules.over_text_of(standing) == (
+    assert rules.over_text(standing) == (
         "Over: not-picked-up, urgent orders. It lasted from 2026-03-01 03:00Z, and was last "
         "seen at 2026-03-01 03:07Z."
     )
 
 
-def test_a_condition_comes_back_from_its_cell_as_it_was() -> None:
-    standing = rules.seen(begun(), met("B", "Ö/1"), T0)
-    assert from_cell(SharedValue(to_value(standing), "t")) == standing
-    assert from_cell(SharedValue(to_value(None), "t")) is None
-    assert from_cell(None) is None
+async def test_an_incident_is_read_as_it_was_written() -> None:
+    shared = active_incidents(MemoryStore())
+    for active in (rules.seen(begun(), met("B", "Ö/1"), T0), None):
+        await shared.write("one", active, await shared.read("one"))
+        found = await shared.read("one")
+        assert found is not None
+        assert found.value == active
 
 
 def test_whatever_a_scope_is_its_cell_has_a_name_that_tables_take() -> None:
-    name = cell_name(AlertKind.KEY_MISSING, "key a/b\\c#d?e%f+g\n'")
-    assert name == CELLS + "key-missing|key a_b_c_d_e_f_g__"
+    name = name_of(AlertKind.KEY_MISSING, "key a/b\\c#d?e%f+g\n'")
+    assert name == "key-missing|key a_b_c_d_e_f_g__"

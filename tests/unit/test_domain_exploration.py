@@ -16,19 +16,20 @@ from sas.domain.expire import expire, postpone
 from sas.domain.messages import AlertKind, Notice, Notify, Outcome, Request, Wake
 from sas.domain.moves import ORDER_MOVES, STEP_MOVES
 from sas.domain.order import (
+    CLOCK_SKEW,
     FINISHED,
     Direction,
     Order,
     OrderState,
     StepRecord,
     StepState,
-    UndoRecord,
+    UndoLedger,
+    UndoStatus,
 )
 from sas.domain.reply import answer, progressed
-from sas.domain.undo import SKEW
 from sas.domain.workflow import OnFailure
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
-from tests.unit.domain_cases import SHAPES, T0, details_of, expected_direction, submitted
+from tests.unit.domain_cases import SHAPES, T0, details_of, due_at, expected_direction, submitted
 from tests.unit.domain_model_check import (
     BEHIND,
     BUDGET,
@@ -130,7 +131,7 @@ def graphs(request: pytest.FixtureRequest) -> list[Graph]:
 
 def frees(edge: Edge) -> bool:
     """Return whether the time of a held step came."""
-    return edge.event.name == "expire" and edge.before.steps[edge.event.step].hold
+    return edge.event.name == "expire" and edge.before.steps[edge.event.step].resting
 
 
 def first_wrong(edges: list[Edge]) -> str | None:
@@ -156,7 +157,7 @@ def test_locked_by_is_set_while_an_agent_may_be_at_work_and_never_else(graph: Gr
     may_be_locked = {StepState.PROCESSING, StepState.COMPENSATING}
     for order in graph.states.values():
         for step in order.steps:
-            elsewhere = step.process_state is StepState.PROCESSED and step.tried
+            elsewhere = step.process_state is StepState.PROCESSED and step.undo.routes
             if step.process_state is StepState.PROCESSING:
                 assert step.locked_by == "scheduler"
             if step.process_state not in may_be_locked and not elsewhere:
@@ -188,7 +189,7 @@ def test_the_order_is_in_the_state_that_its_steps_make(graph: Graph) -> None:
             }
             expected = every.get(frozenset(states), OrderState.COMPENSATING)
         elif states == {StepState.PROCESSED}:
-            elsewhere = any(step.tried for step in order.steps)
+            elsewhere = any(step.undo.routes for step in order.steps)
             expected = OrderState.PROCESSING if elsewhere else OrderState.PROCESSED
         elif states == {StepState.PENDING}:
             expected = OrderState.PENDING
@@ -225,7 +226,7 @@ def test_failure_count_is_bounded_and_starts_again_at_success(graph: Graph) -> N
             )
             assert step.failure_count <= most
             if step.process_state in {StepState.PROCESSED, StepState.COMPENSATED}:
-                assert step.failure_count == 0 or step.tried
+                assert step.failure_count == 0 or step.undo.routes
 
 
 @in_every_graph
@@ -243,11 +244,11 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
         again = StepState.PENDING if doing else old.process_state
         retried = new.process_state is again and new.direction is old.direction
         below = old.failure_count < graph.case.failures_max
-        waits = not below and old.waits < graph.case.waits
+        waits = not below and old.failures.extended_waits < graph.case.waits
         assert retried == (below or waits), str(edge)
         assert not retried or new.failure_count == old.failure_count + 1
-        assert not retried or new.waits == old.waits + waits
-        assert not retried or new.hold == (waits or graph.case.backoff), str(edge)
+        assert not retried or new.failures.extended_waits == old.failures.extended_waits + waits
+        assert not retried or new.resting == (waits or graph.case.backoff), str(edge)
         assert edge.met(AlertKind.WAITING) == waits
 
 
@@ -262,11 +263,14 @@ def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_ti
         if old.process_state is StepState.PROCESSING and old.direction is Direction.UNDO:
             continue  # cancelled: it is turned
         doing = old.process_state is StepState.PROCESSING
-        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
+        assert (new.failure_count, new.failures.extended_waits) == (
+            old.failure_count,
+            old.failures.extended_waits,
+        )
         if doing and asks_another(edge, old):
             continue
         assert new.process_state is (StepState.PENDING if doing else old.process_state)
-        assert (new.hold, new.locked_by, new.complete_by) == (True, None, old.complete_by)
+        assert (new.resting, new.locked_by, new.complete_by) == (True, None, old.complete_by)
         assert not edge.change.entry.messages
 
 
@@ -274,7 +278,7 @@ def asks_another(edge: Edge, old: StepRecord) -> bool:
     """Return whether a step that waited has another agent to go to; worked out apart from sas."""
     pinned = old.name in edge.case.without_undo
     blocked = StepState.ERROR in {step.process_state for step in edge.before.steps}
-    further = set(range(old.route + 1, edge.case.routes_of(old.name)))
+    further = set(range(old.call.route + 1, edge.case.routes_of(old.name)))
     closed = {route for step, route in edge.event.shut if step == old.number}
     return not pinned and not blocked and bool(further - closed)
 
@@ -291,8 +295,11 @@ def test_a_step_whose_queue_was_long_counts_no_failure_and_is_asked_for_anew_at_
             continue  # cancelled: it is turned
         doing = old.process_state is StepState.PROCESSING
         assert new.process_state is (StepState.PENDING if doing else old.process_state)
-        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
-        assert (new.hold, new.locked_by, new.epoch) == (False, None, old.epoch)
+        assert (new.failure_count, new.failures.extended_waits) == (
+            old.failure_count,
+            old.failures.extended_waits,
+        )
+        assert (new.resting, new.locked_by, new.epoch) == (False, None, old.epoch)
         assert edge.change.entry.messages == (Wake(),)
 
 
@@ -300,9 +307,9 @@ def test_a_step_whose_queue_was_long_counts_no_failure_and_is_asked_for_anew_at_
 def test_extended_waits_are_bounded_and_forgotten_at_success(graph: Graph) -> None:
     for order in graph.states.values():
         for step in order.steps:
-            assert step.waits <= graph.case.waits
-            if step.process_state is StepState.PROCESSED and not step.tried:
-                assert step.waits == 0
+            assert step.failures.extended_waits <= graph.case.waits
+            if step.process_state is StepState.PROCESSED and not step.undo.routes:
+                assert step.failures.extended_waits == 0
 
 
 @in_every_graph
@@ -310,7 +317,7 @@ def test_a_held_step_has_a_time_at_which_its_due_row_brings_it_back(graph: Graph
     freed = {
         (edge.source, edge.event.step)
         for edge in graph.edges
-        if edge.event.name == "expire" and not edge.after.steps[edge.event.step].hold
+        if edge.event.name == "expire" and not edge.after.steps[edge.event.step].resting
     }
     for key, order in graph.states.items():
         for number in held(order):
@@ -326,7 +333,7 @@ def test_no_held_step_is_dispatched_the_way_it_is_held_back_from(graph: Graph) -
         kept = {
             (n, held_from(edge.before.steps[n]))
             for n in held(edge.before)
-            if edge.after.steps[n].hold or edge.after.direction is edge.before.direction
+            if edge.after.steps[n].resting or edge.after.direction is edge.before.direction
         }
         assert not asked & kept, str(edge)
 
@@ -347,7 +354,7 @@ def test_only_an_undo_or_a_retry_is_ever_held_back_and_only_where_the_workflow_s
             failed = step.failure_count > 0 or (case.vain and step.epoch > 0)
             doing = step.process_state is StepState.PENDING and failed
             undoing = step.process_state is StepState.COMPENSATING or (
-                step.process_state is StepState.PROCESSED and step.tried != ()
+                step.process_state is StepState.PROCESSED and step.undo.routes != ()
             )
             assert doing or undoing
             assert case.backoff or case.waits or case.vain or (undoing and case.call_limit)
@@ -364,10 +371,10 @@ def test_an_undo_soon_after_its_do_waits_for_the_call_limit_and_a_day_later_it_d
                 and old.process_state not in {StepState.COMPENSATING, StepState.ERROR}
             ) or (old.direction is Direction.DO and new.process_state is StepState.COMPENSATING)
             done = new.process_state is StepState.PROCESSED is not old.process_state
-            again = edge.event.name == "resubmit" or old.undo is UndoRecord.FAILED
-            if turned or (done and new.tried and not again):
-                soon = edge.event.at < T0 + SKEW + CALL_LIMIT
-                assert new.hold == (graph.case.call_limit and soon), str(edge)
+            again = edge.event.name == "resubmit" or old.undo_failed
+            if turned or (done and new.undo.routes and not again):
+                soon = edge.event.at < T0 + CLOCK_SKEW + CALL_LIMIT
+                assert new.resting == (graph.case.call_limit and soon), str(edge)
 
 
 @in_every_graph
@@ -418,7 +425,7 @@ def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Gra
                 new.number,
                 expected_direction(new),
                 old.epoch + 1,
-                new.generation,
+                new.call.generation,
                 new.complete_by,
                 expected_route(edge, old, new),
             )
@@ -432,16 +439,16 @@ def test_every_request_is_for_a_step_locked_by_it_with_the_next_epoch(graph: Gra
 def expected_route(edge: Edge, old: StepRecord, new: StepRecord) -> int:
     """Return which agent is to be asked: worked out apart from ``sas``."""
     if expected_direction(new) is Direction.UNDO:
-        return new.tried[0]
-    if old.tried and old.name in edge.case.without_undo:
-        return old.route
+        return new.undo.routes[0]
+    if old.undo.routes and old.name in edge.case.without_undo:
+        return old.call.route
     said = (edge.event.name, edge.event.step) == ("waited", old.number)
     left = [
         route
-        for route in range(old.route + 1 if said else 0, edge.case.routes_of(old.name))
+        for route in range(old.call.route + 1 if said else 0, edge.case.routes_of(old.name))
         if (old.number, route) not in edge.event.shut
     ]
-    return left[0] if left else old.route
+    return left[0] if left else old.call.route
 
 
 @in_every_graph
@@ -584,7 +591,7 @@ def test_an_order_whose_workflow_is_not_known_here_is_looked_at_later_and_not_ch
                 after = decision.steps[step.number]
                 assert after.complete_by is not None
                 assert after.complete_by > SOON
-                assert replace(after, complete_by=step.complete_by) == step
+                assert due_at(after, step.complete_by or SOON) == step
 
 
 @in_every_graph
@@ -610,7 +617,7 @@ def test_no_order_of_the_undo_policy_rests_in_error_for_a_step_that_can_be_undon
     for order in graph.states.values():
         for step in order.steps:
             if step.process_state is StepState.ERROR:
-                assert step.undo is UndoRecord.FAILED
+                assert step.undo_failed
                 assert order.direction is Direction.UNDO or graph.case.routes > 1
 
 
@@ -685,7 +692,7 @@ def test_no_step_expires_before_its_time_or_for_another_dispatch(graph: Graph) -
         for step in order.steps:
             for epoch in (step.epoch - 1, step.epoch + 1):
                 assert expire(order, step.number, epoch, graph.rules, now=LATE) is None
-            early = replace(step, complete_by=LATE) if step.complete_by else step
+            early = due_at(step, LATE)
             steps = tuple(early if s is step else s for s in order.steps)
             waiting = replace(order, steps=steps)
             assert expire(waiting, step.number, step.epoch, graph.rules, now=SOON) is None
@@ -758,8 +765,9 @@ def test_progress_moves_one_steps_complete_by_on_and_sends_nothing(graph: Graph)
                 continue
             until = SOON + WAIT
             doing = old.process_state is StepState.PROCESSING
-            called = until if doing else old.called_until
-            assert new == replace(old, complete_by=until, called_until=called), str(edge)
+            called = until if doing else old.call.called_until
+            expected = replace(due_at(old, until), call=replace(old.call, called_until=called))
+            assert new == expected, str(edge)
 
 
 @in_every_graph
@@ -791,7 +799,7 @@ def every_callback(graph: Graph) -> Iterator[tuple[Order, StepRecord, str, Callb
     for order in graph.states.values():
         for step, name in product(order.steps, CALLED_BACK):
             for route in range(graph.case.routes_of(step.name)):
-                yield order, step, name, returned_as(step, name, step.generation, route)
+                yield order, step, name, returned_as(step, name, step.call.generation, route)
 
 
 def asked_now(step: StepRecord, direction: Direction) -> int | None:
@@ -799,8 +807,8 @@ def asked_now(step: StepRecord, direction: Direction) -> int | None:
     if step.locked_by is None:
         return None
     if step.process_state is StepState.PROCESSING:
-        return step.route if direction is Direction.DO else None
-    undoing = step.tried[0] if step.tried else step.route
+        return step.call.route if direction is Direction.DO else None
+    undoing = step.undo.routes[0] if step.undo.routes else step.call.route
     return undoing if direction is Direction.UNDO else None
 
 
@@ -847,7 +855,7 @@ def test_a_callback_after_the_end_of_its_step_says_so_and_one_to_a_step_being_un
             assert found is StepStatus.CLOSED
         elif said.direction is Direction.DO:
             if state is StepState.PROCESSED:
-                same = said.route == step.route
+                same = said.route == step.call.route
                 assert found is (StepStatus.ALREADY if same else StepStatus.CLOSED)
             if state in {StepState.COMPENSATING, StepState.COMPENSATED}:
                 assert found is StepStatus.CLOSED
@@ -862,10 +870,10 @@ def test_a_callback_of_another_generation_or_agent_than_there_is_changes_nothing
     graph: Graph,
 ) -> None:
     for order, step, name, said in every_callback(graph):
-        for generation in (step.generation - 1, step.generation + 1):
+        for generation in (step.call.generation - 1, step.call.generation + 1):
             other = returned_as(step, name, generation, said.route)
             assert status_of(order, other) is StepStatus.CLOSED
-        gone = returned_as(step, name, step.generation, -1)
+        gone = returned_as(step, name, step.call.generation, -1)
         assert status_of(order, gone) in {StepStatus.CLOSED, StepStatus.ALREADY}
 
 
@@ -959,7 +967,7 @@ def test_a_cancelled_order_ends_compensated_or_in_error_for_an_undo_that_failed(
         if order.direction is Direction.UNDO and not targets:
             failed = [s for s in order.steps if s.process_state is StepState.ERROR]
             assert order.process_state is OrderState.COMPENSATED or failed
-            assert all(step.undo is UndoRecord.FAILED for step in failed)
+            assert all(step.undo_failed for step in failed)
 
 
 @in_every_graph
@@ -996,44 +1004,57 @@ def test_a_skipped_step_is_processed_and_a_skipped_undo_is_undone_by_hand(graph:
             meant = edge.event.step in {-1, old.number}
             if old.process_state is not StepState.ERROR or not meant:
                 assert new.process_state is old.process_state
-            elif old.direction is Direction.DO and old.undo is UndoRecord.FAILED:
+            elif old.direction is Direction.DO and old.undo_failed:
                 assert (new.process_state, new.result) == (StepState.PROCESSED, old.result)
-                assert (new.tried, new.undo) == (old.tried[1:], None)
+                assert new.undo == UndoLedger(UndoStatus.NOT_DECIDED, old.undo.routes[1:])
             elif old.direction is Direction.DO:
                 assert (new.process_state, new.result) == (StepState.PROCESSED, "null")
-            elif old.tried[1:]:  # by hand at one agent: the others are asked
+            elif old.undo.routes[1:]:  # by hand at one agent: the others are asked
                 assert new.process_state is StepState.COMPENSATING
-                assert (new.tried, new.undo) == (old.tried[1:], UndoRecord.UNDOING)
+                assert new.undo == UndoLedger(UndoStatus.UNDOING, old.undo.routes[1:])
             else:
                 assert new.process_state is StepState.COMPENSATED
-                assert new.undo is UndoRecord.BY_HAND
+                assert new.undo == UndoLedger(UndoStatus.BY_HAND)
+
+
+FAILED_UNDO = {
+    StepState.COMPENSATING: UndoStatus.FAILED,
+    StepState.PROCESSED: UndoStatus.FAILED_ELSEWHERE,
+}
 
 
 @in_every_graph
 def test_the_ledger_says_of_every_step_how_its_undo_stands(graph: Graph) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
+            status = new.undo.status
             match new.process_state:
                 case StepState.COMPENSATING:
-                    assert new.undo is UndoRecord.UNDOING
+                    assert status is UndoStatus.UNDOING
                 case StepState.ERROR:
-                    failed = old.undo if old.process_state is StepState.ERROR else None
-                    if old.process_state in {StepState.COMPENSATING, StepState.PROCESSED}:
-                        failed = UndoRecord.FAILED
-                    assert new.undo is failed
-                    assert failed or new.direction is Direction.DO
+                    failed = FAILED_UNDO.get(old.process_state, UndoStatus.NOT_DECIDED)
+                    if old.process_state is StepState.ERROR:
+                        failed = old.undo.status
+                    assert status is failed
                 case StepState.COMPENSATED if old.process_state is not StepState.COMPENSATED:
-                    assert new.undo is how_compensated(edge, old.process_state)
+                    assert status is how_compensated(edge, old.process_state)
                 case StepState.COMPENSATED:
-                    assert new.undo is old.undo is not None
+                    assert new.undo == old.undo
+                case StepState.PROCESSING if order_cancelled(edge.after):
+                    assert status is UndoStatus.TO_BE_UNDONE
                 case _:
-                    assert new.undo is None
+                    assert status is UndoStatus.NOT_DECIDED
 
 
-def how_compensated(edge: Edge, before: StepState) -> UndoRecord:
+def order_cancelled(order: Order) -> bool:
+    """Return whether the undo of an order is decided."""
+    return order.direction is Direction.UNDO
+
+
+def how_compensated(edge: Edge, before: StepState) -> UndoStatus:
     if edge.event.name == "skip":
-        return UndoRecord.BY_HAND
-    return UndoRecord.UNDONE if before is StepState.COMPENSATING else UndoRecord.NOT_NEEDED
+        return UndoStatus.BY_HAND
+    return UndoStatus.UNDONE if before is StepState.COMPENSATING else UndoStatus.NOT_NEEDED
 
 
 @in_every_graph

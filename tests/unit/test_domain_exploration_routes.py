@@ -8,7 +8,7 @@ import pytest
 
 from sas.domain import command
 from sas.domain.messages import Notify, Request
-from sas.domain.order import Direction, StepRecord, StepState, UndoRecord
+from sas.domain.order import Direction, Failures, StepRecord, StepState, UndoLedger, UndoStatus
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_model_check import SOON, Edge, Graph, explore, find_cycle, in_every_graph
 from tests.unit.test_domain_exploration import CASES
@@ -23,7 +23,7 @@ def graphs(request: pytest.FixtureRequest) -> list[Graph]:
 
 def failed_elsewhere(step: StepRecord) -> bool:
     """Return whether a step is done, but its undo at an agent asked before has failed."""
-    undone = step.direction is Direction.DO and step.undo is UndoRecord.FAILED
+    undone = step.direction is Direction.DO and step.undo_failed
     return step.process_state is StepState.ERROR and undone
 
 
@@ -32,10 +32,10 @@ def test_the_routes_to_be_undone_are_some_of_the_steps_own_each_once(graph: Grap
     for order in graph.states.values():
         for step in order.steps:
             own = set(range(graph.case.routes_of(step.name)))
-            assert {step.route, *step.tried} <= own
-            assert len(set(step.tried)) == len(step.tried)
+            assert {step.call.route, *step.undo.routes} <= own
+            assert len(set(step.undo.routes)) == len(step.undo.routes)
             if step.epoch == 0:
-                assert (step.route, step.tried) == (0, ())
+                assert (step.call.route, step.undo.routes) == (0, ())
 
 
 @in_every_graph
@@ -46,11 +46,11 @@ def test_a_step_being_undone_has_an_agent_to_be_undone_at_and_one_that_is_undone
         for step in order.steps:
             match step.process_state:
                 case StepState.COMPENSATING:
-                    assert step.tried
+                    assert step.undo.routes
                 case StepState.COMPENSATED:
-                    assert step.tried == ()
+                    assert step.undo.routes == ()
                 case StepState.ERROR:
-                    assert step.tried
+                    assert step.undo.routes
 
 
 @in_every_graph
@@ -59,8 +59,8 @@ def test_the_agent_that_did_a_processed_step_is_not_undone_while_do_goes_on(grap
     for edge in graph.edges:
         for new in edge.after.steps:
             if new.process_state is StepState.PROCESSED or failed_elsewhere(new):
-                assert new.route not in new.tried
-                seen = seen or bool(new.tried)
+                assert new.call.route not in new.undo.routes
+                seen = seen or bool(new.undo.routes)
     assert seen == goes_elsewhere(graph)
 
 
@@ -79,8 +79,8 @@ def test_a_step_that_names_no_undo_stays_with_the_agent_that_may_have_done_it(
     for edge in graph.edges:
         for old, new in edge.pairs():
             if old.name in graph.case.without_undo:
-                assert set(new.tried) <= {new.route}
-                assert new.route == old.route or not old.tried, str(edge)
+                assert set(new.undo.routes) <= {new.call.route}
+                assert new.call.route == old.call.route or not old.undo.routes, str(edge)
 
 
 @in_every_graph
@@ -89,7 +89,7 @@ def test_where_a_step_may_have_been_done_is_kept_until_it_is_done_there_or_undon
 ) -> None:
     for edge in graph.edges:
         for old, new in edge.pairs():
-            assert set(new.tried) == expected_tried(edge, old, new), str(edge)
+            assert set(new.undo.routes) == expected_tried(edge, old, new), str(edge)
 
 
 def expected_tried(  # noqa: PLR0911  a table
@@ -100,24 +100,24 @@ def expected_tried(  # noqa: PLR0911  a table
     turned = old.direction is Direction.DO and new.direction is Direction.UNDO
     out = old.process_state is StepState.PROCESSING
     if out and new.process_state is StepState.PROCESSING and new.direction is Direction.UNDO:
-        return set(old.tried)  # cancelled: out still
+        return set(old.undo.routes)  # cancelled: out still
     if turned or (out and old.direction is Direction.UNDO):
         undone = new.process_state is not StepState.COMPENSATED
-        return {*old.tried, old.route} if undone else set()
+        return {*old.undo.routes, old.call.route} if undone else set()
     if not about:
-        return set(old.tried)
+        return set(old.undo.routes)
     match edge.event.name:
         case "done" if out:
-            return set(old.tried) - {old.route}
+            return set(old.undo.routes) - {old.call.route}
         case "expire" | "expire behind" | "refused" | "waited" if out:
-            return {*old.tried, old.route}
+            return {*old.undo.routes, old.call.route}
         case "undone":
-            return set(old.tried[1:])
+            return set(old.undo.routes[1:])
         case "skip" if old.process_state is StepState.ERROR:
-            failed = {old.tried[0]} if old.undo is UndoRecord.FAILED else {old.route}
-            return set(old.tried) - failed
+            failed = {old.undo.routes[0]} if old.undo_failed else {old.call.route}
+            return set(old.undo.routes) - failed
         case _:
-            return set(old.tried)
+            return set(old.undo.routes)
 
 
 @in_every_graph
@@ -125,7 +125,7 @@ def test_the_undo_of_a_whole_step_begins_at_the_agent_asked_last(graph: Graph) -
     for edge in graph.edges:
         for old, new in edge.pairs():
             if old.direction is Direction.DO and new.process_state is StepState.COMPENSATING:
-                assert new.tried[0] == old.route, str(edge)
+                assert new.undo.routes[0] == old.call.route, str(edge)
 
 
 @in_every_graph
@@ -139,11 +139,14 @@ def test_a_step_that_waited_goes_to_an_agent_further_down_or_rests(graph: Graph)
         if old.direction is Direction.UNDO:
             continue
         asked = [request.route for request in edge.sent(Request) if request.step == old.number]
-        assert all(route > old.route for route in asked)
-        assert new.hold == (not asked), str(edge)
-        assert (new.failure_count, new.waits) == (old.failure_count, old.waits)
+        assert all(route > old.call.route for route in asked)
+        assert new.resting == (not asked), str(edge)
+        assert (new.failure_count, new.failures.extended_waits) == (
+            old.failure_count,
+            old.failures.extended_waits,
+        )
         assert edge.sent(Notify) == []
-        assert old.route in new.tried
+        assert old.call.route in new.undo.routes
 
 
 @in_every_graph
@@ -158,12 +161,15 @@ def test_an_undo_that_failed_elsewhere_takes_no_input_and_its_step_is_tried_ther
             again = command.resubmit(order, graph.rules, now=SOON, step=step.name, edited="1")
             assert again is not None
             new = again.steps[step.number]
-            since = new.since
             expected = replace(
-                step, process_state=StepState.PROCESSED, undo=None, failure_count=0, since=since
+                step,
+                process_state=StepState.PROCESSED,
+                undo=UndoLedger(UndoStatus.NOT_DECIDED, step.undo.routes),
+                failures=Failures(),
+                since=new.since,
+                turn=new.turn,
             )
-            expected = replace(expected, waits=0)
-            assert replace(new, complete_by=None) == replace(expected, complete_by=None)
+            assert new == expected
             assert new.complete_by is not None
             assert new.complete_by > SOON
     assert seen == goes_elsewhere(graph)
@@ -179,5 +185,9 @@ def test_what_is_shut_changes_who_is_asked_and_nothing_else(graph: Graph) -> Non
         other = open_edges[edge.source, replace(edge.event, shut=frozenset())]
         for one, two in zip(edge.after.steps, other.after.steps, strict=True):
             if edge.event.name != "waited":  # without another agent it rests
-                assert replace(one, route=0) == replace(two, route=0), str(edge)
-            assert (one.tried, one.failure_count) == (two.tried, two.failure_count)
+                assert on_route_0(one) == on_route_0(two), str(edge)
+            assert (one.undo.routes, one.failure_count) == (two.undo.routes, two.failure_count)
+
+
+def on_route_0(step: StepRecord) -> StepRecord:
+    return replace(step, call=replace(step.call, route=0))

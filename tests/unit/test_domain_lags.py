@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from sas.domain.expire import delay_excuses
 from sas.domain.expire import expire as decide_expiry
 from sas.domain.workflow import OnFailure
-from sas.features.queue_delay.delays import CELLS, cell_name, from_cell, to_value
-from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, excuses, grace, longest
-from sas.ports import SharedValue
+from sas.features.queue_delay.delays import queue_delays
+from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, grace, longest
+from sas.simulation.store import MemoryStore
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
 
@@ -24,7 +25,7 @@ def claimed(shape: str = "one", **policy: object) -> Story:
 def slack(order: Story, name: str, seconds: float, route: int = 0) -> None:
     """Let the requests of a step be given so much more time from now on."""
     step = order.step(name)
-    rules = replace(order.workflow.rules, slack={(step.number, route): seconds * SECOND})
+    rules = replace(order.workflow.rules, grace={(step.number, route): seconds * SECOND})
     object.__setattr__(order.workflow, "rules", rules)
 
 
@@ -36,7 +37,7 @@ def expire(order: Story, name: str, behind: float) -> bool:
     return order.apply(
         decide_expiry(
             order.order, step.number, step.epoch, order.rules, now=order.now,
-            behind=behind * SECOND,
+            delay=behind * SECOND,
         )
     )  # fmt: skip
 
@@ -58,20 +59,22 @@ def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) ->
 
 
 def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
-    assert excuses(30 * SECOND, 60 * SECOND)
-    assert not excuses(29 * SECOND, 60 * SECOND)
+    assert delay_excuses(30 * SECOND, 60 * SECOND)
+    assert not delay_excuses(29 * SECOND, 60 * SECOND)
 
 
 def test_what_clocks_may_be_apart_excuses_nothing_however_short_the_time_allowed() -> None:
-    assert not excuses(4 * SECOND, SECOND)
-    assert excuses(5 * SECOND, SECOND)
+    assert not delay_excuses(4 * SECOND, SECOND)
+    assert delay_excuses(5 * SECOND, SECOND)
 
 
-def test_a_lag_comes_back_from_its_cell_as_it_was() -> None:
-    lag = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
-    assert from_cell(SharedValue(to_value(lag), "t")) == lag
-    assert from_cell(None) is None
-    assert cell_name("agent-stock-urgent") == CELLS + "agent-stock-urgent"
+async def test_a_delay_is_read_as_it_was_written() -> None:
+    shared = queue_delays(MemoryStore())
+    delay = QueueDelay(timedelta(seconds=12, microseconds=345678), T0)
+    await shared.write("agent-stock-urgent", delay, None)
+    assert {name: one.value for name, one in (await shared.all()).items()} == {
+        "agent-stock-urgent": delay
+    }
 
 
 def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed() -> None:
@@ -79,7 +82,7 @@ def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed
     slack(order, "a", 90)
     assert order.claim()
     assert order.step("a").complete_by == order.now + 60 * SECOND + 90 * SECOND
-    assert order.step("a").called_until == order.step("a").complete_by
+    assert order.step("a").call.called_until == order.step("a").complete_by
     order.done("a")
     assert order.step("b").complete_by == order.now + 60 * SECOND  # its own queue is not long
 
@@ -100,7 +103,7 @@ def test_the_slack_is_that_of_the_agent_that_is_asked() -> None:
     slack(order, "a", 90, route=1)
     order.shutting(("a", 0))
     assert order.claim()
-    assert order.step("a").route == 1
+    assert order.step("a").call.route == 1
     assert order.step("a").complete_by == order.now + 150 * SECOND
 
 

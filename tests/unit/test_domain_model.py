@@ -10,7 +10,19 @@ from itertools import product
 import pytest
 
 from sas.domain.moves import ORDER_MOVES, STEP_MOVES, IllegalMoveError, check_moves
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, roll_up
+from sas.domain.order import (
+    Direction,
+    Dispatched,
+    Failures,
+    Order,
+    OrderState,
+    Ready,
+    StepRecord,
+    StepState,
+    UndoLedger,
+    UndoStatus,
+    roll_up,
+)
 from tests.unit.domain_cases import T0, details_of
 
 PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState
@@ -115,11 +127,11 @@ def test_an_epoch_never_goes_back() -> None:
 
 def test_there_is_no_way_back_from_undo() -> None:
     order = order_of(ERROR)
-    undoing = changed(order, direction=Direction.UNDO)
+    undoing = changed(order, undo=UndoLedger(UndoStatus.UNDOING))
     check_moves(order, undoing)
     check_moves(undoing, undoing)
-    with pytest.raises(IllegalMoveError, match="there is no way back from undo"):
-        check_moves(undoing, changed(undoing, process_state=PENDING, direction=Direction.DO))
+    with pytest.raises(IllegalMoveError, match="an undo is final"):
+        check_moves(undoing, changed(undoing, process_state=PENDING, undo=UndoLedger()))
 
 
 def test_an_order_keeps_its_number_of_steps() -> None:
@@ -137,9 +149,9 @@ def test_an_order_shows_the_five_fields_of_its_steps() -> None:
     order = order_of(PROCESSING, PROCESSING, PENDING)
     early, late = T0 + timedelta(seconds=1), T0 + timedelta(seconds=2)
     steps = (
-        replace(order.steps[0], failure_count=2),
-        replace(order.steps[1], locked_by="s", complete_by=late, failure_count=1),
-        replace(order.steps[2], complete_by=early),
+        replace(order.steps[0], failures=Failures(2)),
+        replace(order.steps[1], turn=Dispatched("s", late), failures=Failures(1)),
+        replace(order.steps[2], turn=Ready(early)),
     )
     order = replace(order, steps=steps)
     assert (order.order_id, order.locked_by, order.complete_by) == ("order-1", "s", early)

@@ -66,9 +66,9 @@ def test_the_faults_of_these_checks_lead_to_every_route_and_to_an_undo_elsewhere
     protocol = Protocol("one", OnFailure.HOLD, 1, ELSEWHERE, routes=2)
     assert protocol.explore() is None
     records = [order.steps[0] for order in protocol.orders.values()]
-    assert {step.route for step in records} == {0, 1}
-    assert {step.tried for step in records} >= {(), (0,), (1,), (0, 1)}
-    assert any(step.process_state.value == "Processed" and step.tried for step in records)
+    assert {step.call.route for step in records} == {0, 1}
+    assert {step.undo.routes for step in records} >= {(), (0,), (1,), (0, 1)}
+    assert any(step.process_state.value == "Processed" and step.undo.routes for step in records)
 
 
 def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo_elsewhere() -> None:

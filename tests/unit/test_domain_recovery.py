@@ -9,8 +9,7 @@ import pytest
 from sas.domain.change import DeadlineDue, StepDue, due_rows
 from sas.domain.expire import expire_deadline, postpone_deadline
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.order import Fault
-from sas.domain.undo import SKEW
+from sas.domain.order import CLOCK_SKEW, Fault
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
@@ -34,10 +33,10 @@ def test_a_step_that_timed_out_rests_before_it_is_tried_again_and_longer_each_ti
     for rest in (10, 30, 60, 60):
         order.expired("a")
         step = order.step("a")
-        assert (step.process_state.value, step.hold, order.sent) == ("Pending", True, ())
+        assert (step.process_state.value, step.resting, order.sent) == ("Pending", True, ())
         assert step.complete_by == order.now + rest * SECOND
         order.expired("a")
-        assert (order.step("a").hold, order.woken) == (False, True)
+        assert (order.step("a").resting, order.woken) == (False, True)
         assert order.claim()
 
 
@@ -54,7 +53,7 @@ def test_an_undo_that_timed_out_rests_as_well() -> None:
     order.undo()
     order.claim()
     order.expired("a")
-    assert (order.states, order.step("a").hold) == (["Compensating"], True)
+    assert (order.states, order.step("a").resting) == (["Compensating"], True)
     assert order.step("a").complete_by == order.now + 10 * SECOND
     assert not order.claim()
     order.expired("a")
@@ -65,14 +64,14 @@ def test_an_undo_that_timed_out_rests_as_well() -> None:
 def test_a_rest_of_one_step_does_not_hold_back_another() -> None:
     order = claimed("two beside each other", backoff=BACKOFF).expired("a")
     order.expired("b").expired("a")
-    assert order.step("b").hold
+    assert order.step("b").resting
     order.claim()
     assert order.requests == [("a", "do", 2)]
 
 
 def test_without_a_backoff_a_step_is_tried_again_at_once() -> None:
     order = claimed().expired("a")
-    assert (order.step("a").hold, order.woken) == (False, True)
+    assert (order.step("a").resting, order.woken) == (False, True)
     assert order.claim()
 
 
@@ -82,8 +81,8 @@ def test_without_a_backoff_a_step_is_tried_again_at_once() -> None:
 def test_past_the_threshold_a_step_waits_for_long_and_the_operator_is_told() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
     step, until = order.step("a"), order.now + HOUR
-    assert (step.process_state.value, step.hold, step.complete_by) == ("Pending", True, until)
-    assert (step.failure_count, step.waits, step.locked_by) == (1, 1, None)
+    assert (step.process_state.value, step.resting, step.complete_by) == ("Pending", True, until)
+    assert (step.failure_count, step.failures.extended_waits, step.locked_by) == (1, 1, None)
     assert order.sent == ()
     assert order.condition is not None
     assert order.condition.kind is AlertKind.WAITING
@@ -101,12 +100,16 @@ def test_after_the_last_extended_wait_the_policy_applies(policy: OnFailure, end:
     order = claimed(failures_max=1, extended_wait=wait, on_failure=policy)
     attempts = 1
     while order.expired("a").states == ["Pending"]:
-        if order.step("a").hold:
+        if order.step("a").resting:
             order.expired("a")
         assert order.claim()
         attempts += 1
     turned = policy is OnFailure.UNDO  # its undo has all its waits again
-    assert (attempts, order.state, order.step("a").waits) == (4, end, 0 if turned else 2)
+    assert (attempts, order.state, order.step("a").failures.extended_waits) == (
+        4,
+        end,
+        0 if turned else 2,
+    )
 
 
 def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None:
@@ -115,7 +118,11 @@ def test_an_undo_past_its_threshold_waits_too_before_it_fails_for_good() -> None
     assert order.claim()
     order.expired("a")
     step = order.step("a")
-    assert (step.process_state.value, step.hold, step.waits) == ("Compensating", True, 1)
+    assert (step.process_state.value, step.resting, step.failures.extended_waits) == (
+        "Compensating",
+        True,
+        1,
+    )
     assert order.condition is not None
     assert order.condition.scope == "test version 1, the undo of step a"
     order.expired("a")
@@ -130,7 +137,7 @@ def test_a_step_and_its_undo_that_cannot_be_begun_are_conditions_of_their_own() 
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
     assert order.condition is not None
     assert order.condition.scope == "test version 1, step a"
-    assert "In test version 1 step a cannot be begun: its service" in order.condition.text
+    assert "In test version 1 step a cannot begin: the circuit breaker" in order.condition.text
     assert order.undo()
     assert order.claim()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
@@ -141,7 +148,11 @@ def test_a_step_that_succeeds_after_its_wait_is_as_new() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a").expired("a")
     order.claim()
     order.done("a")
-    assert (order.state, order.step("a").waits, order.step("a").failure_count) == (
+    assert (
+        order.state,
+        order.step("a").failures.extended_waits,
+        order.step("a").failure_count,
+    ) == (
         "Processed",
         0,
         0,
@@ -165,7 +176,7 @@ def test_a_resubmitted_step_has_all_its_waits_again() -> None:
 def test_an_order_is_undone_out_of_an_extended_wait_at_once() -> None:
     order = claimed(failures_max=0, extended_wait=ExtendedWait(HOUR)).expired("a")
     assert order.undo()
-    assert (order.states, order.step("a").hold) == (["Compensating"], False)
+    assert (order.states, order.step("a").resting) == (["Compensating"], False)
     assert order.claim()
 
 
@@ -252,11 +263,11 @@ def test_an_undo_waits_until_no_call_of_its_do_can_land_any_more() -> None:
     assert called_until is not None
     order.later(5).undo()
     step = order.step("a")
-    assert (step.hold, step.complete_by) == (True, called_until + SKEW + LIMIT)
+    assert (step.resting, step.complete_by) == (True, called_until + CLOCK_SKEW + LIMIT)
     assert not order.claim()
     assert not order.later(300).expire("a")
     order.expired("a")
-    assert order.now == called_until + SKEW + LIMIT
+    assert order.now == called_until + CLOCK_SKEW + LIMIT
     assert order.claim()
     assert order.requests == [("a", "undo", 2)]
 
@@ -265,20 +276,20 @@ def test_an_undo_waits_for_the_last_of_several_calls() -> None:
     order = claimed(call_limit=LIMIT, failures_max=3).expired("a")
     order.claim()
     order.later(1).undo()
-    assert order.step("a").complete_by == T0 + 120 * SECOND + SKEW + LIMIT
+    assert order.step("a").complete_by == T0 + 120 * SECOND + CLOCK_SKEW + LIMIT
 
 
 def test_an_undo_need_not_wait_where_no_call_can_land_any_more() -> None:
     order = claimed(call_limit=LIMIT).done("a").later(3600)
     order.undo()
-    assert order.step("a").hold is False
+    assert order.step("a").resting is False
     assert order.claim()
 
 
 def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
     order = claimed("two in a row", call_limit=LIMIT).later(3600).done("a")
     order.undo()
-    assert [step.hold for step in order.order.steps] == [False, True]
+    assert [step.resting for step in order.order.steps] == [False, True]
     assert not order.claim()
     order.expired("b")
     order.claim()

@@ -11,8 +11,7 @@ from sas.domain import reply
 from sas.domain.command import takes_input
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Progress, Request
 from sas.domain.moves import IllegalMoveError, check_moves
-from sas.domain.order import Direction, Fault, UndoRecord
-from sas.domain.undo import SKEW
+from sas.domain.order import CLOCK_SKEW, Direction, Fault, UndoStatus
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import SECOND, Story, story
 
@@ -33,7 +32,7 @@ def claimed(shape: str = "one", *shut: tuple[str, int], **policy: object) -> Sto
 def done_elsewhere(shape: str = "one", **policy: object) -> Story:
     """Return an order whose first step timed out at its first agent, and was done at its second."""
     order = claimed(shape, **policy).expired("a").shutting(("a", 0))
-    if order.step("a").hold:
+    if order.step("a").resting:
         order.expired("a")
     order.claim()
     return order.done("a")
@@ -53,7 +52,7 @@ def test_the_next_one_is_asked_while_the_first_is_not_to_be_had_and_nobody_is_le
     until = order.now + 60 * SECOND
     assert order.sent == (Request(0, Direction.DO, 1, 0, until, route=1),)
     assert order.done("a").state == "Processed"
-    assert (order.step("a").route, order.step("a").tried) == (1, ())
+    assert (order.step("a").call.route, order.step("a").undo.routes) == (1, ())
 
 
 def test_where_nobody_is_to_be_had_the_request_waits_at_the_agent_it_was_with() -> None:
@@ -72,7 +71,7 @@ def test_a_retry_goes_back_to_the_first_agent_once_it_is_to_be_had_again() -> No
     order = claimed("one", ("a", 0)).expired("a").shutting()
     order.claim()
     assert order.asked == [("a", "do", 0)]
-    assert order.step("a").tried == (1,)
+    assert order.step("a").undo.routes == (1,)
 
 
 def test_a_step_that_names_no_undo_waits_at_the_agent_that_may_have_done_it() -> None:
@@ -89,7 +88,7 @@ def test_a_step_that_waited_is_no_failure_and_the_next_agent_is_asked_at_once() 
     order = claimed(failures_max=0).waited("a")
     assert order.asked == [("a", "do", 1)]
     step = order.step("a")
-    assert (step.failure_count, step.epoch, step.tried) == (0, 2, (0,))
+    assert (step.failure_count, step.epoch, step.undo.routes) == (0, 2, (0,))
     order.done("a")
     assert (order.notices, order.asked) == (["step-completed"], [("a", "undo", 0)])
     assert order.done("a").notices == ["completed"]
@@ -106,20 +105,20 @@ def test_agents_further_down_are_asked_and_never_one_before() -> None:
 def test_where_every_agent_waited_the_step_rests_and_then_begins_with_the_first() -> None:
     order = claimed(failures_max=0).waited("a").waited("a")
     step = order.step("a")
-    assert (order.states, order.sent, step.hold) == (["Pending"], (), True)
-    assert (order.met, step.tried, step.failure_count) == ("waiting", (1, 0), 0)
+    assert (order.states, order.sent, step.resting) == (["Pending"], (), True)
+    assert (order.met, step.undo.routes, step.failure_count) == ("waiting", (1, 0), 0)
     order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]
 
 
 def test_a_step_whose_other_agents_are_shut_rests_where_it_waited() -> None:
     order = claimed().shutting(("a", 1)).waited("a")
-    assert (order.sent, order.step("a").hold) == ((), True)
+    assert (order.sent, order.step("a").resting) == ((), True)
 
 
 def test_a_step_that_names_no_undo_rests_where_it_waited_and_is_asked_for_there_again() -> None:
     order = claimed(without_undo=frozenset("a")).waited("a")
-    assert (order.states, order.sent, order.step("a").hold) == (["Pending"], (), True)
+    assert (order.states, order.sent, order.step("a").resting) == (["Pending"], (), True)
     order.expired("a").claim()
     assert order.asked == [("a", "do", 0)]
 
@@ -129,7 +128,7 @@ def test_what_an_agent_may_have_done_before_is_kept_when_the_next_one_waits() ->
     order.claim()
     order.waited("a")
     assert order.asked == [("a", "do", 2)]
-    assert order.step("a").tried == (1, 0)
+    assert order.step("a").undo.routes == (1, 0)
     assert order.done("a").asked == [("a", "undo", 1)]
     assert order.done("a").asked == [("a", "undo", 0)]
 
@@ -137,12 +136,12 @@ def test_what_an_agent_may_have_done_before_is_kept_when_the_next_one_waits() ->
 def test_no_other_agent_is_asked_once_another_step_is_in_error() -> None:
     order = claimed("two beside each other").refused("b").waited("a")
     assert (order.states, order.requests) == (["Pending", "Error"], [])
-    assert order.step("a").hold
+    assert order.step("a").resting
 
 
 def test_an_undo_that_waited_stays_with_its_agent() -> None:
     order = done_elsewhere().waited("a")
-    assert (order.requests, order.step("a").hold) == ([], True)
+    assert (order.requests, order.step("a").resting) == ([], True)
     order.expired("a").claim()
     assert order.asked == [("a", "undo", 0)]
 
@@ -162,8 +161,8 @@ def test_a_step_done_elsewhere_is_processed_and_undone_where_it_timed_out() -> N
     step = order.step("a")
     assert (order.states, order.state) == (["Processed"], "Processing")
     assert order.asked == [("a", "undo", 0)]
-    assert (step.route, step.tried, step.direction) == (1, (0,), Direction.DO)
-    assert (step.result, step.undo) == ('"ok"', None)
+    assert (step.call.route, step.undo.routes, step.direction) == (1, (0,), Direction.DO)
+    assert (step.result, step.undo.status) == ('"ok"', UndoStatus.NOT_DECIDED)
     assert step.complete_by == order.now + 90 * SECOND
     assert order.order.settled_at is None
 
@@ -172,7 +171,7 @@ def test_the_application_is_told_of_the_end_only_when_that_is_undone() -> None:
     order = done_elsewhere()
     assert order.notices == ["step-completed"]
     assert order.done("a").notices == ["completed"]
-    assert (order.state, order.step("a").tried) == ("Processed", ())
+    assert (order.state, order.step("a").undo.routes) == ("Processed", ())
     assert order.order.complete_by is None
 
 
@@ -188,7 +187,7 @@ def test_a_step_done_where_it_timed_out_before_has_nothing_to_be_undone() -> Non
     order = claimed().expired("a")
     order.claim()
     assert order.done("a").state == "Processed"
-    assert order.step("a").tried == ()
+    assert order.step("a").undo.routes == ()
 
 
 def test_every_agent_where_it_timed_out_is_undone_the_last_one_first() -> None:
@@ -235,8 +234,8 @@ def test_an_undo_elsewhere_waits_until_no_call_of_the_do_can_land_any_more() -> 
     order = done_elsewhere(call_limit=LIMIT)
     step = order.step("a")
     assert (order.requests, order.notices) == ([], ["step-completed"])
-    assert step.called_until is not None
-    assert (step.hold, step.complete_by) == (True, step.called_until + SKEW + LIMIT)
+    assert step.call.called_until is not None
+    assert (step.resting, step.complete_by) == (True, step.call.called_until + CLOCK_SKEW + LIMIT)
     assert not order.claim()
     order.expired("a")
     order.claim()
@@ -261,14 +260,15 @@ def test_an_undo_elsewhere_that_is_refused_puts_its_step_into_error_saying_where
     order = done_elsewhere("two in a row").refused("a", fault)
     step = order.step("a")
     assert (order.states, order.state) == (["Error", "Processing"], "Error")
-    assert (step.undo, step.direction, step.error) == (UndoRecord.FAILED, Direction.DO, fault)
+    assert step.undo.status is UndoStatus.FAILED_ELSEWHERE
+    assert (step.direction, step.error) == (Direction.DO, fault)
     assert order.sent == (
         Notify(Notice.FAILED, 0, fault),
         Alert(
             AlertKind.UNDO_FAILED,
             0,
             "the undo of step a at agent 1 of 2 failed: the parcel has left. "
-            "a: undo failed, b: Processing. "
+            "a: undo failed at another agent, b: Processing. "
             "Resubmit to try the undo again, or skip it once it is undone by hand.",
         ),
     )
@@ -282,7 +282,7 @@ def test_an_undo_elsewhere_past_its_threshold_is_in_error_whatever_the_policy(
     order.claim()
     assert order.expired("a").state == "Error"
     assert order.undoing is False
-    assert order.step("a").tried == (0,)
+    assert order.step("a").undo.routes == (0,)
 
 
 def test_no_new_step_starts_while_an_undo_elsewhere_is_in_error() -> None:
@@ -295,7 +295,8 @@ def test_resubmitted_it_is_tried_again_with_the_step_processed() -> None:
     order = done_elsewhere().refused("a")
     assert order.resubmit()
     step = order.step("a")
-    assert (order.states, step.undo, step.error, order.woken) == (["Processed"], None, None, True)
+    assert (order.states, step.error, order.woken) == (["Processed"], None, True)
+    assert step.undo.status is UndoStatus.NOT_DECIDED
     order.claim()
     assert order.asked == [("a", "undo", 0)]
     assert order.done("a").notices == ["completed"]
@@ -305,7 +306,7 @@ def test_skipped_it_is_said_to_be_undone_by_hand_and_the_result_is_kept() -> Non
     order = done_elsewhere().refused("a")
     assert order.skip(result='"instead"')
     assert (order.state, order.notices) == ("Processed", ["completed"])
-    assert (order.step("a").result, order.step("a").tried) == ('"ok"', ())
+    assert (order.step("a").result, order.step("a").undo.routes) == ('"ok"', ())
 
 
 def test_skipped_at_one_agent_it_is_undone_at_the_next() -> None:
@@ -326,7 +327,7 @@ def test_edited_input_is_refused_for_it() -> None:
     order = done_elsewhere().refused("a")
     assert not takes_input(order.step("a"), order.rules)
     assert order.resubmit(edited='{"amount":1}')
-    assert (order.step("a").edited, order.step("a").generation) == (None, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (None, 0)
 
 
 def test_a_failed_step_that_is_skipped_is_undone_where_it_timed_out_before() -> None:
@@ -334,7 +335,7 @@ def test_a_failed_step_that_is_skipped_is_undone_where_it_timed_out_before() -> 
     order.claim()
     order.refused("a")
     assert order.skip()
-    assert (order.states, order.step("a").tried, order.notices) == (["Processed"], (0,), [])
+    assert (order.states, order.step("a").undo.routes, order.notices) == (["Processed"], (0,), [])
     order.claim()
     assert order.asked == [("a", "undo", 0)]
 
@@ -351,7 +352,7 @@ def test_the_undo_of_a_step_covers_every_agent_it_was_asked_of_the_last_one_firs
     assert order.done("a").asked == [("a", "undo", 0)]
     assert order.states == ["Compensating", "Compensated"]
     assert order.done("a").notices == ["undone"]
-    assert order.step("a").tried == ()
+    assert order.step("a").undo.routes == ()
 
 
 def test_an_order_done_by_an_alternative_is_undone_there() -> None:
@@ -370,7 +371,7 @@ def test_an_undo_elsewhere_that_is_out_gives_way_to_the_undo_of_all() -> None:
     order = done_elsewhere()
     late = order.reply("a")
     order.undo()
-    assert (order.states, order.step("a").tried) == (["Compensating"], (1, 0))
+    assert (order.states, order.step("a").undo.routes) == (["Compensating"], (1, 0))
     assert not order.answer(late)
     order.claim()
     assert not order.answer(late)
@@ -430,5 +431,5 @@ def test_a_step_that_is_out_at_an_agent_is_not_claimed_a_second_time_there() -> 
     order = done_elsewhere()
     before = order.order
     twice = replace(order.step("a"), epoch=9)
-    with pytest.raises(IllegalMoveError, match="out already and would be claimed twice"):
+    with pytest.raises(IllegalMoveError, match="its request is out and would be sent twice"):
         check_moves(before, replace(before, steps=(twice,)))

@@ -9,7 +9,7 @@ import pytest
 
 from sas.domain.expire import postpone
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.order import Direction, Fault
+from sas.domain.order import Direction, Fault, Resting
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_cases import T0, Story, story
 
@@ -266,7 +266,7 @@ def test_an_operator_resubmits_what_failed_and_its_failures_are_counted_anew() -
 def test_resubmission_keeps_the_key_of_the_remote_call() -> None:
     order = claimed().refused("a")
     order.resubmit()
-    assert order.step("a").generation == 0
+    assert order.step("a").call.generation == 0
 
 
 def test_every_failed_step_is_resubmitted_and_no_other() -> None:
@@ -301,7 +301,7 @@ def test_an_order_without_an_error_is_not_resubmitted(until: str) -> None:
 
 def test_resubmission_ends_a_hold() -> None:
     order = claimed().refused("a")
-    held = replace(order.step("a"), hold=True)
+    held = replace(order.step("a"), turn=Resting(order.now))
     order.order = replace(order.order, steps=(held,))
     order.resubmit()
-    assert order.step("a").hold is False
+    assert order.step("a").resting is False

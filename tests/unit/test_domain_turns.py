@@ -135,11 +135,11 @@ def test_a_failed_undo_holds_back_what_came_before_it_and_nothing_beside_it() ->
 
 def test_a_step_on_hold_is_not_claimed_by_a_stray_wake() -> None:
     order = story("one")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     assert not order.claim()
     assert not order.later(599).expire("a")
     assert order.later(1).expire("a")
-    assert (order.woken, order.step("a").hold) == (True, False)
+    assert (order.woken, order.step("a").resting) == (True, False)
     assert order.claim()
 
 
@@ -147,7 +147,7 @@ def test_a_step_released_from_hold_while_another_is_in_error_has_no_due_row() ->
     order = story("two beside each other", on_failure=OnFailure.HOLD)
     order.claim()
     order.expired("a")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     order.refused("b")
     order.expired("a")
     assert order.step("a").complete_by is None
@@ -157,9 +157,9 @@ def test_undo_and_resubmit_end_a_hold() -> None:
     order = story("one")
     order.claim()
     order.expired("a")
-    order.hold("a", seconds=600)
+    order.rest("a", seconds=600)
     order.undo()
-    assert order.step("a").hold is False
+    assert order.step("a").resting is False
     assert order.claim()
 
 

@@ -80,7 +80,7 @@ def test_undo_counts_failures_anew_and_keeps_the_epoch() -> None:
 def test_the_undo_of_a_step_is_given_what_its_do_returned_under_the_same_key() -> None:
     order = processed("one")
     order.undo()
-    assert (order.step("a").result, order.step("a").generation) == ('"ok"', 0)
+    assert (order.step("a").result, order.step("a").call.generation) == ('"ok"', 0)
 
 
 def test_an_answer_to_the_do_is_too_late_once_undo_is_decided() -> None:

@@ -59,7 +59,7 @@ def read_back(folder: Path) -> dict[tuple[str, str], Any]:
 
 async def finished() -> Kit:
     """Return orders that ended in every way: done, undone, edited, by hand, large, rejected."""
-    made = kit(privacy=privacy(secret={"chain": ("card",), "care": ("card",)}))
+    made = kit(encryption=privacy(secret={"chain": ("card",), "care": ("card",)}))
     content = {"card": CARD, "lines": [1]}
     await made.submit(order("done", order=content))
     await made.drain()

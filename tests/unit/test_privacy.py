@@ -17,7 +17,8 @@ from sas.codec.orders import content_hash
 from sas.codec.strict import MalformedError
 from sas.domain.content import PayloadRef
 from sas.domain.workflow import WorkflowError
-from sas.features.field_encryption.encryption import FieldEncryption, redact
+from sas.engine.hooks import redact
+from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.redaction import WithheldError
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, done, kit, letter, order
@@ -39,12 +40,12 @@ def privacy(
 
 
 def discreet(**changes: Any) -> Kit:
-    return kit(**{"privacy": privacy(), **changes})
+    return kit(**{"encryption": privacy(), **changes})
 
 
 def rotated(made: Kit, *keys: tuple[str, bytes]) -> Kit:
     """Return another instance beside, with other keys."""
-    return kit(beside=made, instance="host-2", privacy=privacy(*keys))
+    return kit(beside=made, instance="host-2", encryption=privacy(*keys))
 
 
 def at_rest(made: Kit) -> str:
@@ -100,7 +101,7 @@ async def test_a_field_may_hold_anything_and_may_be_absent() -> None:
 
 
 async def test_an_order_of_a_workflow_without_secret_fields_is_kept_as_it_was_sent() -> None:
-    made = kit(privacy=privacy(secret={"care": ("customer.card",)}))
+    made = kit(encryption=privacy(secret={"care": ("customer.card",)}))
     await made.submit(order(order={"a": {"$encrypted": "its own"}}))
     await made.drain()
     assert made.order().details.payload == '{"a": {"$encrypted": "its own"}}'
@@ -179,7 +180,7 @@ async def test_what_is_not_where_it_should_be_is_refused_rather_than_kept_in_cle
 
 
 async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_key() -> None:
-    made = kit(privacy=privacy(OLD))
+    made = kit(encryption=privacy(OLD))
     await made.submit(order(order=ORDER))
     after = rotated(made, NEW, OLD)
     await after.submit(order(order=ORDER), "m-2")
@@ -195,7 +196,7 @@ async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_k
 
 
 async def test_an_order_without_any_id_is_repeated_once_across_a_rotation() -> None:
-    made = kit(privacy=privacy(OLD))
+    made = kit(encryption=privacy(OLD))
     await made.submit(order(order=ORDER), "")
     after = rotated(made, NEW, OLD)
     await after.submit(order(order=ORDER), "")
@@ -226,14 +227,14 @@ async def test_an_order_stored_before_its_fields_were_named_goes_on() -> None:
 async def test_a_field_that_is_no_longer_named_is_opened_all_the_same() -> None:
     made = discreet()
     await made.submit(order(order=ORDER))
-    after = kit(beside=made, instance="host-2", privacy=privacy(secret={"chain": ()}))
+    after = kit(beside=made, instance="host-2", encryption=privacy(secret={"chain": ()}))
     await after.drain()
     assert calls(after)[0].order == ORDER
     assert {CARD, NOTE} <= set(calls(after)[0].secrets)
 
 
 async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back() -> None:
-    made = kit(privacy=privacy(OLD))
+    made = kit(encryption=privacy(OLD))
     await made.submit(order(order=ORDER))
     without = rotated(made, NEW)
     await without.step(QUEUES.scheduler)
@@ -293,7 +294,7 @@ async def test_an_operators_input_is_encrypted_as_the_order_is() -> None:
     made = await failed(discreet())
     await resubmit(made, {"customer": {"card": "4222-2222", "n": 2}})
     assert "4222-2222" not in at_rest(made)
-    assert made.order().steps[0].edited is not None
+    assert made.order().steps[0].call.edited is not None
     await made.drain()
     assert calls(made)[-1].order == {"customer": {"card": "4222-2222", "n": 2}}
     assert made.state() == "Processed"
@@ -304,7 +305,7 @@ async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown()
     shown = payload(made)
     shown["customer"]["n"] = 2
     await resubmit(made, shown)
-    assert json.loads(made.order().steps[0].edited or "") == shown
+    assert json.loads(made.order().steps[0].call.edited or "") == shown
     await made.drain()
     assert calls(made)[-1].order == {"customer": {"card": CARD, "n": 2}}
 
@@ -332,7 +333,7 @@ async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
 
 
 async def test_an_operator_is_told_of_a_key_that_is_missing() -> None:
-    made = await failed(kit(privacy=privacy(OLD)))
+    made = await failed(kit(encryption=privacy(OLD)))
     await resubmit(rotated(made, NEW), payload(made))
     assert "needs the key 'old', which is not in SAS_ENCRYPTION_KEYS" in made.alerts()[-1].text
     assert made.states()[0] == "Error"

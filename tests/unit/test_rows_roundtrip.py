@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -27,13 +27,29 @@ from sas.domain.messages import (
     Alert,
     AlertKind,
     JournalEntry,
+    JournalWord,
     Notice,
     Notify,
     Outgoing,
     Request,
     Wake,
 )
-from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.order import (
+    Details,
+    Direction,
+    Dispatched,
+    Failures,
+    Fault,
+    LastCall,
+    Order,
+    Ready,
+    Resting,
+    StepRecord,
+    StepState,
+    Turn,
+    UndoLedger,
+    UndoStatus,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -146,22 +162,13 @@ STEP = StepRecord(
     name="pay",
     process_state=StepState.COMPENSATING,
     since=NOW,
-    locked_by="one",
-    complete_by=NOW + timedelta(seconds=1),
-    failure_count=3,
-    direction=Direction.UNDO,
+    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9"),
     epoch=4,
-    generation=5,
-    hold=True,
+    failures=Failures(3, 6),
+    call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
-    waits=6,
-    called_until=NOW + timedelta(seconds=2),
-    undo=UndoRecord.BY_HAND,
-    edited='{"amount":1}',
-    note="the van is at stop 3 of 9",
-    route=2,
-    tried=(2, 0),
+    undo=UndoLedger(UndoStatus.BY_HAND, (2, 0)),
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
 
@@ -178,11 +185,13 @@ ORDER = Order(
 )
 
 
-@pytest.mark.parametrize("record", [STEP, DETAILS, ORDER], ids=["step", "details", "order"])
-def test_the_records_of_these_tests_leave_no_field_at_its_default(
-    record: StepRecord | Details | Order,
-) -> None:
-    empty = (None, False, 0, Direction.DO)
+@pytest.mark.parametrize(
+    "record",
+    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, DETAILS, ORDER],
+    ids=lambda record: type(record).__name__,
+)
+def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -> None:
+    empty = (None, False, 0, (), UndoStatus.NOT_DECIDED)
     assert [f.name for f in fields(record) if getattr(record, f.name) in empty] == []
 
 
@@ -203,6 +212,17 @@ def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     assert rows.order_from("o'1", by_key, "etag").token == "etag"
 
 
+@pytest.mark.parametrize("turn", [None, Ready(NOW), Resting(NOW), Dispatched("one", NOW)])
+@pytest.mark.parametrize("status", UndoStatus)
+def test_whose_turn_it_is_and_how_the_undo_stands_come_back(turn: Turn, status: UndoStatus) -> None:
+    step = replace(STEP, number=0, turn=turn, undo=UndoLedger(status))
+    order = replace(ORDER, steps=(step,))
+    made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
+    row = made[-1]
+    assert (row["LockedBy"], row["CompleteBy"] is None) == (step.locked_by, turn is None)
+    assert rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag").steps == (step,)
+
+
 def test_an_order_written_before_traces_were_kept_still_loads() -> None:
     made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
     made += [rows.step_row("o'1", step) for step in ORDER.steps]
@@ -215,10 +235,13 @@ def test_an_order_written_before_there_were_alternatives_and_urgent_orders_still
     made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
     made += [rows.step_row("o'1", step) for step in ORDER.steps]
     for row in made:
-        for column in ("Route", "Tried", "Urgent"):
+        for column in ("Route", "UndoRoutes", "Urgent"):
             row.pop(column, None)
     found = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
-    plain = [replace(step, route=0, tried=()) for step in ORDER.steps]
+    plain = [
+        replace(step, call=replace(step.call, route=0), undo=replace(step.undo, routes=()))
+        for step in ORDER.steps
+    ]
     assert found == replace(ORDER, details=replace(DETAILS, urgent=False), steps=tuple(plain))
 
 
@@ -227,7 +250,12 @@ def test_an_order_written_before_there_were_alternatives_and_urgent_orders_still
 def test_the_agents_to_be_undone_come_back_in_their_order(
     routes: list[int], many: int, last: int
 ) -> None:
-    step = replace(STEP, number=0, route=last, tried=tuple(routes[:many]))
+    step = replace(
+        STEP,
+        number=0,
+        call=LastCall(last),
+        undo=UndoLedger(UndoStatus.UNDOING, tuple(routes[:many])),
+    )
     order = replace(ORDER, steps=(step,))
     made = [rows.details_row(order), rows.state_row(order, "commit"), rows.step_row("o'1", step)]
     assert rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag").steps == (step,)
@@ -237,7 +265,7 @@ def test_a_step_with_one_agent_and_an_order_that_is_not_urgent_fill_no_column_fo
     """So that rows of workflows without alternatives stay as they were."""
     details = replace(DETAILS, urgent=False)
     step = rows.step_row("o'1", bare(STEP))
-    assert (step["Route"], step["Tried"]) == (None, None)
+    assert (step["Route"], step["UndoRoutes"]) == (None, None)
     assert rows.details_row(Order(details, (), seq=1))["Urgent"] is None
 
 
@@ -270,7 +298,7 @@ MESSAGES: tuple[Outgoing, ...] = (
 
 def test_every_message_comes_back_from_the_journal() -> None:
     assert messages_from_json(messages_to_json(MESSAGES)) == MESSAGES
-    entry = JournalEntry(3, NOW, "claimed", "me", "commit", None, MESSAGES)
+    entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "commit", None, MESSAGES)
     assert entry_from(journal_row("order-1", entry)) == entry
 
 
@@ -281,7 +309,7 @@ def test_every_kind_of_message_has_its_word_in_the_journal() -> None:
 
 def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_back() -> None:
     alerts = tuple(Alert(AlertKind.STEP_FAILED, n, "x" * 1900) for n in range(30))
-    entry = JournalEntry(1, NOW, "claimed", "me", "commit", "orders:1", alerts)
+    entry = JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "commit", "orders:1", alerts)
     row = journal_row("order-1", entry)
     assert "Messages01" in row
     assert entry_from(row) == entry
@@ -301,3 +329,8 @@ def test_a_request_recorded_before_there_were_alternatives_goes_to_the_first_age
     made = json.loads(messages_to_json((Request(1, Direction.DO, 1, 0, NOW, 2),)))
     del made[0]["route"]
     assert messages_from_json(json.dumps(made)) == (Request(1, Direction.DO, 1, 0, NOW),)
+
+
+def test_a_journal_word_of_a_newer_version_is_read_as_unknown() -> None:
+    row = journal_row("o", JournalEntry(1, NOW, JournalWord.CLAIMED, "me", "c", None, ()))
+    assert entry_from(row | {"What": "teleported"}).what is JournalWord.UNKNOWN

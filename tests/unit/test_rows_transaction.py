@@ -11,8 +11,8 @@ from sas.adapters import keys
 from sas.adapters.transaction import Operation, TransactionTooLargeError, operations
 from sas.domain.change import Change, DeadlineDue, first_change, next_change
 from sas.domain.claim import claim
-from sas.domain.messages import JournalEntry
-from sas.domain.order import Details, Order, StepRecord, StepState
+from sas.domain.messages import JournalEntry, JournalWord
+from sas.domain.order import Details, Order, Ready, StepRecord, StepState
 from sas.domain.submit import submit
 from sas.domain.workflow import Rules, Step, Undo, Workflow
 
@@ -31,7 +31,7 @@ def submitted(rules: Rules) -> Change:
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
-    entry = JournalEntry(before.seq + 1, NOW, "changed", "me", "c2", cause, ())
+    entry = JournalEntry(before.seq + 1, NOW, JournalWord.CLAIMED, "me", "c2", cause, ())
     return Change(replace(before, token="etag"), replace(after, seq=before.seq + 1), entry)
 
 
@@ -109,11 +109,9 @@ def worst_change(steps: int) -> Change:
     """Every step changes, its due row moves and the deadline's too, a large result comes, the
     order leaves one list for the other, an out row is wanted.
     """
-    old = tuple(
-        StepRecord(n, f"s-{n}", StepState.ERROR, NOW, complete_by=NOW) for n in range(steps)
-    )
+    old = tuple(StepRecord(n, f"s-{n}", StepState.ERROR, NOW, Ready(NOW)) for n in range(steps))
     new = tuple(
-        StepRecord(n, f"s-{n}", StepState.PROCESSED, NOW, complete_by=NOW + timedelta(1))
+        StepRecord(n, f"s-{n}", StepState.PROCESSED, NOW, Ready(NOW + timedelta(1)))
         for n in range(steps)
     )
     new = (replace(new[0], result="x" * 20_000), *new[1:])

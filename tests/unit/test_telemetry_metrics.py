@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from sas.actors.agent import AgentActor, RetryPolicy
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import Meter
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -20,7 +19,18 @@ from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import metrics, tracing
 from tests.indexed_functions import ROOT
 from tests.telemetry_kit import Told, telling
-from tests.unit.actors_kit import QUEUES, Kit, command, done, kit, letter, order
+from tests.unit.actors_kit import (
+    QUEUES,
+    Kit,
+    agent_actor,
+    command,
+    delivery,
+    done,
+    kit,
+    letter,
+    order,
+    received,
+)
 
 LISTED: dict[str, Any] = json.loads(
     (Path(ROOT) / "infra" / "telemetry-fields.json").read_text(encoding="utf-8")
@@ -184,7 +194,10 @@ async def test_a_conflict_is_counted_for_the_actor_that_lost(told: Told) -> None
     one = kit()
     two = kit(beside=one, instance="host-2")
     await one.run(
-        asyncio.gather(one.submitter.handle(order(), "m-1"), two.submitter.handle(order(), "m-2"))
+        asyncio.gather(
+            one.submitter.handle(received(QUEUES.orders, "m-1", order())),
+            two.submitter.handle(received(QUEUES.orders, "m-2", order())),
+        )
     )
     assert told.metrics()["sas.conflicts"] == [(1, {"sas.actor": "submission"})]
 
@@ -198,16 +211,16 @@ async def test_a_message_put_aside_is_counted_by_its_reason(told: Told) -> None:
 async def test_a_breaker_is_counted_at_each_change_of_its_state(told: Told) -> None:
     made = kit()
     policy = BreakerPolicy(1)
-    actor = AgentActor(made.context, "stock", made.agents["stock"], RetryPolicy(0.2, 2.0), policy)
+    actor = agent_actor(made.context, "stock", made.agents["stock"], circuit=policy)
     made.agents["stock"].then(TransientError("down"))
     await made.submit()
     await made.step(QUEUES.scheduler)
     message = made.bus.take(QUEUES.agent("stock"))
     assert message is not None
-    await made.run(actor.handle(message.body, "m"))
+    await made.run(actor.handle(delivery(message, message_id="m")))
     assert told.count("sas.breaker.changes", agent="stock", breaker="open") == 1
     await made.later(16)
-    await made.run(actor.handle(message.body, "m"))
+    await made.run(actor.handle(delivery(message, message_id="m")))
     assert told.count("sas.breaker.changes", breaker="half-open") == 1
     assert told.count("sas.breaker.changes", breaker="closed") == 1
 

@@ -18,12 +18,29 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sas.adapters import telemetry
 from sas.adapters.telemetry import LogHandler, TelemetryError
 from sas.config import SettingError, read_config
-from sas.ports import RefusedError, StoreUnavailableError, TransientError, UndeliverableError
+from sas.ports import (
+    RefusedError,
+    StoreUnavailableError,
+    TransientError,
+    UndeliverableError,
+)
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 from tests.telemetry_kit import Told, telling
-from tests.unit.actors_kit import CARE, QUEUES, SHOP, Kit, command, done, kit, letter, order
+from tests.unit.actors_kit import (
+    CARE,
+    QUEUES,
+    SHOP,
+    Kit,
+    command,
+    delivery,
+    done,
+    kit,
+    letter,
+    order,
+    received,
+)
 
 SECRET = "s3cr3t-of-the-order"
 RESULT = "s3cr3t-of-a-result"
@@ -62,8 +79,10 @@ async def every_path(made: Kit) -> list[str]:
         await made.run(made.dead_letters.handle(letter(body, "orders")))
     await made.hand(done("O-2", result=f'"{RESULT}"', epoch=9, id="O-2/00/do/9"))
     await made.hand(done("O-9", result=f'"{RESULT}"'))
-    await made.run(made.scheduler.handle(SECRET.encode(), "m"))
-    await made.run(made.actors["stock"].handle(SECRET.encode(), "m"))
+    await made.run(made.scheduler.handle(received(QUEUES.scheduler, "m", SECRET.encode())))
+    await made.run(
+        made.actors["stock"].handle(received(QUEUES.agent("stock"), "m", SECRET.encode()))
+    )
     await made.hand(command("undo", 1))
     for fault in (BusFault.UNAVAILABLE, BusFault.LOST_ANSWER):
         made.bus.fail_next(fault)
@@ -146,7 +165,7 @@ async def test_two_orders_at_once_never_lend_each_other_their_names(
     made.agents["stock"].then(TransientError("busy"), TransientError("busy"))
     requests = made.bus.messages(QUEUES.agent("stock"))
     actor = made.actors["stock"]
-    await made.run(asyncio.gather(*(actor.handle(r.body, r.message_id) for r in requests)))
+    await made.run(asyncio.gather(*(actor.handle(delivery(r)) for r in requests)))
     lines = [record for record in caplog.records if "attempt 1" in record.getMessage()]
     assert len(lines) == 2
     for line in lines:

@@ -22,7 +22,17 @@ from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
 from tests.indexed_functions import ROOT, local_settings
 from tests.telemetry_kit import Told, id_of, parent_of, telling, trace_of
-from tests.unit.actors_kit import CARE, QUEUES, SHOP, Kit, command, kit, letter, order
+from tests.unit.actors_kit import (
+    CARE,
+    QUEUES,
+    SHOP,
+    Kit,
+    command,
+    kit,
+    letter,
+    order,
+    received,
+)
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SENDER = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -37,7 +47,9 @@ def told() -> Iterator[Told]:
 
 async def submitted(made: Kit, properties: Mapping[str, object] | None = None) -> None:
     carried = {"traceparent": SENDER} if properties is None else properties
-    await made.run(made.submitter.handle(order(), "m-1", carried))
+    await made.run(
+        made.submitter.handle(received(QUEUES.orders, "m-1", order(), properties=carried))
+    )
 
 
 async def test_every_span_and_message_of_an_order_is_of_its_senders_trace(told: Told) -> None:
@@ -122,7 +134,11 @@ async def test_a_command_and_a_dead_letter_have_spans_of_their_own(told: Told) -
     made = kit(CARE)
     await made.submit(order(workflow="care"))
     await made.hand(command("undo", made.order().seq))
-    await made.run(made.dead_letters.handle(letter(b"{", "orders"), {"traceparent": SENDER}))
+    await made.run(
+        made.dead_letters.handle(
+            replace(letter(b"{", "orders"), properties={"traceparent": SENDER})
+        )
+    )
     assert dict(told.span("scheduler command").attributes or {})["sas.order_id"] == "O-1"
     assert trace_of(told.span("dead-letters")) == TRACE
 

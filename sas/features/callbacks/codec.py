@@ -10,17 +10,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, Part, PayloadRefBody, check_result, content_of, text_of
+from sas.codec.internal import (
+    FaultBody,
+    Part,
+    PayloadRefBody,
+    RequestMessage,
+    check_result,
+    content_of,
+    text_of,
+)
 from sas.codec.strict import (
-    CONTENT_DEPTH_MAX,
+    DEPTH_MAX,
     MalformedError,
     Reason,
     canonical,
@@ -31,8 +40,9 @@ from sas.codec.strict import (
 from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault, Order
-from sas.features.callbacks.rules import CallbackResult, submission_of
-from sas.ports import CallbacksOffError
+from sas.engine.hooks import CallbackIssuer
+from sas.features.callbacks.rules import CallbackResult
+from sas.ports import Callback, CallbacksOffError, Clock
 
 TOKEN_LENGTH_MAX = 2000
 
@@ -41,6 +51,9 @@ CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
 
 
 KEY_LENGTH_MIN = 32
+
+
+CONTENT_DEPTH_MAX = DEPTH_MAX - 2
 
 
 _SIGNED_AS = b"sas-callback-1."
@@ -105,7 +118,7 @@ class Claims(
         """
         if order is None:
             raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
-        if self.submission not in {None, submission_of(order.details)}:
+        if self.submission not in {None, order.details.submission}:
             raise MalformedError(
                 Reason.UNKNOWN_ORDER,
                 f"the order {self.order_id!r} that the token is about is there no more, and "
@@ -139,6 +152,30 @@ class CallbackKeys:
         """Return a token of these claims."""
         told = _base64(msgspec.json.encode(claims))
         return f"{told}.{_signature(self.keys[0], told)}"
+
+    def issuer(self, clock: Clock) -> CallbackIssuer:
+        """Return what gives out callbacks for requests, under one generation of their key."""
+
+        def issuer(request: RequestMessage, generation: int) -> Callable[[timedelta], Callback]:
+            def issue(within: timedelta) -> Callback:
+                if not self:
+                    raise CallbacksOffError
+                claims = Claims(
+                    order_id=request.order_id,
+                    step=request.step,
+                    direction=request.direction,
+                    generation=generation,
+                    expires=math.ceil((clock.now() + within).timestamp()),
+                    alternative=request.alternative,
+                    submission=request.submission,
+                )
+                token = self.issue(claims)
+                url = f"{self.url.rstrip('/')}/{token}" if self.url else None
+                return Callback(token, url, claims.expires_at)
+
+            return issue
+
+        return issuer
 
     def read(self, token: str) -> Claims:
         """Return what a token allows, whether or not it has expired.

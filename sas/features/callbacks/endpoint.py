@@ -1,13 +1,14 @@
 """Callbacks: an event outside (a carrier, a person's approval) ends a step.
 
-By HTTP or straight on the ``callbacks`` queue; both end on that queue, so that what was accepted
-has a message that comes again until it is done. The token is the authentication. A callback
-that comes between two attempts of its step waits there, until its token expires; so does one
-that cannot be read for now.
+It comes by HTTP or on the ``callbacks`` queue. Both ways end on that queue, so that an accepted
+callback has a message that comes again until it is done. The token is the authentication. A
+callback between two attempts of its step, or one that cannot be read now, waits there until its
+token expires.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +16,19 @@ from datetime import datetime, timedelta
 
 from opentelemetry.trace import SpanKind
 
-from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
-from sas.domain.ids import cause_of, digest_id, key_time
+from sas.domain.ids import cause_of, key_time
 from sas.domain.messages import AlertKind
-from sas.domain.order import Order
+from sas.domain.order import CLOCK_SKEW, Order
 from sas.domain.queues import lane
-from sas.domain.undo import SKEW
 from sas.engine.context import Context
-from sas.engine.transition import ApplyResult, Cause, TransitionRunner
+from sas.engine.delivery import Delivery
+from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
-from sas.features.callbacks.codec import CallbackMessage, Claims, ForgedError
+from sas.features.callbacks.codec import CallbackKeys, CallbackMessage, Claims, ForgedError
 from sas.features.callbacks.rules import CallbackResult, StepStatus
-from sas.features.routing import Routes
 from sas.ports import (
     Business,
     BusUnavailableError,
@@ -95,11 +94,11 @@ def _answer(status: int, code: str, message: str) -> Answer:
 class Callbacks:
     """Handles the callback endpoint and the ``codec`` queue."""
 
-    def __init__(self, context: Context, business: Business) -> None:
+    def __init__(self, context: Context, business: Business, keys: CallbackKeys) -> None:
         self._context = context
         self._business = business
-        self._shell = TransitionRunner(context, business.workflow_of)
-        self._routes = Routes(context, business.workflows)
+        self._keys = keys
+        self._runner = TransitionRunner(context, business.workflow_of)
 
     async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
         """Take a callback by HTTP, its token from the address or the Authorization header.
@@ -122,11 +121,10 @@ class Callbacks:
                 return _answer(503, "unavailable", "it could not be taken just now: send it again")
 
     async def _answer(self, token: str | None, body: bytes) -> Answer:
-        keys = self._context.callback_keys
-        if not keys:
+        if not self._keys:
             return _answer(503, "callbacks-off", str(CallbacksOffError()))
         try:
-            claims = keys.read(token or "")
+            claims = self._keys.read(token or "")
         except ForgedError as forged:
             return _answer(401, "forged-token", str(forged))
         said = codec.parse_body(body)
@@ -134,7 +132,7 @@ class Callbacks:
             return _answer(410, "expired", _expired(claims))
         tracing.about(order_id=claims.order_id)
         try:
-            order = claims.check_order(await self._context.store.load(claims.order_id))
+            order = claims.check_order(await self._context.load(claims.order_id))
         except MalformedError as gone:
             return _answer(404, gone.reason, gone.description)
         message = CallbackMessage(token or "", said.outcome, said.result, said.error)
@@ -148,38 +146,42 @@ class Callbacks:
             await self._context.bus.send([Message(queue, own_id, encoded)])
         return _answer(http_status, code, f"order {claims.order_id}: {sentence}")
 
-    async def handle(
-        self,
-        body: bytes,
-        message_id: str,
-        properties: Mapping[str, object] | None = None,
-        *,
-        urgent: bool = False,
-    ) -> ApplyResult:
-        """Take one message of the ``codec`` queue, or of its ``urgent`` lane; its
-        ``properties`` carry its trace.
+    async def handle(self, delivery: Delivery) -> ApplyResult:
+        """Take one message of the ``callbacks`` queue.
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
         """
         order_id: str | None = None
-        with tracing.received("callback", "callbacks", properties):
+        with tracing.received("callback", "callbacks", delivery.properties):
             try:
-                message, claims = codec.read_message(body, self._context.callback_keys)
+                message, claims = codec.read_message(delivery.body, self._keys)
                 order_id = claims.order_id
-                return await self._take(message, claims, body, message_id)
+                return await self._take(message, claims, delivery)
             except MalformedError as wrong:
-                queue = lane(self._context.queues.callbacks, urgent=urgent)
-                rejection = Rejection(
-                    body, wrong.reason, wrong.description, queue, message_id, order_id
-                )
+                rejection = delivery.rejected(wrong, order_id)
                 await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
                 return ApplyResult.NOTHING
 
+    async def identify(self, body: bytes) -> tuple[str, str | None]:
+        """Return the order and the cause of a dead-lettered callback.
+
+        The cause is None where the order is gone: another order under its id must not be fenced.
+
+        Raises:
+            MalformedError: it is not a callback of this system.
+        """
+        message, claims = codec.read_message(body, self._keys)
+        try:
+            claims.check_order(await self._context.load(claims.order_id))
+        except MalformedError:
+            return claims.order_id, None
+        return claims.order_id, cause_of(self._context.queues.callbacks, codec.own_id(message))
+
     async def _take(
-        self, message: CallbackMessage, claims: Claims, body: bytes, message_id: str
+        self, message: CallbackMessage, claims: Claims, delivery: Delivery
     ) -> ApplyResult:
-        order = claims.check_order(await self._context.store.load(claims.order_id))
+        order = claims.check_order(await self._context.load(claims.order_id))
         of_order = tracing.of_order(
             "callback act", order.details.traceparent, order_id=order.order_id
         )
@@ -187,35 +189,33 @@ class Callbacks:
             try:
                 said = await self._readable(message, claims, order)
             except UnreadableError as wrong:
-                return await self._wait(message, claims, order, body, message_id, wrong)
-            acted, status, since = await self._act(said, claims, codec.own_id(message))
-            if acted is not ApplyResult.NOTHING:
-                return acted
+                return await self._wait(message, claims, order, delivery, wrong)
+            result, status, since = await self._act(said, claims, codec.own_id(message))
+            if result is not ApplyResult.NOTHING:
+                return result
             if status is StepStatus.CLOSED:
                 raise MalformedError(Reason.TOO_LATE, _ANSWERS[status][2])
             if status is StepStatus.WAITS:
                 again_on = self._lane(order)
-                await self._put_back(again_on, claims, body, message_id, since)
-        return acted
+                await self._put_back(again_on, claims, delivery, since)
+        return result
 
     async def _wait(
         self,
         message: CallbackMessage,
         claims: Claims,
         order: Order,
-        body: bytes,
-        message_id: str,
+        delivery: Delivery,
         wrong: UnreadableError,
     ) -> ApplyResult:
-        """Let a callback that cannot be read come again; one that was acted upon is finished."""
+        """Let a callback that cannot be read come again; one that was result upon is finished."""
         own_id = codec.own_id(message)
         cause = cause_of(self._context.queues.callbacks, own_id)
-        repeated = await self._shell.repeat(order, cause)
-        if repeated is not None:
-            return repeated
+        if await self._runner.repeat(order, cause):
+            return ApplyResult.REPEATED
         await results.alert_unreadable(order, own_id, wrong, AGAIN_MAX, self._context)
         since = _since(order, claims, self._context.clock.now())
-        await self._put_back(self._lane(order), claims, body, message_id, since)
+        await self._put_back(self._lane(order), claims, delivery, since)
         return ApplyResult.NOTHING
 
     async def _readable(
@@ -253,13 +253,13 @@ class Callbacks:
                 return None
             _check_time(claims, now)
             workflow, urgent = self._business.workflow_of(order), order.details.urgent
-            rules = self._routes.rules_of(workflow, now, urgent=urgent)
+            rules = self._context.rules.of(workflow, now, urgent=urgent)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
-        cause = Cause(cause_of(self._context.queues.callbacks, own_id), "callback")
-        await self._routes.look()
-        acted = await self._shell.act(said.order_id, cause, decide)
-        return acted, status, since
+        source = Source(cause_of(self._context.queues.callbacks, own_id), "callback")
+        await self._context.rules.refresh()
+        result = await self._runner.apply(said.order_id, source, decide)
+        return result, status, since
 
     def _lane(self, order: Order) -> str:
         """Return the queue of an order's callbacks: whoever sends to one knows no lanes."""
@@ -272,7 +272,7 @@ class Callbacks:
         return self._business.workflow_of(order).steps[claims.step].agents
 
     async def _put_back(
-        self, queue: str, claims: Claims, body: bytes, message_id: str, since: datetime
+        self, queue: str, claims: Claims, delivery: Delivery, since: datetime
     ) -> None:
         """Let a callback come again once its step may be out: the longer it has not been, the
         later; within the token's time.
@@ -282,9 +282,10 @@ class Callbacks:
         """
         now = self._context.clock.now()
         _check_time(claims, now)
-        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + SKEW)
-        own_id = f"callback/again/{digest_id(message_id, key_time(at))}"
-        await self._context.bus.send([Message(queue, own_id, body, scheduled_at=at)])
+        at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + CLOCK_SKEW)
+        digest = hashlib.sha256(f"{delivery.message_id}|{key_time(at)}".encode()).hexdigest()
+        own_id = f"callback/again/{digest[:32]}"
+        await self._context.bus.send([Message(queue, own_id, delivery.body, scheduled_at=at)])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
 
 
@@ -295,7 +296,7 @@ def _since(order: Order, claims: Claims, now: datetime) -> datetime:
 
 def _check_time(claims: Claims, now: datetime) -> None:
     """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
-    if claims.expires_at + SKEW <= now:
+    if claims.expires_at + CLOCK_SKEW <= now:
         raise MalformedError(Reason.EXPIRED, _expired(claims))
 
 

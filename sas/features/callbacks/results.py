@@ -1,6 +1,6 @@
-"""What a callback says, made fit to be recorded: by the same rules as what an agent says.
+"""What a callback says, made fit to be recorded by the same rules as what an agent says.
 
-A large result is kept apart, a refusal quotes no secret field of its order.
+A large result is offloaded. A refusal quotes no secret field of its order.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from datetime import timedelta
 
 import msgspec
 
-from sas.actors.agent import key_missing
-from sas.bounds import RESULT_INLINE_BYTES_MAX
 from sas.codec.internal import FaultBody, content_of, to_ref_body
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
@@ -19,14 +17,9 @@ from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault, Order
 from sas.engine.context import Context
-from sas.engine.messages import alert
+from sas.engine.hooks import redact
 from sas.features.callbacks.codec import CallbackMessage, Claims
-from sas.features.claim_check import fetch, offload
-from sas.features.field_encryption.encryption import redact
-from sas.ports import KeyMissingError, UnreadableError
-from sas.telemetry.tracing import logger
-
-log = logger(__name__)
+from sas.ports import UnreadableError
 
 
 async def redact_fault(
@@ -35,35 +28,35 @@ async def redact_fault(
     """Return a callback whose refusal quotes no secret field of what its step was given.
 
     Raises:
-        UnreadableError: those cannot be read, so what it quotes cannot be known.
+        UnreadableError: those fields cannot be read, so what it quotes is not known.
         StoreUnavailableError: let it come again.
     """
     if message.error is None:
         return message
     code, text = message.error.code, message.error.message
-    if context.privacy.has_secrets(order.details.workflow):
+    if context.encryption.has_secrets(order.details.workflow):
         for secrets in await _secrets(claims, order, context):
             code, text = redact(code, secrets), redact(text, secrets)
-    fault = Fault(code, text)  # of what is said so long, no more is kept
+    fault = Fault(code, text)  # cut to the length that is kept
     return msgspec.structs.replace(message, error=FaultBody(fault.code, fault.message))
 
 
 async def offload_result(
     message: CallbackMessage, order: Order, context: Context
 ) -> CallbackMessage:
-    """Return a callback with its result kept apart where that is large: any queue carries it.
+    """Return a callback with its result offloaded where it is large, so that any queue carries it.
 
     Raises:
-        StoreUnavailableError: it could not be written, or what is kept could not be read.
+        StoreUnavailableError: it could not be written, or what it refers to could not be read.
         UnreadableError: what it refers to is not there.
     """
     result = content_of(message.result, message.result_ref)
     if isinstance(result, PayloadRef):
-        await fetch(context.store, order.order_id, result)
+        await context.content.fetch(order.order_id, result)
         return message
     if result is None:
         return message
-    content = await offload(context.store, order.order_id, result, RESULT_INLINE_BYTES_MAX)
+    content = await context.content.offload_result(order.order_id, result)
     if isinstance(content, str):
         return message
     return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_ref_body(content))
@@ -73,10 +66,6 @@ async def alert_unreadable(
     order: Order, own_id: str, wrong: UnreadableError, again_within: timedelta, context: Context
 ) -> None:
     """Alert the operator of a callback that cannot be read, once."""
-    log.warning("a callback of order %s waits: %s", order.order_id, wrong)
-    if isinstance(wrong, KeyMissingError):
-        await key_missing(order.order_id, wrong, again_within, context)
-        return
     told = AlertMessage(
         kind=AlertKind.UNREADABLE.value,
         at=key_time(context.clock.now()),
@@ -86,15 +75,15 @@ async def alert_unreadable(
         order_id=order.order_id,
         workflow=order.details.workflow,
     )
-    await context.bus.send([alert(told, context.to)])
+    await context.report_unreadable(wrong, told, again_within)
 
 
 async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:
     details = order.details
-    given = [await fetch(context.store, order.order_id, details.payload)]
-    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].edited):
+    given = [await context.content.fetch(order.order_id, details.payload)]
+    if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].call.edited):
         given.append(edited)
     return [
-        context.privacy.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]
+        context.encryption.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]
         for text in given
     ]

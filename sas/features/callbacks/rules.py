@@ -1,8 +1,8 @@
-"""What the actors say to each other, and what a journal row remembers of it.
+"""Callbacks, pure: what follows when an event outside says that a step has ended.
 
-``Outgoing`` values are descriptors: small, recorded in the journal by the commit that
-causes them, and enough to build the very same message again after any crash. The bodies
-(which carry the order) are built from them when they are sent.
+An event knows no epoch. Whichever dispatch asked for it, its effect is that of the step's key. So
+it counts for the key (a generation, at one agent) and for the dispatch of it that is out at that
+time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from enum import Enum
 
 from sas.domain.change import Decision
 from sas.domain.content import Content
-from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import Outcome, Reply
-from sas.domain.order import Details, Direction, Fault, Order, StepRecord, StepState, UndoRecord
+from sas.domain.order import Direction, Fault, Order, StepRecord, StepState
 from sas.domain.reply import answer
 from sas.domain.workflow import Rules
 
@@ -52,19 +51,12 @@ class StepStatus(Enum):
     """It comes too late: the step is being undone, or has another input or agent by now."""
 
 
-def submission_of(details: Details) -> str:
-    """Return 16 hex digits that tell an order from a later one under the same id, which is free
-    again once the first is purged.
-    """
-    return digest_id(key_time(details.submitted_at), details.content_hash)[:16]
-
-
 def status_of(order: Order, said: CallbackResult) -> StepStatus:
     """Return how an order's step stands to a callback."""
     if order.rejected or not 0 <= said.step < len(order.steps):
         return StepStatus.CLOSED
     step = order.steps[said.step]
-    if step.generation != said.generation or not step.epoch:
+    if step.call.generation != said.generation or not step.epoch:
         return StepStatus.CLOSED
     if said.direction is Direction.DO:
         return _doing(step, said)
@@ -85,8 +77,8 @@ def decide(
 
 
 def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
-    same = said.route == step.route
-    asked = same or said.route in step.tried
+    same = said.route == step.call.route
+    asked = same or said.route in step.undo.routes
     match step.process_state:
         case StepState.PROCESSING:
             return StepStatus.OUT if same else StepStatus.CLOSED
@@ -94,7 +86,7 @@ def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
             return StepStatus.ALREADY if same else StepStatus.CLOSED
         case StepState.PENDING:
             return StepStatus.WAITS if asked else StepStatus.CLOSED
-        case StepState.ERROR if step.undo is UndoRecord.FAILED or not asked:
+        case StepState.ERROR if step.undo_failed or not asked:
             return StepStatus.CLOSED
         case StepState.ERROR:
             return _failed(step, said) if same else StepStatus.WAITS
@@ -103,14 +95,14 @@ def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
 
 
 def _undoing(step: StepRecord, said: CallbackResult) -> StepStatus:
-    """It is undone at one agent after another: first the first of ``tried``."""
-    failed = step.process_state is StepState.ERROR and step.undo is UndoRecord.FAILED
+    """It is undone at one agent after another: first at the first of ``undo.routes``."""
+    failed = step.process_state is StepState.ERROR and step.undo_failed
     if step.process_state is StepState.COMPENSATED:
         return StepStatus.ALREADY
     if not failed and step.process_state not in {StepState.COMPENSATING, StepState.PROCESSED}:
         return StepStatus.CLOSED
     processed = step.process_state is StepState.PROCESSED
-    left = step.tried or (() if processed else (step.route,))
+    left = step.undo.routes or (() if processed else (step.call.route,))
     if said.route not in left:
         return StepStatus.ALREADY
     if said.route != left[0]:

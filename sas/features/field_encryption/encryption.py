@@ -1,21 +1,20 @@
-"""Secret fields: encrypted before anything is written, opened just before an agent is called.
+"""Secret fields: encrypted before anything is written, decrypted just before an agent is called.
 
-What an order of a workflow with secret fields holds at rest, in the store and in every message of
-ours, is ``{"$encrypted": "<key id>:<base64>"}`` in the place of each.
+At rest, in the store and in every message of ours, ``{"$encrypted": "<key id>:<base64>"}`` stands
+in place of each secret field.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from sas.bounds import PAYLOAD_BYTES_MAX, check_bytes
 from sas.codec.orders import Submission
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.order import Details
 from sas.domain.workflow import WorkflowError
+from sas.engine.hooks import Encryption
 from sas.features.field_encryption import paths
 from sas.features.field_encryption.paths import ENCRYPTED, Path
 from sas.ports import Business, DecryptionError, KeyMissingError, KeyRing
@@ -24,8 +23,11 @@ SECRET_LENGTH_MIN = 3
 """A shorter text is not looked for in what is told: it would be found in every sentence."""
 
 
-class FieldEncryption:
-    """Which fields are secret, by workflow, and the keys; without any, it changes nothing."""
+class FieldEncryption(Encryption):
+    """Knows which fields are secret, by workflow, and the keys.
+
+    Without fields it changes nothing.
+    """
 
     def __init__(
         self, secret: Mapping[str, Sequence[str]] | None = None, ring: KeyRing | None = None
@@ -56,46 +58,14 @@ class FieldEncryption:
         """Return whether orders of a workflow have, or once had, secret fields."""
         return workflow in self._paths
 
-    def details(
-        self,
-        submission: Submission,
-        *,
-        workflow: str,
-        version: int,
-        at: datetime,
-        traceparent: str | None = None,
-        urgent: bool = False,
-    ) -> Details:
-        """Return what is kept of a submission: its secret fields encrypted, its hash signed.
+    def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:
+        """See ``Encryption.protect``: the secret fields encrypted, the hash signed."""
+        if workflow not in self._paths:
+            return submission.payload, submission.content_hash
+        return self._encrypted(submission, workflow), self._keys.sign(submission.content_hash)
 
-        Raises:
-            MalformedError: a secret field is not where it should be, or comes encrypted already.
-            TooLargeError: encrypted it is larger than can be stored.
-        """
-        payload, content_hash = submission.payload, submission.content_hash
-        if workflow in self._paths:
-            payload = self._encrypted(submission, workflow)
-            content_hash = self._keys.sign(content_hash)
-        check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
-        return Details(
-            order_id=submission.order_id,
-            workflow=workflow,
-            version=version,
-            payload=payload,
-            content_hash=content_hash,
-            reply_queue=submission.reply_queue,
-            correlation_id=submission.correlation_id,
-            submitted_at=at,
-            traceparent=traceparent,
-            urgent=urgent,
-        )
-
-    def same(self, details: Details, submission: Submission) -> bool:
-        """Return whether an order that is stored is the one submitted.
-
-        Raises:
-            MalformedError: it cannot be told any more: the key it was signed with is gone.
-        """
+    def is_same(self, details: Details, submission: Submission) -> bool:
+        """See ``Encryption.is_same``."""
         if details.content_hash == submission.content_hash:
             return True
         if self._ring is None:
@@ -105,16 +75,14 @@ class FieldEncryption:
         except DecryptionError:
             raise MalformedError(
                 Reason.ORDER_ID_TAKEN,
-                f"order_id {details.order_id!r} was submitted before, so long ago that whether "
-                "with the same content can no longer be told; give every order an id of its own",
+                f"order_id {details.order_id!r} was submitted before. The key that signed its "
+                "content is gone, so the two cannot be compared: give every order an id of its own",
             ) from None
 
     def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:
-        """Return an operator's input for a step with its secret fields encrypted. What is encrypted
-        already, as the operator was shown it, is kept if it is this order's own.
+        """See ``Encryption.encrypt_input``.
 
-        Raises:
-            ValueError: a secret field is not where it should be, or not this order's.
+        A field that comes encrypted, as the operator was shown it, is kept if it is this order's.
         """
         if workflow not in self._paths:
             return text
@@ -130,11 +98,9 @@ class FieldEncryption:
         return self._encrypt(workflow, order_id, value, kept)
 
     def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
-        """Return an order with its fields decrypted, and the texts that are secret in it. What
-        is not encrypted (from before its field was named) is as secret.
+        """See ``Encryption.decrypt``.
 
-        Raises:
-            DecryptionError: one cannot be opened.
+        A field that is still in plain, from before it was named, is secret as well.
         """
         if workflow not in self._paths:
             return value, ()
@@ -150,24 +116,24 @@ class FieldEncryption:
             except MalformedError:  # an operator's input of long ago
                 continue
             secret += [text for inner in found for text in paths.texts_in(inner)]
-        return value, _told_apart(secret)
+        return value, _searchable(secret)
 
-    def secrets_of(self, submission: Submission, workflow: str) -> tuple[str, ...]:
-        """Return the texts that are secret in what was submitted.
+    def secrets_of(self, content: bytes, workflow: str) -> tuple[str, ...]:
+        """Return the texts that are secret in an order's content in plain.
 
         Raises:
             MalformedError: a secret field is not where it should be.
         """
         if workflow not in self._paths:
             return ()
-        value = parse(submission.payload.encode())
+        value = parse(content)
         found = [
             text
             for path in self._paths[workflow]
             for holder, key, _ in paths.places(value, path)
             for text in paths.texts_in(holder[key])
         ]
-        return _told_apart(found)
+        return _searchable(found)
 
     @property
     def _keys(self) -> KeyRing:
@@ -195,23 +161,8 @@ class FieldEncryption:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def name_of(submission: Submission, content_hash: str) -> str:
-    """Return what names a submission. One without an id is named by its content's hash: as it is
-    stored, since a plain one would let whoever reads it try what it may be the hash of.
-    """
-    unnamed = submission.submission_id == submission.content_hash
-    return content_hash if unnamed else submission.submission_id
-
-
-def redact(text: str, secret: Sequence[str]) -> str:
-    """Return a text with ``(secret)`` in the place of every secret that it quotes."""
-    for one in secret:
-        text = text.replace(one, "(secret)")
-    return text
-
-
-def _told_apart(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return texts worth looking for, the longest first, so that none hides part of another."""
+def _searchable(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts worth redacting, longest first, so that none hides part of another."""
     worth = {text for text in texts if len(text.strip()) >= SECRET_LENGTH_MIN}
     return tuple(sorted(worth, key=lambda text: (-len(text), text)))
 

@@ -1,7 +1,7 @@
-"""What the business's own code says about an order with secret fields, without them.
+"""Redaction: what the business's own code says about an order quotes no secret field.
 
-Its refusals, its excuses and its bugs become journal rows, alerts, notifications and log lines. A
-secret that one quotes is taken out; the text of a bug is withheld, and says where it was raised.
+Its refusals and errors become journal rows, alerts, notifications and log lines. A secret that one
+quotes is removed. The text of a bug is withheld; only its type and place are told.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sas.codec.strict import MalformedError, Reason
-from sas.features.field_encryption.encryption import redact
+from sas.engine.hooks import redact
+from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
     Agent,
     AwaitCallback,
@@ -74,32 +74,38 @@ def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Except
         return RefusedError(redact(error.code, secrets), redact(str(error), secrets))
     if isinstance(error, TransientError):
         kind = redact(error.kind, secrets)
-        return TransientError(redact(str(error), secrets), error.retry_after, kind)
+        text = redact(str(error), secrets)
+        return TransientError(text, error.retry_after, kind, answered=error.answered)
     return withheld_error(error, who)
 
 
-def check_content(
-    business: Business, workflow: str, content: bytes, secrets: Sequence[str]
-) -> None:
-    """Have the business check an order's content; what it says quotes none of the secrets.
+def redacted_checks(business: Business, encryption: FieldEncryption) -> Business:
+    """Return a business whose checks quote no secret of the orders they are given."""
+    checks = {
+        workflow: _redacted_check(check, workflow, encryption)
+        if encryption.has_secrets(workflow)
+        else check
+        for workflow, check in business.checks.items()
+    }
+    return replace(business, checks=checks)
 
-    Raises:
-        MalformedError: the check refused it, and why.
-    """
-    check = business.checks.get(workflow)
-    if check is None:
-        return
-    try:
-        check(content)
-    except ValueError as wrong:
-        failed: Exception = MalformedError(Reason.INVALID_ORDER, redact(str(wrong), secrets))
-    except Exception as bug:
-        if not secrets:
-            raise
-        failed = withheld_error(bug, f"the check of workflow {workflow}")
-    else:
-        return
-    raise failed  # outside of the handler: with no context that still has the text
+
+def _redacted_check(
+    check: Callable[[bytes], object], workflow: str, encryption: FieldEncryption
+) -> Callable[[bytes], object]:
+    def checked(content: bytes) -> None:
+        secrets = encryption.secrets_of(content, workflow)
+        try:
+            check(content)
+        except ValueError as wrong:
+            failed: Exception = ValueError(redact(str(wrong), secrets))
+        except Exception as bug:  # noqa: BLE001  raised anew, below
+            failed = withheld_error(bug, f"the check of workflow {workflow}")
+        else:
+            return
+        raise failed  # outside of the handler: without the context that still has the text
+
+    return checked
 
 
 def withheld_error(error: Exception, who: str) -> WithheldError:

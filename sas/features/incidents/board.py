@@ -1,26 +1,26 @@
-"""Tells the operator of conditions: one alert for all the orders that meet one, not one each.
+"""Tells the operator of incidents: one alert for all the orders that meet one, not one each.
 
-What stands is a cell of the store that all instances share, written with its token. An alert goes
-out before it is noted as sent, and before the order that met the condition is committed: after a
-crash in between it comes again under the same id, and is never only in memory. How many orders
-met it, and which, is gathered and written now and then: a crash may lose some of that.
+An incident is a shared value, written with its token. Its alert is sent before it is noted as sent,
+and before the order that met it is committed: after a crash in between it comes again under the
+same id. How many orders met it, and which, is written now and then: a crash may lose some of that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-
-import msgspec
+from typing import Any
 
 from sas.codec.outward import AlertMessage
 from sas.domain.change import Incident
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
+from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert
+from sas.engine.shared_values import SharedValues
 from sas.features.incidents import rules
 from sas.features.incidents.rules import ActiveIncident, Sightings
 from sas.ports import (
@@ -36,138 +36,161 @@ from sas.ports import (
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 _TRIES = 4
-
-
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9 ,._-]")
 NOTED_EVERY = timedelta(minutes=1)
-"""How often at most an actor without sweeps notes what it saw, and a sweep that met nothing."""
+"""How often at most an instance writes what it saw, apart from the beginning of an incident."""
+
+Name = tuple[AlertKind, str]
+"""The kind and the scope of an incident."""
+HealthCheck = Callable[[], Awaitable[tuple[Sequence[Incident], Sequence[Name]]]]
+"""Looks at one part of the system: returns the incidents that are active and those that are over.
+
+Raises StoreUnavailableError where it cannot look.
+"""
 
 
-class IncidentBoard:
-    """What this instance saw, and what it knows to be told."""
+def active_incidents(store: StateStore) -> SharedValues[ActiveIncident | None]:
+    """Return the incidents that all instances share; None stands for one that is over."""
+    return SharedValues(store, "incident|", ActiveIncident | None)
 
-    def __init__(self, store: StateStore, bus: MessageBus, clock: Clock, to: Addresses) -> None:
-        self._store = store
+
+def name_of(kind: AlertKind, scope: str) -> str:
+    """Return the name under which an incident is shared."""
+    return f"{kind.value}|{_NOT_IN_KEYS.sub('_', scope)}"
+
+
+class IncidentBoard(Incidents):
+    """What this instance saw of incidents, and what it knows was told."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        bus: MessageBus,
+        clock: Clock,
+        to: Addresses,
+        checks: Sequence[HealthCheck] = (),
+    ) -> None:
+        self._shared = active_incidents(store)
         self._bus = bus
         self._clock = clock
         self._to = to
-        self._found: dict[str, Sightings] = {}
-        self._standing: dict[str, ActiveIncident | None] = {}
+        self._checks = checks
+        self._seen: dict[str, Sightings] = {}
+        self._active: dict[str, ActiveIncident | None] = {}
         self._noted_at: datetime | None = None
         self._turn = asyncio.Lock()
 
-    def saw(self, condition: Incident, *order_ids: str) -> None:
-        """Remember that a condition was met, by orders or by itself, for the next ``note``."""
-        name = cell_name(condition.kind, condition.scope)
-        self._remember(name, Sightings(condition, 1, order_ids))
-
-    async def met(self, condition: Incident, *order_ids: str) -> None:
-        """Remember it; where the condition begins the operator is told of it before this returns.
-        To be called before the commit that has the order looked at later.
-
-        Raises:
-            StoreUnavailableError, BusUnavailableError: nobody was told; let it be met again.
-        """
-        self.saw(condition, *order_ids)
-        name = cell_name(condition.kind, condition.scope)
+    async def report(self, incident: Incident, *order_ids: str) -> None:
+        """See ``Incidents.report``: where it begins, the operator is told before this returns."""
+        name = self._saw(incident, *order_ids)
         async with self._turn:
             for _ in range(_TRIES):
                 if self._is_told(name):
-                    return
-                with suppress(ConflictError):  # a rival met it: then it may be told
-                    await self._look_at(name, await self._store.read_shared(name))
-
-    async def over(self, kind: AlertKind, scope: str) -> None:
-        """Tell that a condition is over, where it stood and was told.
-
-        Raises:
-            StoreUnavailableError, BusUnavailableError: nobody was told.
-        """
-        name = cell_name(kind, scope)
-        async with self._turn:
-            with suppress(ConflictError):  # a rival is at it
-                await self._look_at(name, await self._store.read_shared(name), ended=True)
-
-    @property
-    def seen_any(self) -> bool:
-        """Whether anything was seen that is yet to be noted."""
-        return bool(self._found)
-
-    @property
-    def noted_lately(self) -> bool:
-        """Whether this instance noted what it saw within the last minute."""
-        return self._noted_at is not None and self._clock.now() - self._noted_at < NOTED_EVERY
-
-    async def note_now_and_then(self) -> None:
-        """See ``note``; does nothing within a minute of the last time."""
-        if not self.noted_lately:
+                    break
+                with suppress(ConflictError):  # a rival reported it: then it may be told
+                    await self._update(name, await self._shared.read(name))
+        if not self._noted_lately:
             await self.note()
 
-    async def note(self, ended: Iterable[tuple[AlertKind, str]] = ()) -> None:
-        """Write down what was seen, tell again what lasts, and tell what is over: by its time, or
-        because it is among ``ended`` (kinds and scopes).
+    async def end(self, kind: AlertKind, scope: str) -> None:
+        """See ``Incidents.end``."""
+        name = name_of(kind, scope)
+        async with self._turn:
+            with suppress(ConflictError):  # a rival is at it
+                await self._update(name, await self._shared.read(name), ended=True)
+
+    async def check_health(self) -> None:
+        """Look for what is wrong with the system, and write what was seen; once a minute at most.
 
         Where the store or the bus is down it waits for the next time.
         """
-        past = {cell_name(*one) for one in ended}
+        if self._noted_lately and not self._seen:
+            return
+        ended: list[Name] = []
+        for check in self._checks:
+            try:
+                active, over = await check()
+            except StoreUnavailableError as down:
+                log.warning("a health check waits: %s", down)
+                return
+            for incident in active:
+                self._saw(incident)
+            ended += over
+        await self.note(ended)
+
+    async def note(self, ended: Iterable[Name] = ()) -> None:
+        """Write what was seen, tell again what lasts, and tell what is over.
+
+        An incident is over by its time, or because it is among ``ended``. Where the store or the
+        bus is down it waits for the next time.
+        """
+        over = {name_of(*one) for one in ended}
         async with self._turn:
             self._noted_at = self._clock.now()
             try:
-                cells = await self._store.shared_values(CELLS)
-                for name in sorted({*cells, *self._found}):
+                values = await self._shared.all()
+                for name in sorted({*values, *self._seen}):
                     with suppress(ConflictError):  # a rival is at it; what was seen is kept
-                        await self._look_at(name, cells.get(name), ended=name in past)
+                        await self._update(name, values.get(name), ended=name in over)
             except (StoreUnavailableError, BusUnavailableError) as down:
-                log.warning("conditions are told later: %s", down)
+                log.warning("incidents are told later: %s", down)
 
-    async def _look_at(
-        self, name: str, cell: SharedValue[str] | None, *, ended: bool = False
+    @property
+    def _noted_lately(self) -> bool:
+        return self._noted_at is not None and self._clock.now() - self._noted_at < NOTED_EVERY
+
+    async def _update(
+        self, name: str, value: SharedValue[ActiveIncident | None] | None, *, ended: bool = False
     ) -> None:
+        """Bring one incident up to date: write what was seen of it, send what alert is due."""
         now = self._clock.now()
-        standing = from_cell(cell)
-        if standing is not None and (ended or rules.is_over(standing, now)):
-            if standing.told:
-                await self._tell(_over(standing, now))
-            standing = None
-        found = self._found.pop(name, None)
-        if ended:  # what was seen before is over, too
-            found = None
+        active = value.value if value else None
+        if active is not None and (ended or rules.is_over(active, now)):
+            if active.alerts_sent:
+                await self._send(_over(active, now))
+            active = None
+        seen = self._seen.pop(name, None)
+        if ended:  # what was seen before is over as well
+            seen = None
         try:
-            if found is not None:
-                standing = rules.seen(standing, found, now)
-            if standing is not None and not standing.told:
-                # First its beginning is kept: what is said of it later is about the same one.
-                cell, found = await self._written(name, standing, cell), None
-            if standing is not None and rules.tell_at(standing) <= now:
-                await self._tell(_stands(standing, now))
-                standing = rules.told(standing, now)
-            if standing is not None or cell is not None:
-                await self._written(name, standing, cell)
+            if seen is not None:
+                active = rules.seen(active, seen, now)
+            if active is not None and not active.alerts_sent:
+                # Its beginning is written first: later alerts are about the same incident.
+                value, seen = await self._written(name, active, value), None
+            if active is not None and rules.next_alert_at(active) <= now:
+                await self._send(_alert(active, now))
+                active = rules.alert_sent(active, now)
+            if active is not None or value is not None:
+                await self._written(name, active, value)
         except (ConflictError, StoreUnavailableError, BusUnavailableError):
-            if found is not None:
-                self._remember(name, found)
+            if seen is not None:
+                self._remember(name, seen)
             raise
-        self._standing[name] = standing
+        self._active[name] = active
 
     async def _written(
-        self, name: str, standing: ActiveIncident | None, cell: SharedValue[str] | None
-    ) -> SharedValue[str]:
-        if cell is not None and from_cell(cell) == standing:
-            return cell
-        token = cell.token if cell else None
-        return await self._store.write_shared(name, to_value(standing), token)
+        self, name: str, active: ActiveIncident | None, value: SharedValue[Any] | None
+    ) -> SharedValue[ActiveIncident | None]:
+        if value is not None and value.value == active:
+            return value
+        return await self._shared.write(name, active, value)
 
-    def _remember(self, name: str, met: Sightings) -> None:
-        before = self._found.get(name)
-        self._found[name] = before.and_then(met) if before else met
+    def _saw(self, incident: Incident, *order_ids: str) -> str:
+        name = name_of(incident.kind, incident.scope)
+        self._remember(name, Sightings(incident, 1, order_ids))
+        return name
+
+    def _remember(self, name: str, seen: Sightings) -> None:
+        before = self._seen.get(name)
+        self._seen[name] = before.and_then(seen) if before else seen
 
     def _is_told(self, name: str) -> bool:
-        standing = self._standing.get(name)
-        return standing is not None and not rules.is_over(standing, self._clock.now())
+        active = self._active.get(name)
+        return active is not None and not rules.is_over(active, self._clock.now())
 
-    async def _tell(self, body: AlertMessage) -> None:
+    async def _send(self, body: AlertMessage) -> None:
         log.warning("%s: %s", body.kind, body.text)
         try:
             await self._bus.send([alert(body, self._to)])
@@ -175,51 +198,29 @@ class IncidentBoard:
             log.error("no queue takes the alert %r: %s", body.text, refused)  # noqa: TRY400
 
 
-def _stands(standing: ActiveIncident, now: datetime) -> AlertMessage:
+def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:
     return AlertMessage(
-        kind=standing.kind.value,
+        kind=active.kind.value,
         at=key_time(now),
-        text=rules.text_of(standing, now),
-        id=f"{_id_of(standing)}/{standing.told + 1}",
-        scope=standing.scope,
-        since=key_time(standing.since),
+        text=rules.alert_text(active, now),
+        id=f"{_id_of(active)}/{active.alerts_sent + 1}",
+        scope=active.scope,
+        since=key_time(active.since),
     )
 
 
-def _over(standing: ActiveIncident, now: datetime) -> AlertMessage:
+def _over(active: ActiveIncident, now: datetime) -> AlertMessage:
     return AlertMessage(
         kind=AlertKind.CLEARED.value,
         at=key_time(now),
-        text=rules.over_text_of(standing),
-        id=f"{_id_of(standing)}/over",
-        cleared=standing.kind.value,
-        scope=standing.scope,
-        since=key_time(standing.since),
+        text=rules.over_text(active),
+        id=f"{_id_of(active)}/over",
+        cleared=active.kind.value,
+        scope=active.scope,
+        since=key_time(active.since),
     )
 
 
-def _id_of(standing: ActiveIncident) -> str:
-    began = f"{standing.scope}/{key_time(standing.since)}"
-    return f"{standing.kind.value}/{digest_id(began)}"
-
-
-_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9 ,._-]")
-
-
-CELLS = "condition|"
-"""What the names of all these cells begin with."""
-
-
-def cell_name(kind: AlertKind, scope: str) -> str:
-    """Return the name under which a condition is kept."""
-    return f"{CELLS}{kind.value}|{_NOT_IN_KEYS.sub('_', scope)}"
-
-
-def from_cell(cell: SharedValue[str] | None) -> ActiveIncident | None:
-    """Return the condition that a cell holds; None where it is over, or never was."""
-    return msgspec.json.decode(cell.value, type=ActiveIncident | None) if cell else None
-
-
-def to_value(standing: ActiveIncident | None) -> str:
-    """Return a condition, or that it is over, as the value of its cell."""
-    return msgspec.json.encode(standing).decode()
+def _id_of(active: ActiveIncident) -> str:
+    began = f"{active.scope}/{key_time(active.since)}"
+    return f"{active.kind.value}/{digest_id(began)}"

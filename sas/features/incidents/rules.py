@@ -14,7 +14,7 @@ from itertools import chain
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 
-AGAIN_AFTER = (
+NEXT_ALERT_AFTER = (
     timedelta(minutes=15),
     timedelta(hours=1),
     timedelta(hours=4),
@@ -57,79 +57,83 @@ class ActiveIncident:
     """A condition as all instances share it. ``since`` is that of the order that met it first: all
     that is told of it is known by it.
 
-    ``times`` and ``orders`` are of the time since it was last told; ``told`` counts alerts.
+    ``times`` and ``orders`` are of the time since it was last told; ``alerts_sent`` counts alerts.
     """
 
     kind: AlertKind
     scope: str
     text: str
     since: datetime
-    seen_at: datetime
+    last_seen: datetime
     until: datetime
     times: int = 0
     orders: tuple[str, ...] = ()
-    told: int = 0
-    told_at: datetime | None = None
+    alerts_sent: int = 0
+    last_alert_at: datetime | None = None
 
 
-def seen(standing: ActiveIncident | None, found: Sightings, now: datetime) -> ActiveIncident:
+def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> ActiveIncident:
     """Return a condition after it was seen (again); it begins anew where it was over."""
     what = found.condition
-    if standing is None or is_over(standing, now):
-        standing = ActiveIncident(what.kind, what.scope, what.text, what.since, now, what.until)
+    if active is None or is_over(active, now):
+        active = ActiveIncident(what.kind, what.scope, what.text, what.since, now, what.until)
     return replace(
-        standing,
+        active,
         text=what.text,
-        seen_at=now,
-        until=max(standing.until, what.until),
-        times=standing.times + found.times,
-        orders=_some(standing.orders, found.orders),
+        last_seen=now,
+        until=max(active.until, what.until),
+        times=active.times + found.times,
+        orders=_some(active.orders, found.orders),
     )
 
 
-def is_over(standing: ActiveIncident, now: datetime) -> bool:
+def is_over(active: ActiveIncident, now: datetime) -> bool:
     """Return whether orders would have met it again by now if it still stood."""
-    return now > standing.until + OVER_AFTER
+    return now > active.until + OVER_AFTER
 
 
-def tell_at(standing: ActiveIncident) -> datetime:
-    """Return when the next alert of a standing condition is due."""
-    if standing.told_at is None:
-        return standing.seen_at
-    return standing.told_at + AGAIN_AFTER[min(standing.told, len(AGAIN_AFTER)) - 1]
+def next_alert_at(active: ActiveIncident) -> datetime:
+    """Return when the next alert of a active condition is due."""
+    if active.last_alert_at is None:
+        return active.last_seen
+    return (
+        active.last_alert_at + NEXT_ALERT_AFTER[min(active.alerts_sent, len(NEXT_ALERT_AFTER)) - 1]
+    )
 
 
-def told(standing: ActiveIncident, now: datetime) -> ActiveIncident:
+def alert_sent(active: ActiveIncident, now: datetime) -> ActiveIncident:
     """Return a condition after an alert of it was sent."""
-    return replace(standing, told=standing.told + 1, told_at=now, times=0, orders=())
+    return replace(
+        active, alerts_sent=active.alerts_sent + 1, last_alert_at=now, times=0, orders=()
+    )
 
 
-def text_of(standing: ActiveIncident, now: datetime) -> str:
+def alert_text(active: ActiveIncident, now: datetime) -> str:
     """Return what an alert says of a condition that stands: what, since when, where, and when it
     is said again.
     """
-    again = _minute(tell_at(told(standing, now)))
+    again = _minute(next_alert_at(alert_sent(active, now)))
     return (
-        f"{standing.text} It lasts since {_minute(standing.since)}{_met_by(standing)}. "
+        f"{active.text} It lasts since {_minute(active.since)}{_met_by(active)}. "
         f"While it lasts this is told again, at {again} next."
     )
 
 
-def over_text_of(standing: ActiveIncident) -> str:
+def over_text(active: ActiveIncident) -> str:
     """Return what an alert says of a condition that is over."""
     return (
-        f"Over: {standing.kind.value}, {standing.scope}. It lasted from {_minute(standing.since)}, "
-        f"and was last seen at {_minute(standing.seen_at)}."
+        f"Over: {active.kind.value}, {active.scope}. It lasted from {_minute(active.since)}, "
+        f"and was last seen at {_minute(active.last_seen)}."
     )
 
 
-def _met_by(standing: ActiveIncident) -> str:
-    if not standing.orders:
+def _met_by(active: ActiveIncident) -> str:
+    if not active.orders:
         return ""
-    named = ", ".join(standing.orders)
-    if not standing.told:
+    named = ", ".join(active.orders)
+    if not active.alerts_sent:
         return f", met by order {named} first"
-    count = f"{standing.times:,} times" if standing.times > 1 else "once"
+    count = f"{active.times:,} times" if active.times > 1 else "once"
     return f", met {count} since this was last told, by orders such as {named}"
 
 

@@ -1,14 +1,12 @@
-"""Steps that outlast a call: looked at again later, or ended by a callback.
+"""Steps that last longer than a call: looked at again later, or ended by a callback.
 
-The agent asks the scheduler for time (a progress message) and puts its request back for the
-next look: no message's lease and no function lasts as long as the step. The CompleteBy that
-holds is the one the scheduler granted, so a request that comes back reads it first.
+The agent asks the scheduler for time (a progress message) and puts its request back for the next
+look. No message's lease and no function lasts as long as the step. The CompleteBy that holds is the
+one the scheduler granted, so a request that comes back reads it first.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -22,9 +20,9 @@ from sas.domain.order import Direction
 from sas.domain.queues import lane
 from sas.domain.workflow import TIME_ALLOWED_MAX
 from sas.engine.context import Context
-from sas.engine.hooks import MustWaitError
-from sas.features.callbacks.codec import Claims
-from sas.ports import AwaitCallback, Callback, CallbacksOffError, Later, Message, StillRunning
+from sas.engine.hooks import CallDeadline, LongSteps, MustWaitError
+from sas.features.long_steps.deadline import ExtensibleDeadline
+from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -34,12 +32,17 @@ GRANT_RECHECK = timedelta(seconds=2)
 """How long a request waits for the grant of the time that was asked for, before it looks again."""
 
 
-class LongSteps:
-    """One agent's steps that go on."""
+class ContinuedSteps(LongSteps):
+    """One agent's steps that go on. See ``sas.engine.hooks.LongSteps``."""
 
     def __init__(self, context: Context, agent: str) -> None:
+        super().__init__(context.clock)
         self._context = context
         self._agent = agent
+
+    def deadline(self, request: RequestMessage, *, first: bool) -> CallDeadline:
+        """See ``LongSteps.deadline``."""
+        return ExtensibleDeadline(self._context, request, first=first)
 
     async def granted(self, request: RequestMessage) -> RequestMessage | None:
         """Return a request with the CompleteBy it was granted; None where it must fall silent.
@@ -50,7 +53,7 @@ class LongSteps:
         """
         if not request.checks:
             return request
-        order = await self._context.store.load(request.order_id)
+        order = await self._context.load(request.order_id)
         direction = Direction(request.direction)
         if order is None or not is_out(order, request.step, direction, request.epoch):
             return None
@@ -88,31 +91,6 @@ class LongSteps:
             "goes on: order %s step %s %s epoch %d, look %d",
             request.order_id, request.step_name, request.direction, request.epoch, request.checks,
         )  # fmt: skip
-
-    def callbacks_of(
-        self, request: RequestMessage, generation: int
-    ) -> Callable[[timedelta], Callback]:
-        """Return what gives out callbacks for a request under one generation of its key."""
-
-        def give(within: timedelta) -> Callback:
-            keys = self._context.callback_keys
-            if not keys:
-                raise CallbacksOffError
-            expires = math.ceil((self._context.clock.now() + within).timestamp())
-            claims = Claims(
-                order_id=request.order_id,
-                step=request.step,
-                direction=request.direction,
-                generation=generation,
-                expires=expires,
-                alternative=request.alternative,
-                submission=request.submission,
-            )
-            token = keys.issue(claims)
-            url = f"{keys.url.rstrip('/')}/{token}" if keys.url else None
-            return Callback(token, url, claims.expires_at)
-
-        return give
 
     def _needed(self, request: RequestMessage, at: datetime) -> datetime:
         """Return the CompleteBy that a look at ``at`` needs.

@@ -1,9 +1,9 @@
-"""How far a queue is behind: the age of what its readers take up. Load alone must fail no step.
+"""Queue delay, pure: the age of messages when they are received. Load alone must fail no step.
 
-A request that lay in a long queue until its CompleteBy looks, from the supervisor, like one whose
-agent is dead. Counting that would have a burst of orders undo healthy ones, and each reset puts
-one more request into the same queue. So the lag is given on top of the time allowed, and while a
-system is behind an expiry says nothing of a step.
+To the supervisor, a request that lay in a long queue until its CompleteBy looks like one whose
+agent is dead. If that counted, a burst of orders would undo healthy ones, and each reset would put
+one more request into the same queue. So requests get the delay on top of their time allowed, and
+while queues are late an expiry says nothing about a step.
 """
 
 from __future__ import annotations
@@ -16,45 +16,33 @@ NONE = timedelta(0)
 
 
 LATE = timedelta(seconds=2)
-"""A message taken up within this time is not late: clocks are apart, and senders batch."""
-
-
-APART = timedelta(seconds=5)
-"""How far clocks may be apart."""
+"""A message received within this time is not late: clocks differ, and senders batch."""
 
 
 FRESH = timedelta(seconds=30)
-"""How long a lag that was seen holds where nobody says anything newer."""
+"""A noted delay holds this long if no newer one is noted."""
 
 
-SLACK_TIMES = 3
-"""A queue that grows is longer for what is put into it now than for what is taken out."""
+GRACE_TIMES = 3
+"""A growing queue delays what is sent into it now more than what is received from it now."""
 
 
-SLACK_MAX = timedelta(minutes=10)
+GRACE_MAX = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDelay:
-    """A message was taken up ``delay`` after it was sent, at this moment."""
+    """At this moment a message was received, ``delay`` after it was sent."""
 
     delay: timedelta
     at: datetime
 
 
-def longest(lags: Iterable[QueueDelay], now: datetime) -> timedelta:
-    """Return the longest of the lags that are fresh."""
-    return max((one.delay for one in lags if now - one.at <= FRESH), default=NONE)
+def longest(delays: Iterable[QueueDelay], now: datetime) -> timedelta:
+    """Return the longest of the delays that are fresh."""
+    return max((one.delay for one in delays if now - one.at <= FRESH), default=NONE)
 
 
-def grace(lag: timedelta) -> timedelta:
-    """Return how much time a request is given for lying in its queue."""
-    return min(SLACK_TIMES * lag, SLACK_MAX)
-
-
-def excuses(lag: timedelta, time_allowed: timedelta) -> bool:
-    """Return whether the lag alone may have cost a step its time.
-
-    One that a clock may make up by being apart excuses nothing: it would do so for ever.
-    """
-    return lag >= max(time_allowed / 2, APART)
+def grace(delay: timedelta) -> timedelta:
+    """Return how much more time a request gets, for a delay of its queue."""
+    return min(GRACE_TIMES * delay, GRACE_MAX)

@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
+from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
-from sas.domain.content import Content
 from sas.domain.order import Fault
-from sas.features.claim_check import offload
-from sas.ports import StateStore
 
 """A result travels on inside ``results`` of the next request, two levels down."""
 
 
-async def result_of(value: Any, agent: str, order_id: str, store: StateStore) -> Content | Fault:
-    """Return a result as it is recorded, kept apart where it is large; a fault where none takes it.
-
-    Raises:
-        StoreUnavailableError: it is large and could not be written.
-    """
+def encode_result(value: Any, agent: str) -> str | Fault:
+    """Return what an agent returned as the JSON that is recorded; a fault where it cannot be."""
     try:
         text = _whole_json(value)
     except RecursionError:
@@ -39,7 +32,7 @@ async def result_of(value: Any, agent: str, order_id: str, store: StateStore) ->
         )
     if not _fits_deep(text):
         return _too_deep(agent)
-    return await offload(store, order_id, text, RESULT_INLINE_BYTES_MAX)
+    return text
 
 
 def _too_deep(agent: str) -> Fault:
@@ -50,7 +43,7 @@ def _too_deep(agent: str) -> Fault:
     )
 
 
-def whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """Return text that UTF-8 can carry: a remote's JSON may have held half a character."""
     return text.encode("utf-8", "replace").decode()
 
@@ -68,4 +61,4 @@ def _whole_json(result: Any) -> str:
     text = canonical(result)
     if "\\ud" not in text:
         return text
-    return canonical(json.loads(whole(json.dumps(result, ensure_ascii=False))))
+    return canonical(json.loads(whole_text(json.dumps(result, ensure_ascii=False))))
