@@ -18,7 +18,7 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import RetryBudget
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues

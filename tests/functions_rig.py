@@ -28,7 +28,7 @@ from devstack.azurite import Azurite
 from devstack.functions import Host
 from devstack.servicebus import Broker, read_config
 from samples.remote_services import RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of

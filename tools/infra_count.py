@@ -18,7 +18,7 @@ from typing import Any
 from devstack.azurite import Azurite
 from orders.workflows import workflows
 from sas.adapters.clock import SystemClock
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, assemble
 from sas.config import read_config
 from sas.domain.queues import Queues

@@ -21,7 +21,7 @@ from samples.services.contract import SERVICES
 from samples.services.faults import Faults
 from samples.services.ledger import LedgerView
 from samples.services.remote import RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import OrdersClient
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert

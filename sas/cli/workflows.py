@@ -89,7 +89,7 @@ class Finding:
             return "changed: orders in flight have other steps"
         if self.encrypted:
             return (
-                f"secret fields: {output.orders(self.encrypted)} would be given to agents encrypted; "
+                f"secret fields: {output.orders(self.encrypted)} would go to agents encrypted; "
                 "keep the workflow in secret_fields, with () if no new field is secret"
             )
         return ""

@@ -1,7 +1,7 @@
-"""Identifiers: which are allowed, and how each one is derived.
+"""The identifiers of the pattern: what is allowed, and how each is derived.
 
 Order ids become part of Table Storage keys (which refuse ``/ \\ # ?`` and control
-characters) and of Service Bus MessageIds (128 characters at most). The rules follow from that.
+characters) and of Service Bus MessageIds (128 characters at most), hence the rule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 NAME_LENGTH_MAX = 40
 URGENT_SUFFIX = "-urgent"
-"""The end of the name of every queue for urgent orders."""
+"""What the name of a queue ends with that carries urgent orders only."""
 
 
 class InvalidIdError(ValueError):
@@ -25,7 +25,7 @@ class InvalidIdError(ValueError):
 def check_order_id(value: str) -> str:
     """Return ``value`` when it can be an OrderID, else raise InvalidIdError saying why."""
     if not value:
-        raise InvalidIdError("order_id is empty: give every order its own id")
+        raise InvalidIdError("order_id is empty: give every order an id of its own")
     length = len(value.encode("utf-16-le", "surrogatepass")) // 2  # as Service Bus counts an id
     if length > ORDER_ID_LENGTH_MAX:
         raise InvalidIdError(
@@ -55,11 +55,11 @@ def check_name(value: str, what: str) -> str:
 def check_agent(value: str) -> str:
     """Return ``value`` when it can name an agent; else raise InvalidIdError.
 
-    An agent whose name ends with the suffix would share its queue with the urgent lane of another.
+    Its queue for urgent requests has the suffix: an agent of such a name would share it.
     """
     if value.endswith(URGENT_SUFFIX):
         raise InvalidIdError(
-            f"agent {value!r} ends with {URGENT_SUFFIX!r}, which marks queues of urgent orders: "
+            f"agent {value!r} ends with {URGENT_SUFFIX!r}, as queues of urgent orders do: "
             "name it otherwise"
         )
     return check_name(value, "agent")
@@ -72,20 +72,15 @@ def shard_of(order_id: str, shards: int) -> str:
 
 
 def all_shards(shards: int) -> list[str]:
-    """Return every PartitionKey for this number of shards (1 to 256)."""
+    """Return every PartitionKey there is for this number of shards (1 to 256)."""
     if not 1 <= shards <= 256:
         raise InvalidIdError(f"{shards} shards: between 1 and 256 are possible")
     return [f"{number:02x}" for number in range(shards)]
 
 
 def cause_of(source_queue: str, envelope_id: str) -> str:
-    """Return the cause of a transition for the journal: the queue and the id of a message."""
+    """Return what a message is remembered by in the journal: its queue and its own id."""
     return f"{source_queue}:{envelope_id}"
-
-
-def cause_hash(cause: str) -> str:
-    """Return 32 hex digits for a text of any length and content, as part of a key or an id."""
-    return hashlib.sha256(cause.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def digest_id(*parts: str | bytes) -> str:
@@ -104,37 +99,39 @@ def digest_id(*parts: str | bytes) -> str:
 def message_id(order_id: str, seq: int, index: int) -> str:
     """Return the MessageId of the index-th message of journal row ``seq``.
 
-    Every commit has a new seq. So duplicate detection drops a repeated send, but never a message
-    of a later commit.
+    Every commit has a new seq, so duplicate detection can swallow a repeated send but
+    never a message that a later commit needs.
     """
     return f"{order_id}/{seq}/{index}"
 
 
 def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
-    """Return the MessageId of a reply: the same for every delivery of one dispatch."""
+    """Return the MessageId of an agent's reply: the same for every repeat of one dispatch."""
     return f"{order_id}/{step:02d}/{direction}/{epoch}"
 
 
 def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int) -> str:
-    """Return the MessageId of the progress that an agent reports at its check-th look."""
+    """Return the MessageId of what an agent says of a step's progress at its check-th look."""
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 
 def idempotency_key(
     order_id: str, step_name: str, generation: int, alternative: str | None = None
 ) -> str:
-    """Return the key that a remote call carries through all retries and resubmissions.
+    """Return the key a remote call carries through all retries and resubmissions.
 
-    An ``alternative`` agent has its own keys. So an undo at one agent never undoes what another one
-    did, even if both call the same remote service. An edited resubmission (a generation) makes a
-    new key, but only after a refusal: see the invariants in ARCHITECTURE.md.
+    An ``alternative`` agent has keys of its own, so that an undo at one agent can never undo
+    what another one has done, should both speak to the same remote service after all.
+
+    An edited resubmission (a generation) makes a new one, but only after a definite
+    refusal; see the invariants in ARCHITECTURE.md.
     """
     own = step_name if alternative is None else f"{step_name}@{alternative}"
     return f"{order_id}/{own}" + (f"/{generation}" if generation else "")
 
 
 def key_time(moment: datetime) -> str:
-    """Return a moment as an ISO string of fixed width in UTC: it sorts by time."""
+    """Return a UTC moment as a fixed-width ISO string, so that keys sort by time."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from devstack.azurite import Azurite
 from sas.adapters.table import RetryBudget
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract.proxy import FaultyProxy

@@ -125,7 +125,7 @@ async def test_a_full_queue_is_unavailable_not_undeliverable(
 ) -> None:
     broker.update_queue(queue, max_size_megabytes=1)
     full = [message(queue, n, b"x" * 200_000) for n in range(8)]
-    with pytest.raises(BusUnavailableError, match="It is full: look whether anybody reads it"):
+    with pytest.raises(BusUnavailableError, match="It is full: check that its reader runs"):
         await bus.send(full)
     taken = broker.counts(queue).active
     assert 0 < taken < 8

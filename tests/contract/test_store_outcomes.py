@@ -14,7 +14,7 @@ from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
 from sas.adapters.table import Meter, RetryBudget, Table
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.domain.change import Change, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.order import Order

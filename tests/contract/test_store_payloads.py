@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sas.adapters import keys
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.bounds import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, TooLargeError
 from sas.domain.change import Change
 from sas.domain.content import CHUNK_BYTES, PayloadRef, ref_of
@@ -145,7 +145,7 @@ async def test_a_chunk_that_is_missing_is_told_and_so_is_one_that_was_changed(
     middle = await store.table.get(partition, keys.payload_chunk("order-1", ref.sha256, 1))
     assert middle is not None
     await store.table.put(partition, {**middle, "Data03": b"changed by hand"})
-    with pytest.raises(LostContentError, match="bytes of another content"):
+    with pytest.raises(LostContentError, match="bytes do not match the reference"):
         await store.get_payload("order-1", ref)
     await store.table.delete(partition, middle["RowKey"])
     with pytest.raises(LostContentError, match="chunk 1 of 3 is missing"):

@@ -23,7 +23,7 @@ from devstack.azurite import Azurite
 from devstack.children import Child
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import NewOrder, OrdersClient, SubmitError
 from sas.domain.queues import Queues
 from sas.ports import StoreUnavailableError

@@ -149,7 +149,7 @@ async def test_a_compressed_answer_is_read() -> None:
 )
 async def test_a_success_that_is_no_json_may_pass(body: bytes) -> None:
     async with answering(fixed(200, body)) as service:
-        with pytest.raises(TransientError, match="no JSON"):
+        with pytest.raises(TransientError, match="without JSON"):
             await call(service)
 
 

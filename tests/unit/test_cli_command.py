@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli import VERBS, main
 from sas.cli.arguments import Connection, read_connection
 from sas.cli.output import USAGE, UsageError
-from sas.config import Endpoint
 from sas.domain.queues import Queues
 
 ROOT = Path(__file__).parents[2]

@@ -204,8 +204,9 @@ async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> 
     await later.drain()
     assert later.order() == before
     assert later.alerts()[-1].text == (
-        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, mail, "
-        "and was begun with reserve, pay; deploy it again as it was, beside the newer versions."
+        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, "
+        "mail, but the order began with reserve, pay; deploy it again as it was, beside the newer "
+        "versions."
     )
 
 

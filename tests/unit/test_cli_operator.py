@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli import act, main
 from sas.cli import arguments as args
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
-from sas.config import Endpoint
 from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sas.cli import act, main, output, selection
-from sas.codec.internal import INPUT_DEPTH_MAX
+from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
 from sas.ports import Message
@@ -134,7 +134,7 @@ async def test_an_input_deeper_than_its_bound_is_refused_here(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     await failed(store, "A")
-    deep = "[" * (INPUT_DEPTH_MAX + 1) + "]" * (INPUT_DEPTH_MAX + 1)
+    deep = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
     assert sas("resubmit", "A", "--yes", "--input", deep) == 2
     assert "--input: " in capsys.readouterr().err
     assert scheduler.got == []

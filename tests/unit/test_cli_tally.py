@@ -6,6 +6,7 @@ import pytest
 
 from sas.cli.submission import SEEN_MAX, Tally
 from sas.codec.outward import Notification, NotificationData, event_type
+from sas.domain.messages import Notice
 
 _NUMBER = iter(range(10**9))
 
@@ -14,7 +15,7 @@ def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) 
     return Notification(
         id=own_id or f"{order_id}/{next(_NUMBER)}",
         source="/sas",
-        type=event_type(notice),
+        type=event_type(Notice(notice)),
         subject=order_id,
         time="2026-03-01T12:00:00.000000Z",
         data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),

@@ -85,7 +85,7 @@ def test_a_message_of_exactly_the_bound_is_taken_and_one_byte_more_is_not() -> N
     room = ORDER_BYTES_MAX - len(body(order={"note": ""}))
     assert len(parse_order(body(order={"note": "x" * room}), "m").payload) > room
     assert refused(body(order={"note": "x" * (room + 1)})).reason == "too-large"
-    with pytest.raises(MalformedError, match="at most 1,024 are taken"):
+    with pytest.raises(MalformedError, match="at most 1,024 are accepted"):
         parse_order(body(order={"note": "x" * 1024}), "m", bytes_max=1024)
 
 

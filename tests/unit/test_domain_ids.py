@@ -140,20 +140,22 @@ def test_a_cause_is_the_queue_and_the_envelopes_own_id() -> None:
 
 @fast
 @given(st.text())
-def test_the_hash_of_a_cause_is_32_hex_digits_whatever_a_sender_wrote(text: str) -> None:
-    found = ids.cause_hash(ids.cause_of("orders", text))
+def test_a_digest_is_32_hex_digits_whatever_a_sender_wrote(text: str) -> None:
+    found = ids.digest_id(ids.cause_of("orders", text))
     assert len(found) == 32
     assert set(found) <= set("0123456789abcdef")
 
 
 @pytest.mark.parametrize("text", SURROGATES)
-def test_the_hash_of_a_cause_survives_half_a_character(text: str) -> None:
-    assert len(ids.cause_hash(text)) == 32
+def test_a_digest_survives_half_a_character(text: str) -> None:
+    assert len(ids.digest_id(text)) == 32
 
 
-def test_the_hash_of_a_cause_is_the_same_for_ever() -> None:
-    assert ids.cause_hash("orders:1") == "e49c9daa88a0744d8392b90071718074"
-    assert ids.cause_hash("orders:2") != ids.cause_hash("orders:1")
+def test_a_digest_never_changes_and_tells_lists_of_parts_apart() -> None:
+    assert ids.digest_id("orders:1") == "2dc81b33267c2818da0e13bf55f84c86"
+    assert ids.digest_id(b"orders:1") == ids.digest_id("orders:1")
+    assert len({ids.digest_id(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",))}) == 3
+    assert ids.digest_id("orders:2") != ids.digest_id("orders:1")
 
 
 def test_message_ids_differ_by_order_commit_and_place() -> None:

@@ -46,7 +46,7 @@ def test_what_was_changed_does_not_open(at: int) -> None:
     ring = AesKeyRing([NEW])
     data = bytearray(base64.b64decode(ring.encrypt("4111", "here").partition(":")[2]))
     data[at] ^= 1
-    with pytest.raises(DecryptionError, match="was changed, moved from elsewhere"):
+    with pytest.raises(DecryptionError, match="was changed or moved"):
         ring.decrypt("new:" + base64.b64encode(data).decode(), "here")
 
 
@@ -56,7 +56,7 @@ def test_what_was_encrypted_for_one_place_or_under_one_id_opens_in_no_other() ->
     for text, about in ((encrypted, "there"), (encrypted.replace("old:", "copy:"), "here")):
         with pytest.raises(DecryptionError):
             ring.decrypt(text, about)
-    with pytest.raises(DecryptionError, match="another one under the same id"):
+    with pytest.raises(DecryptionError, match="another one with the same id"):
         AesKeyRing([OTHER]).decrypt(encrypted, "here")
 
 
@@ -81,7 +81,7 @@ def test_a_signature_is_compared_under_the_key_that_made_it() -> None:
 
 
 def test_a_ring_without_a_key_is_none() -> None:
-    with pytest.raises(ValueError, match="needs a key"):
+    with pytest.raises(ValueError, match="needs at least one key"):
         AesKeyRing([])
 
 
@@ -113,8 +113,8 @@ def test_a_reference_that_the_platform_did_not_resolve_says_what_to_grant() -> N
         (text_of(NEW, ("two words", b"t" * 32)), "key 2: give an id"),
         (text_of(("", b"t" * 32)), "key 1: give an id"),
         ("new:" + "%" * 44, "key 1: give an id"),
-        (text_of(OLD, OTHER), "key 2: its id, or the key itself, stands there twice"),
-        (text_of(OLD, ("copy", OLD[1])), "key 2: its id, or the key itself, stands there twice"),
+        (text_of(OLD, OTHER), "key 2: its id or the key itself is there twice"),
+        (text_of(OLD, ("copy", OLD[1])), "key 2: its id or the key itself is there twice"),
     ],
 )
 def test_keys_that_cannot_be_are_refused_without_being_quoted(text: str, why: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sas.adapters import keys, rows
-from sas.adapters.journal_rows import (
+from sas.adapters.transaction import (
     KINDS,
     entry_from,
     journal_row,
@@ -316,7 +316,7 @@ def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_ba
 
 
 def test_a_message_of_a_newer_version_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match="only a newer version knows"):
+    with pytest.raises(ValueError, match="only a newer version can read"):
         messages_from_json('[{"k":"telegram"}]')
 
 

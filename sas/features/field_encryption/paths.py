@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 
 ENCRYPTED = "$encrypted"
 """The one member of what stands in an encrypted field's place."""
@@ -72,7 +72,7 @@ def places(value: Any, path: Path, at: Place = ()) -> Iterator[tuple[Any, str | 
     if not isinstance(value, list if head is None else dict):
         kind = "a list" if head is None else "an object"
         raise MalformedError(
-            "invalid-order",
+            Reason.INVALID_ORDER,
             f"Expected {kind} - at `{_spelled(at)}`, which holds a field that is kept secret",
         )
     keys: Iterable[Any] = range(len(value)) if head is None else [head] if head in value else []
