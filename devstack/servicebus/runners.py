@@ -21,7 +21,7 @@ _STOPS_WITHIN_S = 5.0
 class BrokerThread(Runnable):
     """A `Broker` on a thread with its own event loop, for synchronous tests.
 
-    Takes what `Broker` takes. The broker itself must only be touched through `call`.
+    The arguments are those of `Broker`. Use the broker itself only through `call`.
 
         with BrokerThread(["orders"]) as broker:
             client = ServiceBusClient.from_connection_string(broker.connection_string)
@@ -38,7 +38,7 @@ class BrokerThread(Runnable):
         self._loop.run_forever()
 
     def start(self) -> Self:
-        """Start; raises what `Broker.start` raises."""
+        """Start. Raises the errors of `Broker.start`."""
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._broker.start(), self._loop).result(
@@ -63,7 +63,7 @@ class BrokerThread(Runnable):
         self._loop.close()
 
     def call(self, work: Callable[[Broker], T]) -> T:
-        """Run ``work`` with the broker on its own loop and give the result."""
+        """Run ``work`` with the broker on its loop; return the result."""
 
         async def run() -> T:
             return work(self._broker)
@@ -72,7 +72,7 @@ class BrokerThread(Runnable):
 
     @property
     def connection_string(self) -> str:
-        """What the SDKs take."""
+        """The connection string for the SDKs."""
         return self._broker.connection_string
 
     @property
@@ -82,7 +82,7 @@ class BrokerThread(Runnable):
 
     @property
     def management_port(self) -> int:
-        """The HTTP port, 0 where there is none."""
+        """The HTTP port, 0 for no port."""
         return self._broker.management_port or 0
 
 
@@ -96,13 +96,13 @@ class BrokerProcess(Stoppable):
         self.management_port: int = ready["management_port"]
 
     def stop(self) -> int:
-        """Ask the process to end (SIGTERM) and return its exit code."""
+        """End the process with SIGTERM; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._wait()
 
     def kill(self) -> int:
-        """End the process at once (SIGKILL): what a crash leaves behind."""
+        """End the process at once with SIGKILL, like a crash."""
         if self.process.poll() is None:
             self.process.kill()
         return self._wait()
@@ -129,7 +129,7 @@ def start_broker(
 ) -> BrokerProcess:
     """Start ``python -m devstack.servicebus`` and wait for its ready line.
 
-    Raises RuntimeError with what the process said where it does not start.
+    Raises RuntimeError if it does not start; its reason is on stderr.
     """
     command = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
     command += ["--port", str(port), "--management-port", str(management_port)]
@@ -145,5 +145,5 @@ def start_broker(
         code = BrokerProcess(
             process, {"connection_string": "", "port": 0, "management_port": 0}
         ).kill()
-        raise RuntimeError(f"the broker did not start (exit code {code}); it said why on stderr")
+        raise RuntimeError(f"the broker did not start (exit code {code}); the reason is on stderr")
     return BrokerProcess(process, json.loads(line))

@@ -1,7 +1,7 @@
 """The Atom/XML of the management API: queues to entries, entries to properties.
 
-Namespaces and names as the service writes them; QueueDescription carries the namespace itself,
-because the SDK's deserializer looks for it there.
+Namespaces and names are those of the service. QueueDescription has the namespace itself, because
+the SDK's deserializer expects it there.
 """
 
 import re
@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from devstack.servicebus.core.properties import EntityStatus, QueueProperties
-from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
 
 ATOM = "http://www.w3.org/2005/Atom"
@@ -36,14 +36,14 @@ _READ_ONLY = {
 def read_description(body: bytes) -> QueueProperties:
     """Read the QueueDescription of an entry. Raises ValueError with a sentence."""
     if b"<!DOCTYPE" in body:
-        raise ValueError("a document type has no place in a queue's description; leave it out")
+        raise ValueError("a queue's description has no document type; leave it out")
     try:
         root = ET.fromstring(body)  # noqa: S314 (bounded, and no document type to expand)
     except ET.ParseError as error:
-        raise ValueError(f"the body is no XML ({error}); send an Atom entry") from None
+        raise ValueError(f"the body is not XML ({error}); send an Atom entry") from None
     description = root.find(f".//{{{CONNECT}}}QueueDescription")
     if description is None:
-        raise ValueError("the body holds no QueueDescription; topics are not served here")
+        raise ValueError("the body has no QueueDescription; this broker serves queues only")
     given: dict[str, Any] = {}
     for element in description:
         name = element.tag.rpartition("}")[2]
@@ -64,7 +64,7 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def queue_entry(queue: QueueCore, transfer_count: int, address: str) -> str:
+def queue_entry(queue: Queue, transfer_count: int, address: str) -> str:
     """Write one queue as an Atom entry; ``address`` is the base of its id."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(address)}/{escape(queue.name)}</id>'
@@ -76,7 +76,7 @@ def queue_entry(queue: QueueCore, transfer_count: int, address: str) -> str:
     )
 
 
-def _description(queue: QueueCore, transfer_count: int) -> str:
+def _description(queue: Queue, transfer_count: int) -> str:
     dead = queue.dead_letters
     active = len(queue.messages) - queue.scheduled_count
     dead_count = len(dead.messages) if dead else 0
@@ -121,7 +121,7 @@ def _text(value: object) -> str:
 
 
 def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
-    """Write a feed of entries; the empty one is how the service says that a queue is missing."""
+    """Write a feed of entries. The service answers with an empty feed if a queue is missing."""
     return (
         f'<feed xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{title}</title>'
         f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
@@ -130,7 +130,7 @@ def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
 
 
 def namespace_info(name: str, address: str) -> bytes:
-    """Write what the namespace says of itself."""
+    """Write the description of the namespace."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{name}</title>'
         f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
@@ -142,10 +142,10 @@ def namespace_info(name: str, address: str) -> bytes:
 
 
 def error(status: int, detail: str) -> bytes:
-    """Write an error as the SDK reads it."""
+    """Write an error in the form that the SDK reads."""
     return f"<Error><Code>{status}</Code><Detail>{escape(detail)}</Detail></Error>".encode()
 
 
 def moment(seconds: float) -> str:
-    """Write seconds since 1970 as the API does."""
+    """Write seconds since 1970 in the form of the API."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,12 +1,12 @@
 """Decoding AMQP 1.0 values into plain Python values, with every length checked.
 
-Symbols and strings both become ``str``, every integer ``int``, timestamps milliseconds since
-1970, arrays and lists ``list``. What must be echoed with its type intact is echoed as the raw
-bytes between two positions, so wire types need not survive decoding.
+Symbols and strings become ``str``, every integer ``int``, timestamps milliseconds since 1970,
+arrays and lists ``list``. The decoder drops wire types: the broker echoes a value with its type
+as the raw bytes between two positions.
 
-Limits: values nest at most ``MAX_DEPTH`` deep, and a compound never claims more items than
-its bytes can hold, so no frame can make the broker allocate more than a small multiple of the
-frame's own size. Rules: AMQP 1.0, part 1 (types).
+Limits: values nest at most ``MAX_DEPTH`` deep, and a compound cannot claim more items than its
+bytes can hold. So a frame cannot make the broker allocate more than a small multiple of the
+frame's size. Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct
@@ -32,7 +32,7 @@ class Described(NamedTuple):
 def decode(buffer: bytes, position: int = 0, depth: int = 0) -> tuple[Any, int]:
     """Decode the value at ``position``; return it and the position behind it.
 
-    Raises DecodeError where the bytes are no AMQP value.
+    Raises DecodeError if the bytes are not an AMQP value.
     """
     try:
         return _READERS[buffer[position]](buffer, position + 1, depth)
@@ -58,7 +58,7 @@ def skip(buffer: bytes, position: int, depth: int = 0) -> int:
                 raise DecodeError(f"descriptors nest more than {MAX_DEPTH} deep")
             return skip(buffer, skip(buffer, position + 1, depth + 1), depth + 1)
         else:
-            raise DecodeError(f"0x{code:02x} is no AMQP constructor")
+            raise DecodeError(f"0x{code:02x} is not an AMQP constructor")
     except (IndexError, struct.error):
         raise DecodeError(f"the value at byte {position} is cut short") from None
     if end > len(buffer):
@@ -109,6 +109,15 @@ def spans(buffer: bytes, position: int) -> list[bytes]:
     if first != end:
         raise DecodeError(f"the list at byte {position} does not fill its size")
     return found
+
+
+def count_values(buffer: bytes) -> int:
+    """Count the encoded values in ``buffer``."""
+    count = position = 0
+    while position < len(buffer):
+        position = skip(buffer, position)
+        count += 1
+    return count
 
 
 def _items(buffer: bytes, position: int, end: int, count: int, depth: int) -> list[Any]:
@@ -205,54 +214,39 @@ def _opaque(convert: Callable[[bytes], Any], size: int) -> Reader:
     return read
 
 
-def _binary8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
-    end = position + 1 + buffer[position]
-    if end > len(buffer):
-        raise DecodeError(f"the value at byte {position - 1} is cut short")
-    return buffer[position + 1 : end], end
+def _variable(width: int, convert: Callable[[bytes], Any]) -> Reader:
+    """Make a reader of bytes that follow their size, which has ``width`` bytes."""
 
-
-def _text8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
-    end = position + 1 + buffer[position]
-    if end > len(buffer):
-        raise DecodeError(f"the value at byte {position - 1} is cut short")
-    return buffer[position + 1 : end].decode(), end
-
-
-def _variable32(convert: Callable[[bytes], Any]) -> Reader:
     def read(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
-        end = position + 4 + int(_U32(buffer, position)[0])
+        start = position + width
+        end = start + (buffer[position] if width == 1 else int(_U32(buffer, position)[0]))
         if end > len(buffer):
             raise DecodeError(f"the value at byte {position - 1} is cut short")
-        return convert(buffer[position + 4 : end]), end
+        return convert(buffer[start:end]), end
 
     return read
 
 
 def _unknown(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
-    raise DecodeError(f"0x{buffer[position - 1]:02x} is no AMQP constructor")
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode()
-
-
-def _character(raw: bytes) -> str:
-    return raw.decode("utf-32-be")
-
-
-def _uuid(raw: bytes) -> UUID:
-    return UUID(bytes=raw)
+    raise DecodeError(f"0x{buffer[position - 1]:02x} is not an AMQP constructor")
 
 
 def _bool8(buffer: bytes, position: int, _depth: int) -> tuple[Any, int]:
     return buffer[position] == 1, position + 1
 
 
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def _character(raw: bytes) -> str:
+    return raw.decode("utf-32-be")
+
+
 _U32 = struct.Struct(">I").unpack_from
 _TWO_U32 = struct.Struct(">II").unpack_from
 _SIZE_IN_ONE, _SIZE_IN_FOUR = -1, -4
-#: Bytes of a value by the upper half of its constructor; 0 where it says nothing.
+#: Bytes of a value by the upper half of its constructor; 0 if that does not tell the size.
 _WIDTHS = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17) + (_SIZE_IN_ONE, _SIZE_IN_FOUR) * 3
 _TABLE: dict[int, Reader] = {
     0x00: _described,
@@ -283,12 +277,12 @@ _TABLE: dict[int, Reader] = {
     0x84: _opaque(bytes, 8),
     0x94: _opaque(bytes, 16),
     0x98: _opaque(_uuid, 16),
-    0xA0: _binary8,
-    0xA1: _text8,
-    0xA3: _text8,
-    0xB0: _variable32(bytes),
-    0xB1: _variable32(_text),
-    0xB3: _variable32(_text),
+    0xA0: _variable(1, bytes),
+    0xA1: _variable(1, bytes.decode),
+    0xA3: _variable(1, bytes.decode),
+    0xB0: _variable(4, bytes),
+    0xB1: _variable(4, bytes.decode),
+    0xB3: _variable(4, bytes.decode),
     0xC0: _list,
     0xC1: _map,
     0xD0: _list,

@@ -1,8 +1,7 @@
-"""Encoding AMQP 1.0 values: each function returns bytes, and compounds join what they are given.
+"""Encoding AMQP 1.0 values: each function returns bytes, and compounds join encoded values.
 
-There are no wrapper classes for the wire types: ``uint(5)`` *is* the encoded unsigned integer.
-This keeps the broker's hot path to a few joins and makes the type on the wire visible where it
-is chosen. Rules: AMQP 1.0, part 1 (types).
+``uint(5)`` is the encoded unsigned integer: the code that chooses a value also shows its type on
+the wire. Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct
@@ -98,7 +97,7 @@ def symbol(value: str) -> bytes:
 
 
 def list_(items: Sequence[bytes]) -> bytes:
-    """Encode a list of values that are encoded already."""
+    """Encode a list of encoded values."""
     count = len(items)
     if not count:
         return EMPTY_LIST
@@ -109,13 +108,8 @@ def list_(items: Sequence[bytes]) -> bytes:
     return b"\xd0" + _TWO_U32.pack(size + 4, count) + body
 
 
-def list_of_raw(items: bytes, count: int) -> bytes:
-    """Encode a list of ``count`` short values that are encoded and joined already."""
-    return bytes((0xC0, len(items) + 1, count)) + items
-
-
 def map_of_pairs(pairs: bytes, count: int) -> bytes:
-    """Encode a map from ``count`` values (keys and values together), already joined."""
+    """Encode a map from the joined encodings of ``count`` values, keys included."""
     size = len(pairs)
     if size < 255 and count < 256:
         return bytes((0xC1, size + 1, count)) + pairs
@@ -123,7 +117,7 @@ def map_of_pairs(pairs: bytes, count: int) -> bytes:
 
 
 def map_(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode a map of keys and values that are encoded already."""
+    """Encode a map of encoded keys and values."""
     flat = [part for entry in entries for part in entry]
     return map_of_pairs(b"".join(flat), len(flat))
 
@@ -162,7 +156,7 @@ def described(code: int, value: bytes) -> bytes:
 
 
 def composite(code: int, fields: Sequence[bytes]) -> bytes:
-    """Encode a described list; nulls at its end are left out, as the standard allows."""
+    """Encode a described list. The standard allows to leave out nulls at the end."""
     count = len(fields)
     while count and fields[count - 1] == NULL:
         count -= 1
@@ -170,9 +164,9 @@ def composite(code: int, fields: Sequence[bytes]) -> bytes:
 
 
 def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
-    """Encode a plain Python value: what this codec's decoder gave, or JSON-like data.
+    """Encode a plain Python value, such as the decoder returns.
 
-    Raises TypeError for a type that has no natural AMQP form.
+    Raises TypeError for a type that has no AMQP form.
     """
     match value:
         case None:

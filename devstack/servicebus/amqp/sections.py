@@ -1,4 +1,4 @@
-"""Message sections, cut but not decoded: what a broker need not read it passes on as it came.
+"""Message sections, cut but not decoded: the broker passes on unread what it need not read.
 
 Rules: AMQP 1.0, part 3.2 (message format), and the batch format of Service Bus
 (message-format 0x80013700: each data section is one whole encoded message).
@@ -17,7 +17,7 @@ BATCH_FORMAT = 0x80013700
 
 
 class Section(NamedTuple):
-    """One section: its code, and where it, its value and what follows it begin."""
+    """One section: its code, and the positions of its start, its value and its end."""
 
     code: int
     start: int
@@ -26,7 +26,7 @@ class Section(NamedTuple):
 
 
 def sections(payload: bytes) -> Iterator[Section]:
-    """Cut a message into its sections. Raises DecodeError where it is no AMQP message."""
+    """Cut a message into its sections. Raises DecodeError if it is not an AMQP message."""
     position, last = 0, HEADER
     while position < len(payload):
         code, value_at, end = section_at(payload, position, last)
@@ -39,7 +39,7 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
 
     Delivery annotations may stand anywhere, and the sections before the bare message in any
     order: azure-servicebus writes its delivery annotations behind the body.
-    Returns its code, where its value begins and where it ends. Raises DecodeError.
+    Returns its code, the position of its value and its end. Raises DecodeError.
     """
     if payload[position] != 0 or position + 3 >= len(payload):
         raise DecodeError(f"a message section is expected at byte {position}")
@@ -58,7 +58,7 @@ def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]
 
 
 def unbatch(payload: bytes) -> list[bytes]:
-    """Give the messages of a Service Bus batch. Raises DecodeError where it is none."""
+    """Give the messages of a Service Bus batch. Raises DecodeError if it is not a batch."""
     messages = [
         decode.decode(payload, section.value_at)[0]
         for section in sections(payload)
@@ -70,7 +70,7 @@ def unbatch(payload: bytes) -> list[bytes]:
 
 
 def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
-    """Walk the map at ``value_at``: each key, the encoded pair, and where its value begins."""
+    """Walk the map at ``value_at``: each key, the encoded pair, the position of its value."""
     count, position, end = decode.compound(payload, value_at)
     if count % 2:
         raise DecodeError("a map has a key without a value")
@@ -84,9 +84,9 @@ def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
 
 
 def with_application_properties(bare: bytes, added: Mapping[str, bytes]) -> bytes:
-    """Give a message with application properties added (encoded values) or replaced.
+    """Add or replace application properties, given as encoded values; return the new message.
 
-    ``bare`` begins at the properties section or later; its other bytes stay as they are.
+    ``bare`` begins at the properties section or later. Its other bytes do not change.
     """
     before, behind, kept = 0, 0, []
     for section in sections(bare):

@@ -1,4 +1,4 @@
-"""What can be set on a queue, with the limits of the service and a sentence for each breach."""
+"""The properties of a queue, with the limits of the service, and ISO 8601 durations."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,21 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from devstack.servicebus.core.durations import FOREVER_S, format_duration, parse_duration
+#: The longest duration of .NET in seconds; Service Bus uses it for "no limit".
+FOREVER_S = 10675199 * 86400.0 + 2 * 3600 + 48 * 60 + 5.4775807
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 
 
 class EntityStatus(Enum):
-    """Whether a queue takes and gives messages."""
+    """Whether clients may send to a queue and receive from it."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -35,7 +43,7 @@ class QueueProperties:
     """The properties of a queue. Durations are seconds; ``FOREVER_S`` means none.
 
     Defaults and limits are those of the service's Standard tier, except that durations may be
-    as short as a test wishes. Raises ValueError with a sentence where a value cannot be.
+    as short as a test needs. Raises ValueError with a sentence for an invalid value.
     """
 
     lock_duration_s: float = 60.0
@@ -75,7 +83,7 @@ class QueueProperties:
     def from_official(cls, given: Mapping[str, Any]) -> "QueueProperties":
         """Read the names that the emulator's Config.json and the management API use.
 
-        Raises ValueError for an unknown name or a value that cannot be.
+        Raises ValueError for an unknown name or an invalid value.
         """
         values: dict[str, Any] = {}
         for official, value in given.items():
@@ -84,7 +92,7 @@ class QueueProperties:
                 if official.lower() in _ACCEPTED_AND_IGNORED:
                     continue
                 known = ", ".join(sorted(_OFFICIAL.values()))
-                raise ValueError(f"{official!r} is no property of a queue; known are {known}")
+                raise ValueError(f"{official!r} is not a property of a queue; known are {known}")
             if name in values:
                 raise ValueError(f"{official} is there twice, in two spellings; remove one")
             values[name] = _read(official, name, value)
@@ -101,7 +109,7 @@ class QueueProperties:
         return written
 
     def for_dead_letters(self) -> "QueueProperties":
-        """Give the properties of this queue's dead-letter queue: it keeps everything for ever."""
+        """Give the properties of this queue's dead-letter queue: its messages never expire."""
         return replace(
             self,
             requires_session=False,
@@ -114,7 +122,7 @@ class QueueProperties:
 
 
 def check_queue_name(name: str) -> str:
-    """Return ``name`` if the service would take it. Raises ValueError with a sentence if not."""
+    """Return ``name`` if the service accepts it. Raises ValueError with a sentence if not."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or "//" in name:
         raise ValueError(
             f"{name!r} cannot name a queue: use 1 to 260 letters, digits, '.', '-', '_' or '/', "
@@ -182,3 +190,33 @@ _NUMBER_LIMITS = (
     ("max_message_kilobytes", 1, 102400),
     ("max_size_megabytes", 1, 81920),
 )
+
+
+def parse_duration(text: str) -> float:
+    """Read an ISO 8601 duration of days and less; return seconds.
+
+    Raises ValueError with a sentence for anything else (years and months have no fixed length).
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None or text.endswith(("P", "T")):
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT30S, PT1M, PT1H or P1D")
+    part = {name: float(value) for name, value in match.groupdict(default="0").items()}
+    whole = part["days"] * 86400 + part["hours"] * 3600 + part["minutes"] * 60
+    return whole + part["seconds"]
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as an ISO 8601 duration."""
+    if seconds >= FOREVER_S:
+        return "P10675199DT2H48M5.4775807S"
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    time = "".join(
+        f"{value:g}{unit}"
+        for value, unit in ((hours, "H"), (minutes, "M"), (round(rest, 6), "S"))
+        if value
+    )
+    if not days and not time:
+        return "PT0S"
+    return "P" + (f"{days:g}D" if days else "") + (f"T{time}" if time else "")
