@@ -13,6 +13,7 @@ rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
 
 import json
 import logging
+import operator
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from devstack.servicebus.core.dispatch import Session
 from devstack.servicebus.core.errors import EntityNotFoundError
 from devstack.servicebus.core.message import Message, MessageState, read_identity
 from devstack.servicebus.core.namespace import Namespace
-from devstack.servicebus.core.properties import FOREVER_S, QueueProperties
+from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Journal, Queue
 
 FILE_NAME = "broker.sqlite3"
@@ -39,13 +40,20 @@ CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, properties TEXT, created
 CREATE TABLE IF NOT EXISTS message(
     id INTEGER PRIMARY KEY, header BLOB, annotations BLOB, annotation_count INTEGER, bare BLOB,
     size INTEGER, enqueued_at REAL, enqueued_sequence INTEGER, scheduled_at REAL,
-    expires_at REAL, ttl_s REAL, source TEXT, delivery_annotations BLOB);
+    expires_at REAL, ttl_s REAL, dead_letter_source TEXT, delivery_annotations BLOB);
 CREATE TABLE IF NOT EXISTS delivery(
     id INTEGER PRIMARY KEY, count INTEGER, state INTEGER, token BLOB, locked_until REAL);
 CREATE TABLE IF NOT EXISTS history(id INTEGER PRIMARY KEY, message_id BLOB, at REAL);
 CREATE TABLE IF NOT EXISTS session(
     store INTEGER, id TEXT, state BLOB, updated_at REAL, PRIMARY KEY(store, id)) WITHOUT ROWID;
 """
+#: The columns of ``message`` behind its key: attributes of `Message`.
+_COLUMNS = (
+    *("header", "annotations", "annotation_count", "bare", "size", "enqueued_at"),
+    *("enqueued_sequence", "scheduled_at", "expires_at", "ttl_s", "dead_letter_source"),
+    "delivery_annotations",
+)
+_values = operator.attrgetter(*_COLUMNS)
 
 _log = logging.getLogger("devstack.servicebus")
 
@@ -201,7 +209,7 @@ class SqliteJournal(Journal):
             statements.append(("DELETE FROM delivery WHERE id = ?", self._removed))
             self._removed = []
         if self._messages:
-            rows = [_message_row(key, message) for key, message in self._messages.items()]
+            rows = [(key, *_values(message)) for key, message in self._messages.items()]
             statements.append(
                 ("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
             )
@@ -271,7 +279,6 @@ class SqliteJournal(Journal):
         self._recover_queues(namespace)
         queues = self._recovered_stores(namespace)
         deliveries = {row[0]: row[1:] for row in self.database.execute("SELECT * FROM delivery")}
-        locks: list[tuple[Queue, Message, bytes]] = []
         for row in self.database.execute("SELECT * FROM message ORDER BY id"):
             queue = queues.get(row[0] >> _SHIFT)
             if queue is None:
@@ -282,11 +289,9 @@ class SqliteJournal(Journal):
                 message.state, message.locked_until = MessageState(state), until
             if token is not None and queue.sessions is None:
                 queue.index(message)
-                locks.append((queue, message, token))
+                queue.restore_lock(message, token)
             else:
                 queue.restore(message, now)
-        for queue, message, token in sorted(locks, key=lambda lock: lock[1].locked_until):
-            queue.restore_lock(message, token)
         for queue in queues.values():
             queue.forward_waiting(now)
         self._recover_history(queues)
@@ -332,41 +337,9 @@ class SqliteJournal(Journal):
                 session.state, session.updated_at = state, updated_at
 
 
-def _message_row(key: int, message: Message) -> tuple[Any, ...]:
-    ttl = message.ttl_s
-    return (
-        key,
-        message.header,
-        message.annotations,
-        message.annotation_count,
-        message.bare,
-        message.size,
-        message.enqueued_at,
-        message.enqueued_sequence,
-        message.scheduled_at,
-        message.expires_at,
-        None if ttl is None or ttl >= FOREVER_S else ttl,
-        message.dead_letter_source,
-        message.delivery_annotations,
-    )
-
-
 def _message(row: tuple[Any, ...]) -> Message:
-    message = Message()
-    message.sequence = row[0] & _MASK
-    (
-        message.header,
-        message.annotations,
-        message.annotation_count,
-        message.bare,
-        message.size,
-        message.enqueued_at,
-        message.enqueued_sequence,
-        message.scheduled_at,
-        message.expires_at,
-        message.ttl_s,
-        message.dead_letter_source,
-        message.delivery_annotations,
-    ) = row[1:]
+    message = Message(sequence=row[0] & _MASK)
+    for name, value in zip(_COLUMNS, row[1:], strict=True):
+        setattr(message, name, value)
     read_identity(message)
     return message

@@ -60,11 +60,6 @@ def int64(value: int) -> bytes:
     return b"\x81" + _I64.pack(value)
 
 
-def double(value: float) -> bytes:
-    """Encode a double."""
-    return b"\x82" + _F64.pack(value)
-
-
 def timestamp(seconds: float) -> bytes:
     """Encode a moment, given in seconds since 1970, as milliseconds since 1970."""
     return b"\x83" + _I64.pack(int(seconds * 1000))
@@ -75,25 +70,28 @@ def uuid(value: UUID) -> bytes:
     return b"\x98" + value.bytes
 
 
+def _variable(code: int, raw: bytes) -> bytes:
+    """Encode bytes behind their size: one byte of size, or four with the higher constructor."""
+    size = len(raw)
+    return (
+        bytes((code, size)) + raw if size < 256 else bytes((code | 0x10,)) + _U32.pack(size) + raw
+    )
+
+
 def binary(value: bytes) -> bytes:
     """Encode bytes."""
-    size = len(value)
-    return bytes((0xA0, size)) + value if size < 256 else b"\xb0" + _U32.pack(size) + value
+    return _variable(0xA0, value)
 
 
 def string(value: str) -> bytes:
     """Encode text as UTF-8."""
-    raw = value.encode()
-    size = len(raw)
-    return bytes((0xA1, size)) + raw if size < 256 else b"\xb1" + _U32.pack(size) + raw
+    return _variable(0xA1, value.encode())
 
 
 @lru_cache(maxsize=512)
 def symbol(value: str) -> bytes:
-    """Encode a symbol (ASCII; anything else is sent as ``?``, as symbols cannot carry it)."""
-    raw = value.encode("ascii", "replace")
-    size = len(raw)
-    return bytes((0xA3, size)) + raw if size < 256 else b"\xb3" + _U32.pack(size) + raw
+    """Encode a symbol. Symbols are ASCII; other characters become ``?``."""
+    return _variable(0xA3, value.encode("ascii", "replace"))
 
 
 def list_(items: Sequence[bytes]) -> bytes:
@@ -176,7 +174,7 @@ def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
         case int():
             return int64(value)
         case float():
-            return double(value)
+            return b"\x82" + _F64.pack(value)
         case str():
             return string(value)
         case bytes():

@@ -11,6 +11,7 @@ expires, a delivery is counted.
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from devstack.servicebus.core.errors import SessionCannotBeLockedError, SessionLockLostError
@@ -20,20 +21,18 @@ from devstack.servicebus.core.message import Message
 GRACE_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """One session. ``locked_until`` is in seconds since 1970, and valid while it has an owner."""
 
-    __slots__ = ("count", "id", "locked", "locked_until", "owner", "ready", "state", "updated_at")
-
-    def __init__(self, session_id: str) -> None:
-        self.id = session_id
-        self.ready: list[int] = []
-        self.locked: dict[bytes, Message] = {}
-        self.owner: Consumer | None = None
-        self.locked_until = 0.0
-        self.state: bytes | None = None
-        self.updated_at = 0.0
-        self.count = 0
+    id: str
+    ready: list[int] = field(default_factory=list)
+    locked: dict[bytes, Message] = field(default_factory=dict)
+    owner: "Consumer | None" = None
+    locked_until: float = 0.0
+    state: bytes | None = None
+    updated_at: float = 0.0
+    count: int = 0
 
     @property
     def ends_at(self) -> float:
@@ -77,7 +76,6 @@ class MessageStore(Protocol):
     """The part of a queue that a dispatch uses. See `Queue` for the methods."""
 
     messages: dict[int, Message]
-    locked: dict[bytes, Message]
 
     def take_ready(self, ready: list[int], now: float) -> Message | None:
         """Pop the next message that can be delivered."""
@@ -96,13 +94,12 @@ class MessageStore(Protocol):
 
 
 class PlainDispatch:
-    """Messages by sequence number, receivers with credit in turn, one lock per message."""
+    """Messages by sequence number, receivers with credit in turn."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._ready: list[int] = []
         self._with_credit: deque[Consumer] = deque()
-        self._unordered_until: float | None = None
 
     def offer(self, message: Message, now: float) -> None:
         """Give a ready message to the next receiver with credit, or keep it for one."""
@@ -134,39 +131,11 @@ class PlainDispatch:
             self._store.deliver(consumer, message, now)
             consumers.rotate(-1)
 
-    def unordered_until(self, moment: float) -> None:
-        """Check every lock until ``moment``: later locks may end before earlier ones."""
-        self._unordered_until = max(self._unordered_until or 0.0, moment)
-
-    def sweep(self, now: float) -> None:
-        """End the expired locks. Usually the locks are in the order of their ends."""
-        ended = []
-        for message in self._store.locked.values():
-            if message.locked_until <= now:
-                ended.append(message)
-            elif self._unordered_until is None:
-                break
-        if self._unordered_until is not None and self._unordered_until <= now:
-            self._unordered_until = None
-        for message in ended:
-            self._store.unlock(message, now, count=True)
-
-    def next_due(self) -> float | None:
-        """Say when the first lock ends."""
-        ends = (message.locked_until for message in self._store.locked.values())
-        return min(ends, default=None) if self._unordered_until is not None else next(ends, None)
-
     def compact(self) -> None:
         """Rebuild the heap of ready messages if most of its entries are gone."""
         if len(self._ready) > 2 * len(self._store.messages) + 1024:
             self._ready = [number for number in self._ready if number in self._store.messages]
             heapq.heapify(self._ready)
-
-    def expire_locks(self, now: float) -> int:
-        """Let every lock end at ``now``; return their number."""
-        for message in self._store.locked.values():
-            message.locked_until = now
-        return len(self._store.locked)
 
 
 class SessionDispatch:
@@ -316,9 +285,6 @@ class SessionDispatch:
             self._release(session, now, count=False)
 
     # -- time ---------------------------------------------------------------------------
-
-    def unordered_until(self, moment: float) -> None:
-        """Do nothing: a sweep checks every session."""
 
     def sweep(self, now: float) -> None:
         """End the expired locks and waits."""

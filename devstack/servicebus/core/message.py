@@ -7,6 +7,7 @@ properties, because only those hold what the broker knows.
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,23 +28,25 @@ from devstack.servicebus.amqp.sections import (
 
 _EMPTY_HEADER = encode.NULL * 4
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
-_ENQUEUED_TIME = encode.symbol("x-opt-enqueued-time")
-_SEQUENCE_NUMBER = encode.symbol("x-opt-sequence-number")
-_ENQUEUED_SEQUENCE = encode.symbol("x-opt-enqueue-sequence-number")
-_LOCKED_UNTIL = encode.symbol("x-opt-locked-until")
-_STATE = encode.symbol("x-opt-message-state")
-_SOURCE = encode.symbol("x-opt-deadletter-source")
-_LOCK_TOKEN = encode.symbol("x-opt-lock-token")
 #: Annotations that only the broker sets; it drops those of a sender.
-_BROKER_ANNOTATIONS = {
+_BROKER_ANNOTATIONS = (
     "x-opt-enqueued-time",
     "x-opt-sequence-number",
-    "x-opt-enqueue-sequence-number",
-    "x-opt-locked-until",
     "x-opt-message-state",
+    "x-opt-locked-until",
+    "x-opt-enqueue-sequence-number",
     "x-opt-deadletter-source",
     "x-opt-lock-token",
-}
+)
+(
+    _ENQUEUED_TIME,
+    _SEQUENCE_NUMBER,
+    _STATE,
+    _LOCKED_UNTIL,
+    _ENQUEUED_SEQUENCE,
+    _SOURCE,
+    _LOCK_TOKEN,
+) = (encode.symbol(name) for name in _BROKER_ANNOTATIONS)
 _GROUP_ID = 10
 _U32_MAX = 0xFFFFFFFF
 
@@ -56,54 +59,32 @@ class MessageState(IntEnum):
     SCHEDULED = 2
 
 
+@dataclass(slots=True, eq=False)
 class Message:
     """A message and its state on a queue. Times are seconds since 1970.
 
     ``token`` is the lock token, None without a lock.
     """
 
-    __slots__ = (
-        "annotation_count",
-        "annotations",
-        "bare",
-        "dead_letter_source",
-        "delivery_annotations",
-        "delivery_count",
-        "enqueued_at",
-        "enqueued_sequence",
-        "expires_at",
-        "header",
-        "locked_until",
-        "message_id",
-        "scheduled_at",
-        "sequence",
-        "session_id",
-        "size",
-        "state",
-        "token",
-        "ttl_s",
-    )
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.enqueued_sequence: int | None = None
-        self.enqueued_at = 0.0
-        self.scheduled_at: float | None = None
-        self.expires_at: float | None = None
-        self.ttl_s: float | None = None
-        self.delivery_count = 0
-        self.state = MessageState.ACTIVE
-        self.token: bytes | None = None
-        self.locked_until = 0.0
-        self.message_id: Any = None
-        self.session_id: str | None = None
-        self.dead_letter_source: str | None = None
-        self.header = _EMPTY_HEADER
-        self.delivery_annotations = b""
-        self.annotations = b""
-        self.annotation_count = 0
-        self.bare = b""
-        self.size = 0
+    sequence: int = 0
+    enqueued_sequence: int | None = None
+    enqueued_at: float = 0.0
+    scheduled_at: float | None = None
+    expires_at: float | None = None
+    ttl_s: float | None = None
+    delivery_count: int = 0
+    state: MessageState = MessageState.ACTIVE
+    token: bytes | None = None
+    locked_until: float = 0.0
+    message_id: Any = None
+    session_id: str | None = None
+    dead_letter_source: str | None = None
+    header: bytes = _EMPTY_HEADER
+    delivery_annotations: bytes = b""
+    annotations: bytes = b""
+    annotation_count: int = 0
+    bare: bytes = b""
+    size: int = 0
 
     def limit_ttl(self, ttl_s: float) -> None:
         """Lower the time to live to a queue's default, in the header too."""

@@ -93,12 +93,8 @@ def renew(queue: Queue, tokens: Iterable[bytes], now: float) -> list[float]:
     """Renew all locks or none; return their new ends."""
     messages = [held(queue, token, now) for token in tokens]
     for message in messages:
-        message.locked_until = queue.lock_ends_at(now)
-        if message.token is not None:
-            queue.locked[message.token] = queue.locked.pop(message.token)
+        queue.lock_until(message, queue.lock_ends_at(now))
         queue.namespace.journal.changed(queue, message)
-    if messages:
-        queue.wake(queue.lock_ends_at(now))
     return [message.locked_until for message in messages]
 
 

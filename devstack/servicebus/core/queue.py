@@ -102,8 +102,9 @@ class Queue:
         self.wake_at: float | None = None
         self.sessions = SessionDispatch(self) if properties.requires_session else None
         self.dispatch: PlainDispatch | SessionDispatch = self.sessions or PlainDispatch(self)
-        self._schedule = DueHeap()
-        self._expiry = DueHeap()
+        self._schedule = DueHeap(lambda number: number in self.messages)
+        self._expiry = DueHeap(lambda number: number in self.messages)
+        self._lock_ends = DueHeap(self._is_locked)
 
     # -- messages come in ---------------------------------------------------------------
 
@@ -178,11 +179,10 @@ class Queue:
             self.dispatch.offer(message, now)
 
     def restore_lock(self, message: Message, token: bytes) -> None:
-        """Add a lock, after a restart. Locks come in the order of their ends."""
+        """Add a lock, after a restart."""
         message.token = token
         self.locked[token] = message
-        self.dispatch.unordered_until(message.locked_until)
-        self.wake(message.locked_until)
+        self.lock_until(message, message.locked_until)
 
     # -- messages go out ----------------------------------------------------------------
 
@@ -213,12 +213,21 @@ class Queue:
         message.token = token
         self.locked[token] = message
         if session is None:
-            message.locked_until = self.lock_ends_at(now)
-            self.wake(message.locked_until)
+            self.lock_until(message, self.lock_ends_at(now))
         else:
             message.locked_until = session.locked_until
             session.locked[token] = message
         self.namespace.journal.changed(self, message)
+
+    def lock_until(self, message: Message, at: float) -> None:
+        """Set the end of a message's lock."""
+        message.locked_until = at
+        self._lock_ends.push(at, message.sequence)
+        self.wake(at)
+
+    def _is_locked(self, sequence: int) -> bool:
+        message = self.messages.get(sequence)
+        return message is not None and message.token is not None
 
     def lock_ends_at(self, now: float) -> float:
         """Say when a lock that is taken now ends."""
@@ -296,22 +305,34 @@ class Queue:
         """Do what is due; return the time of the next sweep, None for no sweep."""
         while (sequence := self._schedule.pop_due(now)) is not None:
             self._enqueue_scheduled(self.messages.get(sequence), now)
-        self.dispatch.sweep(now)
+        self._end_locks(now)
         while (sequence := self._expiry.pop_due(now)) is not None:
             message = self.messages.get(sequence)
             if message is not None and message.token is None:
                 self._expire(message, now)
-        self._expiry.compact(self.messages.__contains__)
-        self._schedule.compact(self.messages.__contains__)
         self.dispatch.compact()
-        moments = (self._schedule.next_at(), self._expiry.next_at(), self.dispatch.next_due())
+        moments = [heap.next_at() for heap in (self._schedule, self._expiry, self._lock_ends)]
+        if self.sessions is not None:
+            moments.append(self.sessions.next_due())
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def _end_locks(self, now: float) -> None:
+        if self.sessions is not None:
+            self.sessions.sweep(now)
+            return
+        while (sequence := self._lock_ends.pop_due(now)) is not None:
+            message = self.messages.get(sequence)
+            if message is not None and message.token is not None and message.locked_until <= now:
+                self.unlock(message, now, count=True)
 
     def expire_locks(self, now: float) -> int:
         """End every lock of messages or sessions now; return their number."""
-        ended = self.dispatch.expire_locks(now)
         self.wake(now)
-        return ended
+        if self.sessions is not None:
+            return self.sessions.expire_locks(now)
+        for message in self.locked.values():
+            self.lock_until(message, now)
+        return len(self.locked)
 
     def _enqueue_scheduled(self, message: Message | None, now: float) -> None:
         if message is None or message.state is not MessageState.SCHEDULED:
@@ -337,9 +358,6 @@ class Queue:
         """Set other properties. Locks keep their ends."""
         self.properties = properties
         self.updated_at = now
-        if self.locked:
-            last = max(message.locked_until for message in self.locked.values())
-            self.dispatch.unordered_until(last)
         self.forward_waiting(now)
 
     def forward_waiting(self, now: float) -> None:
@@ -421,17 +439,22 @@ class Queue:
 class DueHeap:
     """Sequence numbers by the time at which they fall due.
 
-    Numbers of removed messages stay in the heap until they outnumber the others. So a queue with
-    a time to live of an hour does not remember an hour's traffic.
+    Numbers that are not ``pending`` any more are dropped when they come first, or when they are
+    half of the heap. So a queue with a time to live of an hour does not remember an hour's traffic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Callable[[int], bool]) -> None:
+        self._pending = pending
         self._heap: list[tuple[float, int]] = []
         self._compact_at = _COMPACT_ABOVE
 
     def push(self, at: float, sequence: int) -> None:
         """Let ``sequence`` fall due at ``at``."""
         heapq.heappush(self._heap, (at, sequence))
+        if len(self._heap) > self._compact_at:
+            self._heap = [entry for entry in self._heap if self._pending(entry[1])]
+            heapq.heapify(self._heap)
+            self._compact_at = max(_COMPACT_ABOVE, 2 * len(self._heap))
 
     def pop_due(self, now: float) -> int | None:
         """Take one number that is due, None if no number is due."""
@@ -441,15 +464,9 @@ class DueHeap:
 
     def next_at(self) -> float | None:
         """Say when the next number falls due."""
+        while self._heap and not self._pending(self._heap[0][1]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
-
-    def compact(self, exists: Callable[[int], bool]) -> None:
-        """Drop removed numbers once the heap is twice as long as after the last time."""
-        if len(self._heap) < self._compact_at:
-            return
-        self._heap = [entry for entry in self._heap if exists(entry[1])]
-        heapq.heapify(self._heap)
-        self._compact_at = max(_COMPACT_ABOVE, 2 * len(self._heap))
 
 
 class DuplicateHistory:

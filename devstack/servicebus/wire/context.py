@@ -8,7 +8,7 @@ end the journal commits once for all of them, and only then the bytes leave.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.core.namespace import Namespace
@@ -122,15 +122,12 @@ class Context:
         self.flush()
 
 
-class ReplyLink(Protocol):
-    """A link that sends the answers to requests."""
+class ReplyLink(NamedTuple):
+    """A link of the connection that sends the answers to requests on ``node``."""
 
-    name: str
     node: str
-    target_address: str | None
-
-    def reply(self, payload: bytes) -> None:
-        """Send one answer, when the peer has granted credit."""
+    names: tuple[str | None, ...]
+    reply: Callable[[bytes], None]
 
 
 class Output:

@@ -28,7 +28,7 @@ from devstack.servicebus.core.message import Message, parse_message
 from devstack.servicebus.core.namespace import MANAGEMENT
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
-from devstack.servicebus.wire.context import Output
+from devstack.servicebus.wire.context import Output, ReplyLink
 from devstack.servicebus.wire.performatives import Attach, source_with_session
 from devstack.servicebus.wire.requests import Request, answer_request
 from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
@@ -264,12 +264,8 @@ class RequestReceiverLink(ReceiverLink):
             return
         answer = answer_request(request, self.queue, self.output, now)
         here = [link for link in self.output.reply_links if link.node == _node(self)]
-        # Python names the reply link by its target address, JavaScript by its name.
-        named = [
-            link
-            for link in here
-            if request.reply_to is not None and request.reply_to in {link.target_address, link.name}
-        ]
+        asked = request.reply_to
+        named = [link for link in here if asked is not None and asked in link.names]
         for link in (named or here)[-1:]:
             link.reply(answer)
         self.acknowledge(delivery_id, frames.ACCEPTED_STATE)
@@ -454,20 +450,20 @@ class QueueSenderLink(SenderLink):
 
 
 class ReplySenderLink(SenderLink):
-    """Sends the answers to requests on ``node``, settled."""
+    """Sends the answers to requests on its node, settled."""
 
     def __init__(
         self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
     ) -> None:
         super().__init__(session, attach, handle, queue)
-        self.node = _node(self)
-        self.target_address = attach.target_address
         self._waiting: deque[bytes] = deque()
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer the attach, and become known to request links."""
         self.answer_attach()
-        self.output.reply_links.append(self)
+        # Requests in Python name this link by its target address, in JavaScript by its name.
+        names = (self.attach.target_address, self.name)
+        self.output.reply_links.append(ReplyLink(_node(self), names, self.reply))
 
     def reply(self, payload: bytes) -> None:
         """Send one answer, or keep it until there is credit for it."""
@@ -486,8 +482,8 @@ class ReplySenderLink(SenderLink):
 
     def on_ended(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Be unknown to request links."""
-        if self in self.output.reply_links:
-            self.output.reply_links.remove(self)
+        known = self.output.reply_links
+        known[:] = [link for link in known if link.reply != self.reply]
 
 
 def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
