@@ -14,6 +14,8 @@ Dropped connections and expired locks are not armed; the broker does them at onc
 
 from dataclasses import dataclass
 
+from devstack.servicebus.core.errors import ServerBusyError
+
 OPERATIONS = {
     "server-busy": ("send", "settle", "attach", "manage"),
     "delay": ("send", "settle"),
@@ -65,6 +67,11 @@ class Faults:
     def clear(self) -> None:
         """Disarm all faults."""
         self.armed.clear()
+
+    def check_busy(self, queue: str, operation: str) -> None:
+        """Raise ServerBusyError if that fault is armed."""
+        if self.armed and self.take("server-busy", queue, operation):
+            raise ServerBusyError(f"queue '{queue}' is busy; wait a moment and try again")
 
     def take(self, kind: str, queue: str, operation: str) -> Fault | None:
         """Count down and give the first fault that matches, None for no match."""

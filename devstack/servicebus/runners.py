@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,7 +14,7 @@ from devstack.lifecycle import Runnable, Stoppable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
-_STARTS_WITHIN_S = 15.0
+_ANSWERS_WITHIN_S = 15.0
 _STOPS_WITHIN_S = 5.0
 
 
@@ -31,19 +31,13 @@ class BrokerThread(Runnable):
     def __init__(self, queues: Queues = None, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._broker = Broker(queues, **options)
-        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
 
     def start(self) -> Self:
         """Start. Raises the errors of `Broker.start`."""
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._broker.start(), self._loop).result(
-                _STARTS_WITHIN_S
-            )
+            self._run(self._broker.start())
         except BaseException:
             self._end_loop()
             raise
@@ -52,9 +46,7 @@ class BrokerThread(Runnable):
     def stop(self) -> None:
         """Stop the broker and its thread."""
         if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(
-                _STOPS_WITHIN_S
-            )
+            self._run(self._broker.stop())
             self._end_loop()
 
     def _end_loop(self) -> None:
@@ -62,13 +54,16 @@ class BrokerThread(Runnable):
         self._thread.join(_STOPS_WITHIN_S)
         self._loop.close()
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWERS_WITHIN_S)
+
     def call(self, work: Callable[[Broker], T]) -> T:
         """Run ``work`` with the broker on its loop; return the result."""
 
         async def run() -> T:
             return work(self._broker)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_STARTS_WITHIN_S)
+        return self._run(run())
 
     @property
     def connection_string(self) -> str:
@@ -91,9 +86,9 @@ class BrokerProcess(Stoppable):
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self.process = process
-        self.connection_string: str = ready["connection_string"]
-        self.port: int = ready["port"]
-        self.management_port: int = ready["management_port"]
+        self.connection_string: str = ready.get("connection_string", "")
+        self.port: int = ready.get("port", 0)
+        self.management_port: int = ready.get("management_port", 0)
 
     def stop(self) -> int:
         """End the process with SIGTERM; return its exit code."""
@@ -141,9 +136,8 @@ def start_broker(
         command, stdout=subprocess.PIPE, stderr=None, text=True
     )
     line = process.stdout.readline() if process.stdout else ""
+    broker = BrokerProcess(process, json.loads(line) if line else {})
     if not line:
-        code = BrokerProcess(
-            process, {"connection_string": "", "port": 0, "management_port": 0}
-        ).kill()
+        code = broker.kill()
         raise RuntimeError(f"the broker did not start (exit code {code}); the reason is on stderr")
-    return BrokerProcess(process, json.loads(line))
+    return broker

@@ -115,29 +115,22 @@ class SqliteJournal(Journal):
             self.database.execute("SELECT id, reserved FROM store")
         )
         self._store_of: dict[Queue, int] = {}
-        self._queues: dict[str, Queue] = {}
-        self._reservations: dict[int, str] = {}
         self._messages: dict[int, Message] = {}
         self._deliveries: dict[int, Message] = {}
         self._removed: list[tuple[int]] = []
-        self._history: list[tuple[int, bytes, float]] = []
-        self._sessions: dict[tuple[int, str], Session] = {}
-        self._forgotten: dict[int, int] = {}
+        self._others: list[tuple[str, tuple[Any, ...]]] = []
         self._since_forgetting = 0
 
     def _key(self, queue: Queue, sequence: int) -> int:
         """Give the key of a row, and reserve its sequence number."""
         store = self._store_of.get(queue)
         if store is None:
-            name = queue.name.lower()
-            store = self.stores.setdefault(name, max(self.stores.values(), default=0) + 1)
-            self._store_of[queue] = store
-            if store not in self._reserved:
-                self._reserved[store] = 0
-                self._reservations[store] = name
-        if sequence > self._reserved[store]:
+            store = max(self.stores.values(), default=0) + 1
+            store = self._store_of[queue] = self.stores.setdefault(queue.name.lower(), store)
+        if sequence >= self._reserved.get(store, 0):
             self._reserved[store] = sequence + _RESERVE
-            self._reservations[store] = queue.name.lower()
+            row = (store, queue.name.lower(), self._reserved[store])
+            self._others.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
         return store << _SHIFT | sequence
 
     # -- changes of the queues --------------------------------------------------------------
@@ -162,38 +155,41 @@ class SqliteJournal(Journal):
 
     def remembered(self, queue: Queue, message_id: Any, at: float, sequence: int) -> None:
         """Record an entry of the duplicate detection history."""
-        self._history.append((self._key(queue, sequence), encode.scalar(message_id), at))
+        row = (self._key(queue, sequence), encode.scalar(message_id), at)
+        self._others.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
         self._since_forgetting += 1
         if self._since_forgetting >= _FORGET_EVERY:
             self._since_forgetting = 0
-            self._forgotten[self._store_of[queue]] = queue.history.oldest_sequence()
+            bounds = (self._key(queue, 0), self._key(queue, queue.history.oldest_sequence()))
+            self._others.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
 
     def session_changed(self, queue: Queue, session: Session) -> None:
         """Record a session's state."""
-        self._sessions[(self._key(queue, 0) >> _SHIFT, session.id)] = session
+        row = (self._key(queue, 0) >> _SHIFT, session.id, session.state, session.updated_at)
+        self._others.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
 
     def queue_changed(self, queue: Queue) -> None:
         """Record a queue that was created or changed."""
-        self._queues[queue.name] = queue
+        row = (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
+        self._others.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
 
     def queue_deleted(self, queue: Queue) -> None:
         """Delete a queue with its messages, at once."""
         self.commit()
         name = queue.name.lower()
-        deleted = [known for known in self.stores if known == name or known.startswith(name + "/$")]
-        statements: list[tuple[str, list[Any]]] = []
-        for known in deleted:
+        self._others.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
+        for known in [it for it in self.stores if it == name or it.startswith(name + "/$")]:
             store = self.stores.pop(known)
-            bounds = [(store << _SHIFT, (store + 1) << _SHIFT)]
-            statements += [
+            self._reserved.pop(store, None)
+            bounds = (store << _SHIFT, (store + 1) << _SHIFT)
+            self._others += [
                 ("DELETE FROM message WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM delivery WHERE id >= ? AND id < ?", bounds),
                 ("DELETE FROM history WHERE id >= ? AND id < ?", bounds),
-                ("DELETE FROM session WHERE store = ?", [(store,)]),
-                ("DELETE FROM store WHERE id = ?", [(store,)]),
+                ("DELETE FROM session WHERE store = ?", (store,)),
+                ("DELETE FROM store WHERE id = ?", (store,)),
             ]
-            del self._reserved[store]
-        self._write([*statements, ("DELETE FROM queue WHERE name = ?", [(queue.name,)])])
+        self.commit()
         kept = self.stores.values()
         self._store_of = {known: n for known, n in self._store_of.items() if n in kept}
 
@@ -201,61 +197,34 @@ class SqliteJournal(Journal):
 
     def commit(self) -> None:
         """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
-        statements: list[tuple[str, list[Any]]] = []
-        if self._queues or self._reservations or self._history or self._sessions:
-            statements += self._rare_changes()
-        if self._removed:
-            statements.append(("DELETE FROM message WHERE id = ?", self._removed))
-            statements.append(("DELETE FROM delivery WHERE id = ?", self._removed))
-            self._removed = []
-        if self._messages:
-            rows = [(key, *_values(message)) for key, message in self._messages.items()]
-            statements.append(
-                ("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
-            )
-            self._messages = {}
-        if self._deliveries:
-            rows = [
-                (key, m.delivery_count, int(m.state), m.token, m.locked_until)
-                for key, m in self._deliveries.items()
-            ]
-            statements.append(("INSERT OR REPLACE INTO delivery VALUES(?,?,?,?,?)", rows))
-            self._deliveries = {}
-        if statements:
-            self._write(statements)
-
-    def _rare_changes(self) -> list[tuple[str, list[Any]]]:
-        queues = [
-            (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
-            for queue in self._queues.values()
-        ]
-        stores = [(n, name, self._reserved[n]) for n, name in self._reservations.items()]
-        firsts = [(store << _SHIFT, oldest) for store, oldest in self._forgotten.items()]
-        sessions = [(*key, it.state, it.updated_at) for key, it in self._sessions.items()]
-        statements: list[tuple[str, list[Any]]] = [
-            ("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", queues),
-            ("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", stores),
-            ("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", self._history),
-            (
-                "DELETE FROM history WHERE id >= ? AND id < ?",
-                [(first, first | oldest) for first, oldest in firsts],
-            ),
-            ("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", sessions),
-        ]
-        self._queues, self._reservations, self._history = {}, {}, []
-        self._forgotten, self._sessions = {}, {}
-        return statements
-
-    def _write(self, statements: list[tuple[str, list[Any]]]) -> None:
+        if not (self._others or self._removed or self._messages or self._deliveries):
+            return
         self.database.execute("BEGIN IMMEDIATE")
         try:
-            for statement, rows in statements:
-                self.database.executemany(statement, rows)
+            self._write()
             self.database.execute("COMMIT")
         except BaseException:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
+        self._others, self._removed, self._messages, self._deliveries = [], [], {}, {}
+
+    def _write(self) -> None:
+        for statement, row in self._others:
+            self.database.execute(statement, row)
+        many = self.database.executemany
+        if self._removed:
+            many("DELETE FROM message WHERE id = ?", self._removed)
+            many("DELETE FROM delivery WHERE id = ?", self._removed)
+        if self._messages:
+            rows = ((key, *_values(message)) for key, message in self._messages.items())
+            many("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
+        if self._deliveries:
+            states = (
+                (key, m.delivery_count, int(m.state), m.token, m.locked_until)
+                for key, m in self._deliveries.items()
+            )
+            many("INSERT OR REPLACE INTO delivery VALUES(?,?,?,?,?)", states)
 
     def close(self) -> None:
         """Write the buffer and close the database."""

@@ -121,8 +121,7 @@ class AdminServer:
                 return _error(405, "use GET, PUT or DELETE on a queue")
 
     def _entry(self, queue: Queue) -> str:
-        transfer = self._server.namespace.transfer_queue_of(queue.name)
-        return atom.queue_entry(queue, len(transfer.messages) if transfer else 0, self._address)
+        return atom.queue_entry(queue, self._server.counts(queue.name), self._address)
 
     def _get(self, name: str) -> web.Response:
         try:

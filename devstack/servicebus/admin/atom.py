@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from devstack.servicebus.core.properties import EntityStatus, QueueProperties
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
+from devstack.servicebus.wire.server import QueueCounts
 
 ATOM = "http://www.w3.org/2005/Atom"
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -64,7 +65,7 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def queue_entry(queue: Queue, transfer_count: int, address: str) -> str:
+def queue_entry(queue: Queue, counts: QueueCounts, address: str) -> str:
     """Write one queue as an Atom entry; ``address`` is the base of its id."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(address)}/{escape(queue.name)}</id>'
@@ -72,22 +73,19 @@ def queue_entry(queue: Queue, transfer_count: int, address: str) -> str:
         f"<published>{moment(queue.created_at)}</published>"
         f"<updated>{moment(queue.updated_at)}</updated>"
         "<author><name>devstack</name></author>"
-        f'<content type="application/xml">{_description(queue, transfer_count)}</content></entry>'
+        f'<content type="application/xml">{_description(queue, counts)}</content></entry>'
     )
 
 
-def _description(queue: Queue, transfer_count: int) -> str:
-    dead = queue.dead_letters
-    active = len(queue.messages) - queue.scheduled_count
-    dead_count = len(dead.messages) if dead else 0
+def _description(queue: Queue, counts: QueueCounts) -> str:
     fields = {
         name: value
         for name, value in queue.properties.to_official().items()
         if value != "" or name == "UserMetadata"
     }
     fields |= {
-        "SizeInBytes": queue.bytes + (dead.bytes if dead else 0),
-        "MessageCount": len(queue.messages) + dead_count + transfer_count,
+        "SizeInBytes": counts.size_bytes,
+        "MessageCount": counts.total,
         "CreatedAt": moment(queue.created_at),
         "UpdatedAt": moment(queue.updated_at),
         "AccessedAt": moment(queue.accessed_at),
@@ -97,14 +95,14 @@ def _description(queue: Queue, transfer_count: int) -> str:
         "EnablePartitioning": False,
         "EnableExpress": False,
     }
-    counts = {
-        "ActiveMessageCount": active,
-        "DeadLetterMessageCount": dead_count,
-        "ScheduledMessageCount": queue.scheduled_count,
+    details = {
+        "ActiveMessageCount": counts.active,
+        "DeadLetterMessageCount": counts.dead_letter,
+        "ScheduledMessageCount": counts.scheduled,
         "TransferMessageCount": 0,
-        "TransferDeadLetterMessageCount": transfer_count,
+        "TransferDeadLetterMessageCount": counts.transfer_dead_letter,
     }
-    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in counts.items())
+    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in details.items())
     plain = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields.items())
     return (
         f'<QueueDescription xmlns="{CONNECT}">{plain}'

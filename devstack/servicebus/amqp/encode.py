@@ -88,30 +88,33 @@ def string(value: str) -> bytes:
     return _variable(0xA1, value.encode())
 
 
+def long_string(value: str) -> bytes:
+    """Encode text with four bytes of size: the items of an array need the same constructor."""
+    raw = value.encode()
+    return b"\xb1" + _U32.pack(len(raw)) + raw
+
+
 @lru_cache(maxsize=512)
 def symbol(value: str) -> bytes:
     """Encode a symbol. Symbols are ASCII; other characters become ``?``."""
     return _variable(0xA3, value.encode("ascii", "replace"))
 
 
-def list_(items: Sequence[bytes]) -> bytes:
-    """Encode a list of encoded values."""
-    count = len(items)
-    if not count:
-        return EMPTY_LIST
-    body = b"".join(items)
+def _compound(code: int, body: bytes, count: int) -> bytes:
     size = len(body)
     if size < 255 and count < 256:
-        return bytes((0xC0, size + 1, count)) + body
-    return b"\xd0" + _TWO_U32.pack(size + 4, count) + body
+        return bytes((code, size + 1, count)) + body
+    return bytes((code | 0x10,)) + _TWO_U32.pack(size + 4, count) + body
+
+
+def list_(items: Sequence[bytes]) -> bytes:
+    """Encode a list of encoded values."""
+    return _compound(0xC0, b"".join(items), len(items)) if items else EMPTY_LIST
 
 
 def map_of_pairs(pairs: bytes, count: int) -> bytes:
     """Encode a map from the joined encodings of ``count`` values, keys included."""
-    size = len(pairs)
-    if size < 255 and count < 256:
-        return bytes((0xC1, size + 1, count)) + pairs
-    return b"\xd1" + _TWO_U32.pack(size + 4, count) + pairs
+    return _compound(0xC1, pairs, count)
 
 
 def map_(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -120,32 +123,10 @@ def map_(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     return map_of_pairs(b"".join(flat), len(flat))
 
 
-def array(constructor: int, bodies: Sequence[bytes]) -> bytes:
-    """Encode an array: ``bodies`` are the items without their common constructor."""
-    body = bytes((constructor,)) + b"".join(bodies)
-    return b"\xf0" + _TWO_U32.pack(len(body) + 4, len(bodies)) + body
-
-
-def array_of_int64(values: Iterable[int]) -> bytes:
-    """Encode an array of ``long``."""
-    return array(0x81, [_I64.pack(value) for value in values])
-
-
-def array_of_timestamps(moments: Iterable[float]) -> bytes:
-    """Encode an array of moments given in seconds since 1970."""
-    return array(0x83, [_I64.pack(int(moment * 1000)) for moment in moments])
-
-
-def array_of_symbols(names: Iterable[str]) -> bytes:
-    """Encode an array of symbols."""
-    raws = [name.encode("ascii") for name in names]
-    return array(0xB3, [_U32.pack(len(raw)) + raw for raw in raws])
-
-
-def array_of_strings(texts: Iterable[str]) -> bytes:
-    """Encode an array of strings."""
-    raws = [text.encode() for text in texts]
-    return array(0xB1, [_U32.pack(len(raw)) + raw for raw in raws])
+def array(items: Sequence[bytes]) -> bytes:
+    """Encode an array of encoded items, which must have the same constructor."""
+    body = (items[0][:1] if items else NULL) + b"".join(item[1:] for item in items)
+    return b"\xf0" + _TWO_U32.pack(len(body) + 4, len(items)) + body
 
 
 def described(code: int, value: bytes) -> bytes:

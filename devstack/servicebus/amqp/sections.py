@@ -26,35 +26,26 @@ class Section(NamedTuple):
 
 
 def sections(payload: bytes) -> Iterator[Section]:
-    """Cut a message into its sections. Raises DecodeError if it is not an AMQP message."""
-    position, last = 0, HEADER
-    while position < len(payload):
-        code, value_at, end = section_at(payload, position, last)
-        yield Section(code, position, value_at, end)
-        last, position = max(code, last), end
-
-
-def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]:
-    """Read the section at ``position``, which must not come before section ``last``.
+    """Cut a message into its sections. Raises DecodeError if it is not an AMQP message.
 
     Delivery annotations may stand anywhere, and the sections before the bare message in any
     order: azure-servicebus writes its delivery annotations behind the body.
-    Returns its code, the position of its value and its end. Raises DecodeError.
     """
-    if payload[position] != 0 or position + 3 >= len(payload):
-        raise DecodeError(f"a message section is expected at byte {position}")
-    if payload[position + 1] == 0x53:
-        code, value_at = payload[position + 2], position + 3
-    else:
+    position, last = 0, HEADER
+    while position < len(payload):
+        if payload[position] != 0 or position + 3 >= len(payload):
+            raise DecodeError(f"a message section is expected at byte {position}")
         code, value_at = decode.decode(payload, position + 1)
         code = code if isinstance(code, int) else 0
-    if code < last and (code < HEADER or (last >= PROPERTIES and code != DELIVERY_ANNOTATIONS)):
-        raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
-    if code <= APPLICATION_PROPERTIES:
-        return code, value_at, decode.compound(payload, value_at)[2]
-    if code > FOOTER:
-        raise DecodeError(f"section {code} at byte {position} is unknown")
-    return code, value_at, decode.skip(payload, value_at)
+        early = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
+        if not HEADER <= code <= FOOTER or (code < last and early):
+            raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
+        if code <= APPLICATION_PROPERTIES:
+            end = decode.compound(payload, value_at)[2]
+        else:
+            end = decode.skip(payload, value_at)
+        yield Section(code, position, value_at, end)
+        last, position = max(code, last), end
 
 
 def unbatch(payload: bytes) -> list[bytes]:

@@ -21,7 +21,6 @@ from devstack.servicebus.amqp.sections import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     pairs,
-    section_at,
     sections,
     with_application_properties,
 )
@@ -122,12 +121,9 @@ def parse_message(payload: bytes) -> Message:
     message = Message()
     message.size = len(payload)
     bare: list[bytes] = []
-    position, last = 0, HEADER
-    while position < len(payload):
-        code, value_at, end = section_at(payload, position, last)
+    for code, start, value_at, end in sections(payload):
         if code >= PROPERTIES:
-            last = code
-            bare.append(payload[position:end])
+            bare.append(payload[start:end])
             if code == PROPERTIES:
                 _read_properties(message, payload, value_at)
         elif code == HEADER:
@@ -138,7 +134,6 @@ def parse_message(payload: bytes) -> Message:
             found = pairs(payload, value_at)
             kept = [raw for key, raw, _ in found if key not in _BROKER_ANNOTATIONS]
             message.delivery_annotations = b"".join(kept)
-        position = end
     message.bare = b"".join(bare)
     if message.message_id is None:
         _assign_message_id(message)

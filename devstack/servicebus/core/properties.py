@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -63,17 +63,13 @@ class QueueProperties:
     def __post_init__(self) -> None:
         for name, low, high in _NUMBER_LIMITS:
             _check_number(name, getattr(self, name), low, high)
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                given = getattr(self, name)
-                raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
-                    f"{_OFFICIAL[name]} is true or false, not {given!r}"
-                )
-        for name in ("forward_to", "forward_dead_letters_to"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(  # noqa: TRY004 (as above)
-                    f"{_OFFICIAL[name]} is the name of a queue or empty"
-                )
+        for field in fields(self):
+            value, official = getattr(self, field.name), _OFFICIAL[field.name]
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                text = f"{official} is true or false, not {value!r}"
+                raise ValueError(text)  # noqa: TRY004 (one kind of error for every wrong value)
+            if field.name.startswith("forward") and not isinstance(value, str):
+                raise ValueError(f"{official} is the name of a queue or empty")
         if not isinstance(self.user_metadata, str) or len(self.user_metadata) > _METADATA_MAX:
             raise ValueError(f"UserMetadata is text of at most {_METADATA_MAX} characters")
         if self.forward_to and self.requires_session:
@@ -142,18 +138,14 @@ def _read(official: str, name: str, value: Any) -> Any:
     try:
         if name.endswith("_s"):
             return parse_duration(value)
-        if name == "status":
-            return _status(value)
     except ValueError as error:
         raise ValueError(f"{official}: {error}") from None
+    if name == "status":
+        statuses = {status.value: status for status in EntityStatus}
+        if not isinstance(value, str) or value not in statuses:
+            raise ValueError(f"{official}: {value!r} is none of {', '.join(statuses)}")
+        return statuses[value]
     return value
-
-
-def _status(value: Any) -> EntityStatus:
-    for status in EntityStatus:
-        if status.value == value:
-            return status
-    raise ValueError(f"{value!r} is none of {', '.join(status.value for status in EntityStatus)}")
 
 
 _OFFICIAL = {
@@ -181,7 +173,6 @@ _ACCEPTED_AND_IGNORED = {
     "supportordering",
 }
 _METADATA_MAX = 1024
-_FLAGS = ("requires_session", "requires_duplicate_detection", "dead_letter_on_expiration")
 _NUMBER_LIMITS = (
     ("lock_duration_s", 0.05, 300),
     ("max_delivery_count", 1, 2000),

@@ -20,7 +20,6 @@ from devstack.servicebus.core.errors import (
     MessageSizeExceededError,
     NotAllowedError,
     OperationTimeoutError,
-    ServerBusyError,
     SessionLockLostError,
     UnauthorizedError,
 )
@@ -63,8 +62,7 @@ def make_link(session: AmqpSession, attach: Attach, handle: int, now: float) -> 
         )
     manages = node.endswith(MANAGEMENT)
     queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
-    if context.faults.armed and context.faults.take("server-busy", queue.name, "attach"):
-        raise ServerBusyError(f"queue '{queue.name}' is busy; wait a moment and try again")
+    context.faults.check_busy(queue.name, "attach")
     if manages:
         kind = ReplySenderLink if attach.receives else RequestReceiverLink
         return kind(session, attach, handle, queue)
@@ -209,8 +207,7 @@ class QueueReceiverLink(ReceiverLink):
     ) -> bool:
         """Return True if an armed fault replaces the usual work."""
         faults, name = self.context.faults, self._queue.name
-        if faults.take("server-busy", name, "send"):
-            raise ServerBusyError(f"queue '{name}' is busy; wait a moment and send again")
+        faults.check_busy(name, "send")
         if faults.take("lose-acknowledgement", name, "send"):
             self._enqueue(payload, len(payload), batch, now)
             self.output.drop()
@@ -431,8 +428,7 @@ class QueueSenderLink(SenderLink):
         """Return True if an armed fault replaces the usual work."""
         queue, faults = self._queue, self.context.faults
         completes = frames.outcome_code(state) == frames.ACCEPTED
-        if faults.take("server-busy", queue.name, "settle"):
-            raise ServerBusyError(f"queue '{queue.name}' is busy; wait a moment and settle again")
+        faults.check_busy(queue.name, "settle")
         if faults.take("lose-acknowledgement", queue.name, "settle"):
             settle(queue, token, state, now)
             self.output.drop()

@@ -35,7 +35,7 @@ def unknown_protocol(header: bytes) -> str:
 
 def sasl_mechanisms() -> bytes:
     """Build the frame that offers the mechanisms. SASL identifies nobody; tokens do, later."""
-    names = encode.array_of_symbols(_SASL_MECHANISMS)
+    names = encode.array([encode.symbol(name) for name in _SASL_MECHANISMS])
     offer = encode.composite(frames.SASL_MECHANISMS, [names])
     return frames.frame(0, offer, frame_type=frames.SASL_FRAME)
 

@@ -76,6 +76,11 @@ class Reply(NamedTuple):
     condition: str | None = None
 
 
+def refusal(error: BrokerError) -> Reply:
+    """Answer a request that is refused."""
+    return Reply(error.status, encode.NULL, error.description, error.condition)
+
+
 class Call(NamedTuple):
     """One request on one entity. ``holder`` is the request's connection."""
 
@@ -100,10 +105,6 @@ class Call(NamedTuple):
             raise ArgumentError("'lock-tokens' must be an array of uuid")
         return [token.bytes_le for token in given]
 
-    def different_tokens(self) -> list[bytes]:
-        """Give each lock token once: a lock cannot be settled twice."""
-        return list(dict.fromkeys(self.tokens()))
-
     def sequences(self) -> list[int]:
         """Give each sequence number once."""
         given: list[Any] = self.take("sequence-numbers", list)
@@ -117,15 +118,13 @@ def answer_request(request: Request, queue: Queue | None, output: Output, now: f
     if queue is None:
         return encode_reply(request, _put_token(request, output, now))
     body = request.body if isinstance(request.body, dict) else {}
-    if output.context.faults.armed and output.context.faults.take(
-        "server-busy", queue.name, "manage"
-    ):
-        busy = ServerBusyError(f"queue '{queue.name}' is busy; wait a moment and ask again")
-        return encode_reply(
-            request, Reply(busy.status, encode.NULL, busy.description, busy.condition)
-        )
     call = Call(queue, body, now, output)
-    return encode_reply(request, answer(request.text("operation"), call))
+    try:
+        output.context.faults.check_busy(queue.name, "manage")
+        reply = answer(request.text("operation"), call)
+    except ServerBusyError as error:
+        reply = refusal(error)
+    return encode_reply(request, reply)
 
 
 def _put_token(request: Request, output: Output, now: float) -> Reply:
@@ -135,7 +134,7 @@ def _put_token(request: Request, output: Output, now: float) -> Reply:
         token = request.body if isinstance(request.body, str) else ""
         claim = output.context.tokens.check(token, request.text("name"), now)
     except BrokerError as error:
-        return Reply(error.status, encode.NULL, error.description, error.condition)
+        return refusal(error)
     output.claims[:] = [
         old for old in output.claims if old.path != claim.path and old.expires_at > now
     ]
@@ -178,7 +177,7 @@ def answer(operation: str, call: Call) -> Reply:
         call.queue.check_browsable()
         return work(call)
     except BrokerError as error:
-        return Reply(error.status, encode.NULL, error.description, error.condition)
+        return refusal(error)
     except AmqpError as error:
         return Reply(400, encode.NULL, error.description, ArgumentError.condition)
 
@@ -191,7 +190,7 @@ def _map(**entries: bytes) -> bytes:
 
 def _renew_lock(call: Call) -> Reply:
     ends = operations.renew(call.queue, call.tokens(), call.now)
-    return Reply(200, _map(expirations=encode.array_of_timestamps(ends)))
+    return Reply(200, _map(expirations=encode.array([encode.timestamp(at) for at in ends])))
 
 
 def _peek(call: Call) -> Reply:
@@ -216,7 +215,7 @@ def _schedule(call: Call) -> Reply:
             raise ArgumentError("every entry of 'messages' needs 'message' as bytes")
         messages.append(parse_message(raw))
     numbers = call.queue.enqueue(messages, call.now)
-    return Reply(200, _map(sequence_numbers=encode.array_of_int64(numbers)))
+    return Reply(200, _map(sequence_numbers=encode.array([encode.int64(n) for n in numbers])))
 
 
 def _cancel(call: Call) -> Reply:
@@ -249,7 +248,7 @@ def _update_disposition(call: Call) -> Reply:
     changes = call.take("properties-to-modify", dict, None)
     reason = call.take("deadletter-reason", str, None)
     description = call.take("deadletter-description", str, None)
-    tokens = call.different_tokens()
+    tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
     if status not in {"completed", "abandoned", "defered", "suspended"}:
         raise ArgumentError(f"'{status[:50]}' is not a disposition-status")
     for token in tokens:
@@ -311,7 +310,7 @@ def _get_message_sessions(call: Call) -> Reply:
     page = ids[max(skip, 0) : max(skip, 0) + max(top, 0)]
     if not page:
         return Reply(204, encode.NULL, "No Content")
-    names = encode.array_of_strings(page)
+    names = encode.array([encode.long_string(name) for name in page])
     return Reply(200, _map(skip=encode.int32(skip + len(page)), sessions_ids=names))
 
 
