@@ -34,6 +34,13 @@ _RESERVE = 1000
 _FORGET_EVERY = 256
 _SHIFT = 44
 _MASK = (1 << _SHIFT) - 1
+#: NORMAL flushes the disk at checkpoints only. EXCLUSIVE keeps other brokers out.
+_SETTINGS = (
+    "secure_delete=OFF",
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=NORMAL",
+)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS store(id INTEGER PRIMARY KEY, name TEXT UNIQUE, reserved INTEGER);
 CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, properties TEXT, created_at REAL);
@@ -74,34 +81,23 @@ def open_database(directory: Path) -> sqlite3.Connection:
             f"{directory} cannot hold the broker's data ({error}); give --data a directory that "
             "can be written"
         ) from None
+    advice = ""
     try:
-        _prepare(database, directory)
+        for setting in _SETTINGS:
+            database.execute(f"PRAGMA {setting}")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found in {0, FORMAT}:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;"
+            )
+            return database
+        advice = f"another version of the broker wrote it (format {found}, not {FORMAT})"
     except sqlite3.Error as error:
-        database.close()
-        advice = (
-            "another broker is using it; stop that one or give another directory"
-            if "locked" in str(error)
-            else f"its file is not data of this broker ({error}); give another directory"
-        )
-        raise StorageError(f"{directory} cannot be used: {advice}") from None
-    except StorageError:
-        database.close()
-        raise
-    return database
-
-
-def _prepare(database: sqlite3.Connection, directory: Path) -> None:
-    database.execute("PRAGMA secure_delete=OFF")
-    database.execute("PRAGMA locking_mode=EXCLUSIVE")
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=NORMAL")
-    (found,) = database.execute("PRAGMA user_version").fetchone()
-    if found not in {0, FORMAT}:
-        raise StorageError(
-            f"{directory} was written by another version of the broker (format {found}, this one "
-            f"reads {FORMAT}); give --data another directory"
-        )
-    database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
+        advice = f"its file is not data of this broker ({error})"
+        if "locked" in str(error):
+            advice = "another broker is using it; stop that one"
+    database.close()
+    raise StorageError(f"{directory} cannot be used: {advice}, or give --data another directory")
 
 
 class SqliteJournal(Journal):

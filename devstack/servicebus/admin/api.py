@@ -11,13 +11,13 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
 from devstack.numbers import whole_number
 from devstack.servicebus.admin import atom
-from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError, UnauthorizedError
+from devstack.servicebus.core.errors import BrokerError, UnauthorizedError
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.faults import KINDS
 from devstack.servicebus.wire.server import AmqpServer
@@ -29,16 +29,6 @@ _log = logging.getLogger("devstack.servicebus")
 # aiohttp logs a traceback for each malformed request; the client has the answer.
 _aiohttp_log = logging.getLogger("devstack.servicebus.http")
 _aiohttp_log.setLevel(logging.CRITICAL)
-
-
-class Request(NamedTuple):
-    """A request. ``path`` has no slashes at its ends; the names in ``query`` are lower case."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class AdminServer:
@@ -64,76 +54,49 @@ class AdminServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _handle(self, http: web.BaseRequest) -> web.Response:
-        query = {name.lower(): value for name, value in http.query.items()}
-        body = await http.read()
-        request = Request(http.method, http.path.strip("/"), query, http.headers, body)
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        body = await request.read()
         try:
-            return self.answer(request)
-        except Exception:  # noqa: BLE001 (one request must not stop the port)
-            _log.exception("a management request failed")
-            return _error(500, "the broker failed; see its log")
-
-    def answer(self, request: Request) -> web.Response:
-        """Answer one request. Every refusal is an answer too."""
-        if request.path.lower() == "health" and "api-version" not in request.query:
-            return _json(200, {"status": "healthy", "queues": len(self._server.namespace)})
-        try:
-            self._check_token(request)
-            response = self._route(request)
+            return self._answer(request, request.path.strip("/"), body)
         except BrokerError as error:
             return _error(error.status, error.description)
         except ValueError as error:
             return _error(400, str(error))
+        except Exception:  # noqa: BLE001 (one request must not stop the port)
+            _log.exception("a management request failed")
+            return _error(500, "the broker failed; see its log")
+
+    def _answer(self, request: web.BaseRequest, path: str, body: bytes) -> web.Response:
+        query = {name.lower(): value for name, value in request.query.items()}
+        if path.lower() == "health" and "api-version" not in query:
+            return _json({"status": "healthy", "queues": len(self._server.namespace)})
+        self._check_token(path, request.headers.get("Authorization", ""))
+        if path.lower() == "$faults":
+            response = self._faults(request.method, body)
+        elif path.lower() == "$namespaceinfo":
+            response = _entry(200, atom.namespace_info(NAMESPACE, self._address))
+        elif path.lower() == "$resources/queues":
+            response = self._list(query)
+        elif path.startswith("$") or "/subscriptions" in path.lower():
+            text = f"'{path[:200]}' is not served: this broker serves queues only"
+            response = _error(501, text)
+        else:
+            response = self._queue(request.method, path, body, update="If-Match" in request.headers)
         self._server.commit()
         return response if self._server.failure is None else _error(500, self._server.failure)
 
-    def _check_token(self, request: Request) -> None:
-        tokens = self._server.tokens
-        if not tokens.enabled:
-            return
-        now = self._server.clock()
-        claim = tokens.check(request.headers.get("Authorization", ""), request.path, now)
-        if not claim.covers(request.path, now):
-            raise UnauthorizedError(f"the token is not for '{request.path[:200]}'")
+    def _check_token(self, path: str, token: str) -> None:
+        if self._server.tokens.enabled:
+            now = self._server.clock()
+            if not self._server.tokens.check(token, path, now).covers(path, now):
+                raise UnauthorizedError(f"the token is not for '{path[:200]}'")
 
-    def _route(self, request: Request) -> web.Response:  # noqa: PLR0911 (one for each place)
-        path = request.path.lower()
-        if path == "$faults":
-            return self._faults(request)
-        if path == "$namespaceinfo":
-            return _answer(200, atom.namespace_info(NAMESPACE, self._address), atom.ENTRY_TYPE)
-        if path == "$resources/queues":
-            return self._list(request)
-        if path.startswith("$") or "/subscriptions" in path:
-            return _error(
-                501, f"'{request.path[:200]}' is not served: this broker serves queues only"
-            )
-        match request.method:
-            case "GET":
-                return self._get(request.path)
-            case "PUT":
-                return self._put(request)
-            case "DELETE":
-                self._server.delete_queue(request.path)
-                return _answer(200, b"", atom.ERROR_TYPE)
-            case _:
-                return _error(405, "use GET, PUT or DELETE on a queue")
-
-    def _entry(self, queue: Queue) -> str:
+    def _describe(self, queue: Queue) -> str:
         return atom.queue_entry(queue, self._server.counts(queue.name), self._address)
 
-    def _get(self, name: str) -> web.Response:
-        try:
-            queue = self._server.namespace.queue(name)
-        except EntityNotFoundError:
-            empty = atom.feed("Publicly Listed Services", self._address, ())
-            return _answer(200, empty, atom.FEED_TYPE)
-        return _answer(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
-
-    def _list(self, request: Request) -> web.Response:
-        skip = _number(request.query.get("$skip"), 0, least=0)
-        top = min(_number(request.query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
+    def _list(self, query: Mapping[str, str]) -> web.Response:
+        skip = _number(query.get("$skip"), 0, least=0)
+        top = min(_number(query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
         queues = sorted(self._server.namespace, key=lambda queue: queue.name.lower())
         page = queues[skip : skip + top]
         base = f"{self._address}/$Resources/queues"
@@ -141,34 +104,37 @@ class AdminServer:
         if skip + top < len(queues):
             href = f"{base}?$skip={skip + top}&amp;$top={top}"
             links.append(f'<link rel="next" href="{href}"/>')
-        entries = links + [self._entry(queue) for queue in page]
-        return _answer(200, atom.feed("Queues", base, entries), atom.FEED_TYPE)
+        entries = links + [self._describe(queue) for queue in page]
+        return _reply(200, atom.feed("Queues", base, entries), atom.FEED_TYPE)
 
-    def _put(self, request: Request) -> web.Response:
-        properties = atom.read_description(request.body)
-        exists = request.path.lower() in {queue.name.lower() for queue in self._server.namespace}
-        if "If-Match" in request.headers:
-            queue = self._server.update_to(request.path, properties)
-            return _answer(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
-        if exists:
-            return _error(409, f"queue '{request.path[:200]}' exists already; update or delete it")
-        queue = self._server.create_with(request.path, properties)
-        return _answer(201, self._entry(queue).encode(), atom.ENTRY_TYPE)
+    def _queue(self, method: str, name: str, body: bytes, *, update: bool) -> web.Response:
+        exists = name.lower() in {queue.name.lower() for queue in self._server.namespace}
+        if method == "GET" and not exists:
+            empty = atom.feed("Publicly Listed Services", self._address, ())
+            return _reply(200, empty, atom.FEED_TYPE)
+        if method == "GET":
+            return _entry(200, self._describe(self._server.namespace.queue(name)).encode())
+        if method == "DELETE":
+            self._server.delete_queue(name)
+            return _reply(200, b"", atom.ERROR_TYPE)
+        if method != "PUT":
+            return _error(405, "use GET, PUT or DELETE on a queue")
+        properties = atom.read_description(body)
+        if exists and not update:
+            return _error(409, f"queue '{name[:200]}' exists already; update or delete it")
+        change = self._server.update_to if update else self._server.create_with
+        return _entry(200 if update else 201, self._describe(change(name, properties)).encode())
 
     # -- faults -----------------------------------------------------------------------------
 
-    def _faults(self, request: Request) -> web.Response:
-        server = self._server
-        match request.method:
-            case "GET":
-                return _json(200, {"armed": [asdict(f) for f in server.context.faults.armed]})
-            case "DELETE":
-                server.clear_faults()
-                return _json(200, {"armed": []})
-            case "POST":
-                return _json(200, self._do_fault(_object(request.body)))
-            case _:
-                return _error(405, "use GET, POST or DELETE on $faults")
+    def _faults(self, method: str, body: bytes) -> web.Response:
+        if method == "POST":
+            return _json(self._do_fault(_object(body)))
+        if method == "DELETE":
+            self._server.clear_faults()
+        elif method != "GET":
+            return _error(405, "use GET, POST or DELETE on $faults")
+        return _json({"armed": [asdict(fault) for fault in self._server.context.faults.armed]})
 
     def _do_fault(self, fault: dict[str, Any]) -> dict[str, Any]:
         kind, queue = fault.pop("kind", ""), fault.pop("queue", "")
@@ -218,13 +184,17 @@ def _number(text: str | None, default: int, least: int) -> int:
     return number
 
 
-def _json(status: int, value: dict[str, Any]) -> web.Response:
-    return _answer(status, json.dumps(value).encode(), "application/json")
+def _json(value: dict[str, Any]) -> web.Response:
+    return _reply(200, json.dumps(value).encode(), "application/json")
+
+
+def _entry(status: int, entry: bytes) -> web.Response:
+    return _reply(status, entry, atom.ENTRY_TYPE)
 
 
 def _error(status: int, detail: str) -> web.Response:
-    return _answer(status, atom.error(status, detail), atom.ERROR_TYPE)
+    return _reply(status, atom.error(status, detail), atom.ERROR_TYPE)
 
 
-def _answer(status: int, body: bytes, content_type: str) -> web.Response:
+def _reply(status: int, body: bytes, content_type: str) -> web.Response:
     return web.Response(status=status, body=body, headers={"Content-Type": content_type})

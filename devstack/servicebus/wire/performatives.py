@@ -152,37 +152,3 @@ def source_with_session(source: bytes, session_id: str) -> bytes:
     fields += [encode.NULL] * (_FILTER + 1 - len(fields))
     fields[_FILTER] = encode.map_([(encode.symbol(SESSION_FILTER), encode.string(session_id))])
     return encode.composite(frames.SOURCE, fields)
-
-
-def write_attach(
-    attach: Attach,
-    handle: int,
-    *,
-    source: bytes | None = None,
-    refused: bool = False,
-    max_message_bytes: int = 0,
-    properties: bytes = encode.NULL,
-) -> bytes:
-    """Answer an attach by echoing it.
-
-    If the link is ``refused``, the broker's own terminus is null. With an echoed terminus the
-    SDKs believe that the link has opened.
-    """
-    ours = encode.NULL if refused else None
-    fields = [
-        encode.string(attach.name),
-        encode.uint(handle),
-        encode.boolean(not attach.receives),
-        encode.ubyte(attach.sender_settle_mode & 0xFF),
-        encode.ubyte(attach.receiver_settle_mode & 0xFF),
-        (ours if attach.receives else None) or source or attach.source,
-        (None if attach.receives else ours) or attach.target,
-        encode.NULL,
-        encode.NULL,
-        encode.uint(0) if attach.receives else encode.NULL,
-        encode.ulong(max_message_bytes) if max_message_bytes else encode.NULL,
-        encode.NULL,
-        encode.NULL,
-        properties,
-    ]
-    return encode.composite(frames.ATTACH, fields)

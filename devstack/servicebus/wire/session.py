@@ -11,7 +11,7 @@ from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core.message import Message, encode_message
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.context import Output
-from devstack.servicebus.wire.performatives import WINDOW, Attach, write_attach
+from devstack.servicebus.wire.performatives import WINDOW, Attach
 
 U32 = 0xFFFFFFFF
 _TRANSFER_HEAD_ROOM = 64
@@ -84,19 +84,29 @@ class Link:
         refused: bool = False,
         properties: bytes = encode.NULL,
     ) -> None:
-        """Send the attach that answers the peer's."""
+        """Answer the peer's attach by echoing it.
+
+        If the link is ``refused``, the broker's own terminus is null. With an echoed terminus the
+        SDKs believe that the link has opened.
+        """
         self.answered = True
+        peer = self.attach
         limit = self.queue.properties.max_message_kilobytes * 1024 if self.queue else 1 << 20
-        self.amqp_session.send(
-            write_attach(
-                self.attach,
-                self.handle,
-                source=source,
-                refused=refused,
-                max_message_bytes=limit,
-                properties=properties,
-            )
-        )
+        fields = [
+            encode.string(self.name),
+            encode.uint(self.handle),
+            encode.boolean(not peer.receives),
+            encode.ubyte(peer.sender_settle_mode & 0xFF),
+            encode.ubyte(peer.receiver_settle_mode & 0xFF),
+            encode.NULL if refused and peer.receives else source or peer.source,
+            encode.NULL if refused and not peer.receives else peer.target,
+            *[encode.NULL] * 2,
+            encode.uint(0) if peer.receives else encode.NULL,
+            encode.ulong(limit),
+            *[encode.NULL] * 2,
+            properties,
+        ]
+        self.amqp_session.send(encode.composite(frames.ATTACH, fields))
 
     def detach(self, condition: str, description: str) -> None:
         """End the link with an error, or refuse it if its attach is not answered yet."""
