@@ -24,16 +24,15 @@ _U32 = struct.Struct(">I").unpack_from
 _WIDTHS = (0, 0, 0, 0, 0, 1, 2, 4, 8, 16)
 _LISTS, _MAPS, _ARRAYS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xE0, 0xF0)
 
+#: Values that are a constructor alone.
+_CONSTANTS: dict[int, Any] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _signed = partial(int.from_bytes, byteorder="big", signed=True)
 _unsigned = partial(int.from_bytes, byteorder="big")
 _SCALARS: dict[int, Callable[[bytes], Any]] = {
-    **dict.fromkeys((0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80), _unsigned),
+    **dict.fromkeys((0x50, 0x52, 0x53, 0x60, 0x70, 0x80), _unsigned),
     **dict.fromkeys((0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83), _signed),
     **dict.fromkeys((0x74, 0x84, 0x94, 0xA0, 0xB0), bytes),
     **dict.fromkeys((0xA1, 0xA3, 0xB1, 0xB3), bytes.decode),
-    0x40: lambda _: None,
-    0x41: lambda _: True,
-    0x42: lambda _: False,
     0x56: lambda raw: raw == b"\x01",
     0x72: lambda raw: struct.unpack(">f", raw)[0],
     0x73: lambda raw: raw.decode("utf-32-be"),
@@ -55,6 +54,8 @@ def decode(buffer: bytes, position: int = 0, depth: int = 0) -> tuple[Any, int]:
     Raises DecodeError if the bytes are not an AMQP value.
     """
     code = _constructor(buffer, position)
+    if code in _CONSTANTS:
+        return _CONSTANTS[code], position + 1
     if code:
         return _value(buffer, code, position + 1, depth)
     if depth > MAX_DEPTH:
@@ -159,6 +160,8 @@ def _value(buffer: bytes, code: int, position: int, depth: int) -> tuple[Any, in
             return convert(buffer[start:end]), end
         except UnicodeDecodeError:
             raise DecodeError(f"the text at byte {position - 1} is not UTF-8") from None
+    if code in _CONSTANTS:  # of an array
+        return _CONSTANTS[code], position
     if code not in (*_LISTS, *_MAPS, *_ARRAYS):
         raise DecodeError(f"0x{code:02x} is not an AMQP constructor")
     count, first, end = _head(buffer, code, position)

@@ -92,6 +92,7 @@ class AmqpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process what the peer sent. Its errors close only this connection."""
         now = self._last_heard = self.context.clock()
+        self.context.begin_read()
         self._reader.feed(data)
         try:
             for frame_type, channel, body in self._reader.frames():
@@ -108,7 +109,7 @@ class AmqpConnection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 (one peer must not stop the broker)
             _log.exception("a frame could not be processed; its connection is closed")
             self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
-        self.context.touch()
+        self.context.flush()
 
     # -- frames ---------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """What all connections of a broker share: queues, limits, faults, and the group commit.
 
 The group commit guarantees that an acknowledgement never precedes what it acknowledges. During
-one turn of the event loop, the bytes to send collect in the `Output` of each connection. At its
-end the journal commits once for all of them, and only then the bytes leave.
+one read of a socket, or one turn of the event loop for other work, the bytes to send collect in the
+`Output` of each connection. At its end the journal commits once, and only then the bytes leave.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Context:
         self.faults = Faults()
         self._commit = commit
         self._outputs: list[Output] = []
-        self._flush_planned = False
+        self._flush_planned = self._reading = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
@@ -83,19 +83,23 @@ class Context:
         return asyncio.get_running_loop().call_later(seconds, work)
 
     def mark(self, output: "Output") -> None:
-        """Write this connection's bytes after the next commit, in this turn of the loop."""
+        """Write this connection's bytes after the next commit."""
         self._outputs.append(output)
         self.touch()
 
     def touch(self) -> None:
-        """Commit and check the timer at the end of this turn of the loop."""
-        if not self._flush_planned and self._loop is not None:
+        """Commit and check the timer at the end of this read or turn of the loop."""
+        if not self._reading and not self._flush_planned and self._loop is not None:
             self._flush_planned = True
             self._loop.call_soon(self.flush)
 
+    def begin_read(self) -> None:
+        """Collect the output of one read; the connection calls `flush` at its end."""
+        self._reading = True
+
     def flush(self) -> None:
         """Commit, then write the output of every marked connection."""
-        self._flush_planned = False
+        self._flush_planned = self._reading = False
         self._commit()
         outputs, self._outputs = self._outputs, []
         for output in outputs:
