@@ -18,7 +18,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
-from devstack.servicebus.wire.outlets import QueueOutlet
+from devstack.servicebus.wire.links import QueueSenderLink
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 
@@ -179,7 +179,7 @@ async def test_orders_flow_while_the_input_is_still_open(broker: Broker) -> None
 
 async def _follows(broker: Broker) -> bool:
     """Return whether somebody receives from the response queue."""
-    links = (link for link in broker.server.links() if isinstance(link, QueueOutlet))
+    links = (link for link in broker.links() if isinstance(link, QueueSenderLink))
     return any(link.queue is not None and link.queue.name == REPLIES for link in links)
 
 

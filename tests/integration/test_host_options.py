@@ -67,7 +67,7 @@ def host_of(app_dir: Path, broker: Broker, only: str, **extensions: Any) -> Host
 def put(broker: Broker, queue: str, count: int) -> None:
     messages = [parse_message(raw(b"x")) for _ in range(count)]
     broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.server.touch()
+    broker.context.touch()
 
 
 def seen() -> list[Any]:

@@ -76,7 +76,7 @@ def host_of(app_dir: Path, broker: Broker, only: str, **options: Any) -> Host:
 def put(broker: Broker, queue: str, *bodies: str, session_id: str | None = None) -> None:
     messages = [parse_message(raw(body.encode(), session_id=session_id)) for body in bodies]
     broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.server.touch()
+    broker.context.touch()
 
 
 def app() -> Any:
