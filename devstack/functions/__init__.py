@@ -8,29 +8,14 @@ python -m devstack.functions APP_DIR [--only NAME,NAME] [--processes N] [--http-
 
 from typing import TYPE_CHECKING, Any
 
-from devstack.functions.errors import (
-    HostError,
-    HostJsonError,
-    IndexingError,
-    InvocationError,
-    SettingsError,
-)
-
 if TYPE_CHECKING:
     from devstack.functions.host import Host
 
-__all__ = [
-    "Host",
-    "HostError",
-    "HostJsonError",
-    "IndexingError",
-    "InvocationError",
-    "SettingsError",
-]
+__all__ = ["Host"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the host when it is asked for: without the SDKs the command has to say so."""
+    """Import the host on first use: the command must start without the SDKs to name them."""
     if name != "Host":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from devstack.functions.host import Host  # noqa: PLC0415

@@ -1,23 +1,25 @@
-"""Triggers and outputs as this host runs them, read from a function's own description.
+"""The triggers and outputs that this host runs, read from the bindings of a function.
 
-Whatever it cannot run is refused by name here, at indexing; nothing is ignored.
+A binding that the host cannot run is refused by name at indexing; no binding is ignored.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from devstack.functions.errors import IndexingError
-from devstack.functions.ncrontab import Schedule
-from devstack.functions.settings import ServiceBusConnection, Settings
-from devstack.functions.timespan import parse_timespan
+from devstack.functions.schedules import Schedule, parse_timespan
+from devstack.functions.settings import HostError, ServiceBusConnection, Settings
 
 HTTP_METHODS = ("GET", "POST", "DELETE", "HEAD", "PATCH", "PUT", "OPTIONS")
 
 
+class IndexingError(HostError):
+    """function_app.py cannot be indexed; Azure would refuse it at deployment."""
+
+
 @dataclass(frozen=True)
 class ServiceBusTrigger:
-    """A queue that calls a function."""
+    """A queue that triggers a function."""
 
     param: str
     connection: ServiceBusConnection
@@ -30,7 +32,7 @@ class ServiceBusTrigger:
 
 @dataclass(frozen=True)
 class TimerTrigger:
-    """A schedule that calls a function: NCRONTAB, or a fixed interval."""
+    """A schedule that triggers a function: NCRONTAB, or a fixed interval."""
 
     param: str
     schedule: Schedule | timedelta
@@ -41,7 +43,7 @@ class TimerTrigger:
 
 @dataclass(frozen=True)
 class HttpTrigger:
-    """A route that calls a function."""
+    """A route that triggers a function."""
 
     param: str
     route: str
@@ -51,7 +53,7 @@ class HttpTrigger:
 
 @dataclass(frozen=True)
 class ServiceBusOutput:
-    """A queue that a function's output or return value goes to."""
+    """A queue that receives an output or the return value of a function."""
 
     param: str
     connection: ServiceBusConnection
@@ -71,40 +73,41 @@ Output = ServiceBusOutput | HttpOutput
 
 def read_bindings(
     name: str, bindings: list[dict[str, Any]], settings: Settings
-) -> tuple[Trigger, list[Output]]:
-    """Read the bindings of function `name`, its settings resolved.
+) -> tuple[Trigger, tuple[Output, ...]]:
+    """Read the bindings of function `name` and resolve their settings.
 
     Raises:
         IndexingError: a kind that this host does not run, or a wrong value.
-        SettingsError: a `%NAME%` or a connection that is not defined.
+        SettingsError: a `%NAME%` or a connection is not defined.
     """
-    triggers: list[Trigger] = []
+    are_triggers = [str(one["type"]).lower().endswith("trigger") for one in bindings]
+    if sum(are_triggers) != 1:
+        raise IndexingError(f"Function {name} needs exactly one trigger, not {sum(are_triggers)}.")
     outputs: list[Output] = []
-    for binding in bindings:
-        kind = str(binding["type"])
-        if kind.lower().endswith("trigger"):
-            triggers.append(_trigger(name, kind, binding, settings))
+    for binding, is_trigger in zip(bindings, are_triggers, strict=True):
+        if is_trigger:
+            trigger = _trigger(name, binding, settings)
         else:
-            outputs.append(_output(name, kind, binding, settings))
-    if len(triggers) != 1:
-        raise IndexingError(f"Function {name} needs exactly one trigger, not {len(triggers)}.")
-    return triggers[0], outputs
+            outputs.append(_output(name, binding, settings))
+    return trigger, tuple(outputs)
 
 
-def _trigger(name: str, kind: str, binding: dict[str, Any], settings: Settings) -> Trigger:
-    if kind == "serviceBusTrigger":
-        return _service_bus_trigger(name, binding, settings)
-    if kind == "timerTrigger":
-        return _timer_trigger(name, binding, settings)
-    if kind == "httpTrigger":
-        return _http_trigger(name, binding, settings)
+def _trigger(name: str, binding: dict[str, Any], settings: Settings) -> Trigger:
+    match binding["type"]:
+        case "serviceBusTrigger":
+            return _service_bus_trigger(name, binding, settings)
+        case "timerTrigger":
+            return _timer_trigger(name, binding, settings)
+        case "httpTrigger":
+            return _http_trigger(name, binding, settings)
     raise IndexingError(
-        f"Function {name}: this host does not run {kind}; it runs serviceBusTrigger (queues), "
-        "timerTrigger and httpTrigger. Leave the function out with --except."
+        f"Function {name}: this host does not run {binding['type']}; it runs serviceBusTrigger "
+        "(queues), timerTrigger and httpTrigger. Leave the function out with --except."
     )
 
 
-def _output(name: str, kind: str, binding: dict[str, Any], settings: Settings) -> Output:
+def _output(name: str, binding: dict[str, Any], settings: Settings) -> Output:
+    kind = binding["type"]
     if str(binding.get("direction", "OUT")) != "OUT":
         raise IndexingError(
             f"Function {name}: this host has no input bindings ({kind}); read with an SDK client, "
@@ -114,16 +117,21 @@ def _output(name: str, kind: str, binding: dict[str, Any], settings: Settings) -
         return HttpOutput(binding["name"])
     if kind == "serviceBus" and "queueName" in binding:
         where = f"The output {binding['name']} of function {name}"
-        return ServiceBusOutput(
-            binding["name"],
-            settings.service_bus(binding["connection"], where=where),
-            _queue(binding, settings, where),
-        )
+        return ServiceBusOutput(binding["name"], *_queue(binding, settings, where))
     raise IndexingError(
         f"Function {name}: this host does not run the output binding {kind}"
         f"{' to a topic' if kind == 'serviceBus' else ''}; it runs serviceBus (queues) and http. "
         "Leave the function out with --except."
     )
+
+
+def _queue(
+    binding: dict[str, Any], settings: Settings, where: str
+) -> tuple[ServiceBusConnection, str]:
+    queue = settings.resolve(binding["queueName"], where=where).strip()
+    if not queue:
+        raise IndexingError(f"{where} names no queue: its queue_name is empty; name one.")
+    return settings.service_bus(binding["connection"], where=where), queue
 
 
 def _service_bus_trigger(
@@ -134,23 +142,16 @@ def _service_bus_trigger(
             f"Function {name}: this host runs Service Bus queues, not topics; leave the function "
             "out with --except."
         )
-    where = f"The trigger of function {name}"
+    connection, queue = _queue(binding, settings, f"The trigger of function {name}")
     return ServiceBusTrigger(
-        param=binding["name"],
-        connection=settings.service_bus(binding["connection"], where=where),
-        queue=_queue(binding, settings, where),
+        binding["name"],
+        connection,
+        queue,
         batch=str(binding.get("cardinality", "ONE")).upper() == "MANY",
         binary=str(binding.get("dataType", "")).upper() == "BINARY",
         sessions=bool(binding.get("isSessionsEnabled", False)),
         auto_complete=_optional_bool(binding.get("autoCompleteMessages")),
     )
-
-
-def _queue(binding: dict[str, Any], settings: Settings, where: str) -> str:
-    queue = settings.resolve(binding["queueName"], where=where).strip()
-    if not queue:
-        raise IndexingError(f"{where} names no queue: its queue_name is empty; name one.")
-    return queue
 
 
 def _timer_trigger(name: str, binding: dict[str, Any], settings: Settings) -> TimerTrigger:
@@ -161,11 +162,11 @@ def _timer_trigger(name: str, binding: dict[str, Any], settings: Settings) -> Ti
     except ValueError as error:
         raise IndexingError(f"Function {name}: {error}") from error
     if isinstance(schedule, timedelta) and not schedule:
-        raise IndexingError(f"Function {name}: an interval of {text} would never rest.")
+        raise IndexingError(f"Function {name}: the interval {text} is too short: use more than 0.")
     return TimerTrigger(
-        param=binding["name"],
-        schedule=schedule,
-        text=text,
+        binding["name"],
+        schedule,
+        text,
         run_on_startup=bool(_optional_bool(binding.get("runOnStartup"))),
         use_monitor=_optional_bool(binding.get("useMonitor")) is not False,
     )
@@ -175,10 +176,12 @@ def _http_trigger(name: str, binding: dict[str, Any], settings: Settings) -> Htt
     methods = tuple(str(one).upper() for one in binding.get("methods") or ())
     level = str(binding.get("authLevel", "FUNCTION")).lower()
     if level not in {"anonymous", "function", "admin"}:
-        raise IndexingError(f"Function {name}: {level!r} is no authorization level of Azure's.")
-    route = settings.resolve(
-        str(binding.get("route") or name), where=f"The route of function {name}"
-    )
+        raise IndexingError(
+            f"Function {name}: the authorization level {level!r} does not exist: use anonymous, "
+            "function or admin."
+        )
+    where = f"The route of function {name}"
+    route = settings.resolve(str(binding.get("route") or name), where=where)
     return HttpTrigger(binding["name"], route, methods or HTTP_METHODS, level)
 
 

@@ -1,11 +1,18 @@
-"""function_app.py imported once and its functions read, or refused in a sentence."""
+"""Import function_app.py once and read its functions, or refuse them with one sentence.
+
+The checks of names and annotations follow `azure_functions_runtime.functions` 1.3: this host
+indexes the apps that Microsoft's Python worker indexes, and refuses the others.
+"""
 
 import importlib
+import inspect
 import json
 import logging
 import re
 import sys
 import traceback
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,20 +21,49 @@ from types import ModuleType
 from typing import Any
 
 import azure.functions as func
+from azure.functions import meta
 
-from devstack.functions.bindings import Output, Trigger, read_bindings
-from devstack.functions.errors import IndexingError
+from devstack.functions.bindings import IndexingError, Output, Trigger, read_bindings
 from devstack.functions.settings import Settings
-from devstack.functions.signatures import Signature, read_signature
 
 _log = logging.getLogger("devstack.functions")
 SCRIPT = "function_app.py"
+GENERIC = "generic"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
 
 @dataclass(frozen=True)
+class BoundParameter:
+    """How a parameter is converted: by the converter of a binding, or not at all (generic)."""
+
+    converter: str
+    annotation: Any = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a function and its return value."""
+
+    inputs: dict[str, BoundParameter]
+    outputs: dict[str, BoundParameter]
+    wants_context: bool
+    is_async: bool
+    returns: BoundParameter | None = None
+
+
+@dataclass(frozen=True)
+class FoundFunction:
+    """A function as its decorators describe it; settings are not resolved yet."""
+
+    name: str
+    code: Callable[..., Any]
+    bindings: list[dict[str, Any]]
+    signature: Signature
+
+
+@dataclass(frozen=True)
 class IndexedFunction:
-    """One function of the app: its code and everything its bindings say."""
+    """One function of the app that can run."""
 
     name: str
     code: Callable[..., Any]
@@ -37,12 +73,15 @@ class IndexedFunction:
     directory: Path
 
 
+# ---------------------------------------------------------------- the module
+
+
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
-    """Import `app_dir`/function_app.py afresh; on exit the modules it brought are forgotten.
+    """Import `app_dir`/function_app.py; at the end remove the modules that it imported.
 
     Raises:
-        IndexingError: it is not there, or its import failed.
+        IndexingError: the file does not exist, or its import failed.
     """
     script = app_dir / SCRIPT
     if not script.exists():
@@ -57,7 +96,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     finally:
         if not on_path:
             sys.path.remove(str(app_dir))
-            _forget(app_dir, before)
+            _remove_modules(app_dir, before)
         sys.modules.pop(script.stem, None)
         if previous is not None:
             sys.modules[script.stem] = previous
@@ -82,21 +121,18 @@ def _import(script: Path) -> ModuleType:
 
 
 def _place(error: BaseException, app_dir: Path) -> str:
-    """Where in the app it was raised, unless the message says so itself."""
+    """The last line of the app in the traceback of an error."""
     root = app_dir.resolve()
-    frames = [
-        (Path(frame.filename).resolve(), frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
     own = [
-        f"{path.relative_to(root)}:{line}"
-        for path, line in frames
-        if path.is_relative_to(root) and "site-packages" not in path.parts
+        f" at {path.relative_to(root)}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (path := Path(frame.filename).resolve()).is_relative_to(root)
+        and "site-packages" not in path.parts
     ]
-    return f" at {own[-1]}" if own else ""
+    return own[-1] if own else ""
 
 
-def _forget(app_dir: Path, before: dict[str, ModuleType]) -> None:
+def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
     root = app_dir.resolve()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -104,23 +140,20 @@ def _forget(app_dir: Path, before: dict[str, ModuleType]) -> None:
             del sys.modules[name]
 
 
-@dataclass(frozen=True)
-class FoundFunction:
-    """A function as its decorators describe it, settings not yet resolved."""
-
-    name: str
-    code: Callable[..., Any]
-    bindings: list[dict[str, Any]]
-    signature: Signature
+# ---------------------------------------------------------------- its functions
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
     """Find and check the functions of an imported function_app, as the worker does.
 
     Raises:
-        IndexingError: what the worker or the host would refuse.
+        IndexingError: the worker or the Functions host would refuse the app.
     """
-    functions = [_read(built) for built in _built(_register(module))]
+    try:
+        built = list(_app(module).get_functions())
+    except ValueError as error:
+        raise IndexingError(f"{SCRIPT}: {error}") from error
+    functions = [_read(one) for one in built]
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
     seen: dict[str, str] = {}
@@ -134,82 +167,31 @@ def find(module: ModuleType) -> list[FoundFunction]:
     return functions
 
 
-def select(
-    functions: Iterable[FoundFunction],
-    *,
-    only: Iterable[str] | None = None,
-    without: Iterable[str] | None = None,
-) -> list[FoundFunction]:
-    """Keep those named in `only` (all, when None) and not in `without`.
-
-    Raises:
-        IndexingError: a name that no function has, or nothing is left.
-    """
-    functions = list(functions)
-    names = {one.name.lower() for one in functions}
-    for wanted in (*(only or ()), *(without or ())):
-        if wanted.lower() not in names:
-            known = ", ".join(sorted(one.name for one in functions))
-            raise IndexingError(f"There is no function {wanted!r} in this app; it has {known}.")
-    keep = names if only is None else {name.lower() for name in only}
-    keep = keep - {name.lower() for name in without or ()}
-    left = [one for one in functions if one.name.lower() in keep]
-    if not left:
-        raise IndexingError("No function is left to run: name at least one.")
-    return left
-
-
-def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
-    """Resolve the settings and connections of one function's bindings.
-
-    Only for functions that will run: the others need no connection.
-
-    Raises:
-        IndexingError: a binding that this host does not run.
-        SettingsError: a setting or connection that a binding names is not defined.
-    """
-    trigger, outputs = read_bindings(found.name, found.bindings, settings)
-    return IndexedFunction(
-        found.name, found.code, trigger, tuple(outputs), found.signature, app_dir
-    )
-
-
-def _register(module: ModuleType) -> func.FunctionRegister:
-    apps = [
-        (name, value)
-        for name, value in vars(module).items()
-        if isinstance(value, func.FunctionRegister)
-    ]
+def _app(module: ModuleType) -> func.FunctionRegister:
+    named = vars(module).items()
+    apps = {name: value for name, value in named if isinstance(value, func.FunctionRegister)}
     if not apps:
         raise IndexingError(
             f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add "
             "`app = func.FunctionApp()`."
         )
     if len(apps) > 1:
-        names = ", ".join(name for name, _ in apps)
         raise IndexingError(
-            f"{SCRIPT} has more than one FunctionApp at its top level ({names}): keep one and "
-            "register the others as blueprints."
+            f"{SCRIPT} has more than one FunctionApp at its top level ({', '.join(apps)}): keep "
+            "one and register the others as blueprints."
         )
-    return apps[0][1]
-
-
-def _built(app: func.FunctionRegister) -> list[Any]:
-    try:
-        return list(app.get_functions())
-    except ValueError as error:
-        raise IndexingError(f"{SCRIPT}: {error}") from error
+    return next(iter(apps.values()))
 
 
 def _read(built: Any) -> FoundFunction:
     name = str(built.get_function_name())
     if not _NAME.fullmatch(name):
         raise IndexingError(
-            f"{name!r} is no function name: begin with a letter, then letters, digits, _ or -, "
-            "at most 127 in all."
+            f"{name!r} is not a valid function name: begin with a letter, then letters, digits, _ "
+            "or -, at most 127 in all."
         )
     if built.http_type in {"wsgi", "asgi"}:
-        raise IndexingError(f"Function {name}: this host runs no ASGI or WSGI apps.")
+        raise IndexingError(f"Function {name}: this host does not run ASGI or WSGI apps.")
     bindings = json.loads(built.get_function_json())["bindings"]
     triggers = {binding["type"] for binding in bindings}
     if built.get_setting("retry_policy") is not None and "serviceBusTrigger" in triggers:
@@ -219,4 +201,157 @@ def _read(built: Any) -> FoundFunction:
             name,
         )
     code = built.get_user_function()
-    return FoundFunction(name, code, bindings, read_signature(name, code, bindings))
+    return FoundFunction(name, code, bindings, _signature(name, code, bindings))
+
+
+def select(
+    functions: Iterable[FoundFunction],
+    *,
+    only: Iterable[str] | None = None,
+    without: Iterable[str] | None = None,
+) -> list[FoundFunction]:
+    """Keep the functions named in `only` (None: all) and not in `without`.
+
+    Raises:
+        IndexingError: a name does not exist, or no function remains.
+    """
+    functions = list(functions)
+    names = {one.name.lower() for one in functions}
+    for wanted in (*(only or ()), *(without or ())):
+        if wanted.lower() not in names:
+            known = ", ".join(sorted(one.name for one in functions))
+            raise IndexingError(f"There is no function {wanted!r} in this app; it has {known}.")
+    keep = names if only is None else {name.lower() for name in only}
+    keep = keep - {name.lower() for name in without or ()}
+    if not keep:
+        raise IndexingError("No function is left to run: name at least one.")
+    return [one for one in functions if one.name.lower() in keep]
+
+
+def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
+    """Resolve the settings and connections of a function that will run.
+
+    Raises:
+        IndexingError: this host does not run a binding.
+        SettingsError: a setting or connection of a binding is not defined.
+    """
+    trigger, outputs = read_bindings(found.name, found.bindings, settings)
+    return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
+
+
+# ---------------------------------------------------------------- their parameters
+
+
+def converter_for(binding: str) -> Any:
+    """The azure-functions converter of a binding type; None for a generic binding."""
+    registry: Any = meta.get_binding_registry()  # type: ignore[no-untyped-call]
+    return registry.get(binding)
+
+
+def _signature(
+    name: str, function: Callable[..., Any], bindings: list[dict[str, Any]]
+) -> Signature:
+    try:
+        annotations = typing.get_type_hints(function)
+    except NameError as error:
+        raise IndexingError(
+            f"Function {name}: an annotation names something that is not defined: {error}."
+        ) from error
+    parameters = set(inspect.signature(function).parameters)
+    bound = {str(b["name"]): b for b in bindings if b["name"] != "$return"}
+    returned = next((b for b in bindings if b["name"] == "$return"), None)
+    wants_context = "context" in parameters and "context" not in bound
+    if wants_context:
+        parameters.remove("context")
+        annotation = annotations.get("context", func.Context)
+        if not isinstance(annotation, type) or annotation.__name__ != "Context":
+            raise IndexingError(
+                f"Function {name}: the parameter context must be an azure.functions.Context, "
+                f"not {annotation!r}."
+            )
+    _check_names(name, parameters, set(bound))
+    found = {one: _parameter(name, one, binding, annotations) for one, binding in bound.items()}
+    outputs = {one for one, binding in bound.items() if str(binding["direction"]) == "OUT"}
+    return Signature(
+        inputs={one: parameter for one, parameter in found.items() if one not in outputs},
+        outputs={one: parameter for one, parameter in found.items() if one in outputs},
+        wants_context=wants_context,
+        is_async=inspect.iscoroutinefunction(function),
+        returns=_returned(name, returned, annotations) if returned else None,
+    )
+
+
+def _check_names(name: str, parameters: set[str], bound: set[str]) -> None:
+    unbound = sorted(parameters - bound)
+    if unbound:
+        raise IndexingError(
+            f"Function {name} has the parameter {', '.join(unbound)}, which no binding names: "
+            f"rename it to the binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
+        )
+    missing = sorted(bound - parameters)
+    if missing:
+        raise IndexingError(
+            f"Function {name} has a binding named {', '.join(missing)} but no such parameter: "
+            "add it, or correct arg_name."
+        )
+
+
+def _parameter(
+    name: str, parameter: str, binding: dict[str, Any], annotations: dict[str, Any]
+) -> BoundParameter:
+    kind = str(binding["type"])
+    if parameter not in annotations:
+        return BoundParameter(kind)
+    annotation = annotations[parameter]
+    where = f"Function {name}, parameter {parameter}"
+    is_out = str(binding["direction"]) == "OUT"
+    if is_out != ((typing.get_origin(annotation) or annotation) is func.Out):
+        wanted = "azure.functions.Out[...]" if is_out else "something other than Out"
+        raise IndexingError(f"{where}: its annotation must be {wanted}, as the binding says.")
+    if is_out:
+        arguments = typing.get_args(annotation)
+        if len(arguments) != 1:
+            raise IndexingError(f"{where}: write Out[str] or Out[bytes].")
+        annotation = arguments[0]
+    generic = annotation in (str, bytes) and converter_for(kind)
+    return _checked(where, GENERIC if generic else kind, annotation, kind, is_out=is_out)
+
+
+def _returned(name: str, binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+    kind = str(binding["type"])
+    annotation = annotations.get("return")
+    if annotation is None or annotation is type(None):
+        return BoundParameter(kind)
+    return _checked(f"Function {name}, its return value", kind, annotation, kind, is_out=True)
+
+
+def _checked(
+    where: str, converter: str, annotation: Any, kind: str, *, is_out: bool
+) -> BoundParameter:
+    """Refuse what the worker refuses: unions, `list[...]`, and classes that the binding lacks."""
+    if isinstance(annotation, types.GenericAlias):
+        raise IndexingError(
+            f"{where}: the Python worker refuses {annotation!r}; write typing.List[...]."
+        )
+    origin = typing.get_origin(annotation)
+    is_union = origin in (typing.Union, types.UnionType)
+    if is_union or not (isinstance(annotation, type) or origin is not None):
+        raise IndexingError(
+            f"{where}: the Python worker refuses the annotation {annotation!r}; name one class."
+        )
+    if not _accepts(converter, annotation, is_out=is_out):
+        named = getattr(annotation, "__name__", None) or repr(annotation)
+        raise IndexingError(f"{where}: the annotation {named} does not fit a {kind} binding.")
+    return BoundParameter(converter, annotation)
+
+
+def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:
+    if converter == GENERIC:
+        return True
+    found = converter_for(converter)
+    try:
+        if is_out:
+            return bool(found.check_output_type_annotation(annotation))
+        return bool(found.check_input_type_annotation(annotation))
+    except (TypeError, AttributeError):  # issubclass() of something that is not a class
+        return False

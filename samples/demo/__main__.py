@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from devstack.errors import DevstackError
+from devstack.inputs import DevstackError
 from samples.demo import scenario
 from samples.demo.run import play
 from samples.services.faults import FaultsError

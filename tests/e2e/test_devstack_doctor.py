@@ -127,6 +127,6 @@ def test_a_healthy_machine_is_told_so(
     assert "`python -m devstack up` will start" in capsys.readouterr().out
     (app_dir / "function_app.py").unlink()
     assert run_doctor(app_dir) == 0
-    assert "holds no function app to start" in capsys.readouterr().out
+    assert "contains no function app" in capsys.readouterr().out
     assert run_doctor(app_dir / "nowhere") == 1
-    assert "is no directory" in capsys.readouterr().out
+    assert "is not a directory" in capsys.readouterr().out

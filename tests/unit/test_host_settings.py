@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.functions.errors import SettingsError
-from devstack.functions.settings import Settings
+from devstack.functions.settings import Settings, SettingsError
 
 EMULATOR = "Endpoint=sb://localhost;SharedAccessKeyName=R;SharedAccessKey=K"
 
