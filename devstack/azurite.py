@@ -45,14 +45,11 @@ class Azurite(Runnable):
         ports: dict[str, int] | None = None,
         logs: Path | None = None,
     ) -> None:
-        """Describe an Azurite.
+        """Describe an Azurite, or raise DevstackError.
 
         `location` is the directory for its data; None keeps the data in memory. `ports` fixes
         the port of a service; other services get free ports. `logs` is the directory for its
         output; None uses a temporary one.
-
-        Raises:
-            DevstackError: a service is unknown.
         """
         unknown = sorted(set(services) - set(SERVICES))
         if unknown or not services:
@@ -70,11 +67,7 @@ class Azurite(Runnable):
 
     @property
     def connection_string(self) -> str:
-        """The connection string for storage SDKs and for `AzureWebJobsStorage`.
-
-        Raises:
-            DevstackError: Azurite was not started.
-        """
+        """The connection string for storage SDKs; DevstackError before the start."""
         if not self.ports:
             raise DevstackError("Azurite has no connection string before it is started.")
         endpoints = "".join(
@@ -84,13 +77,7 @@ class Azurite(Runnable):
         return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};{endpoints}"
 
     def start(self) -> None:
-        """Start Azurite and wait (blocking) until every service listens.
-
-        Raises:
-            NotInstalledError: Node or the npm package is missing.
-            DevstackError: the location cannot be written.
-            ChildFailedError: it did not start; the message ends with its output.
-        """
+        """Start Azurite and wait (blocking) until it listens, or raise DevstackError."""
         wait_for(self._start_steps())
 
     async def start_async(self) -> None:
@@ -181,11 +168,7 @@ def _listens(child: Child, ports: dict[str, int]) -> bool | None:
 
 
 def require_node() -> str:
-    """Return the path of Node, after a check that Azurite's package is there too.
-
-    Raises:
-        NotInstalledError: one of them is missing; the sentence says what to run.
-    """
+    """Return the path of Node; raise NotInstalledError if Node or Azurite is missing."""
     node = shutil.which("node")
     if node is None:
         raise NotInstalledError(

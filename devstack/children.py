@@ -108,11 +108,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process and return at once.
-
-        Raises:
-            ChildFailedError: the program cannot be started.
-        """
+        """Start the process and return at once, or raise ChildFailedError."""
         self.stopping = False
         ends_with_us = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid())]
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
@@ -184,11 +180,7 @@ class Child:
             yield
 
     async def until(self, found: Callable[[], T | None], *, timeout_s: float) -> T:
-        """Wait until `found` returns something other than None; return that.
-
-        Raises:
-            ChildFailedError: the child ended first, or `timeout_s` seconds passed.
-        """
+        """Wait until `found` returns something; raise ChildFailedError if the child ends first."""
         return await wait_for_async(self.until_steps(found, timeout_s))
 
     def send_signal(self, number: int) -> None:

@@ -29,11 +29,7 @@ class NotInstalledError(DevstackError):
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory `path` and its parents where they are missing; return it.
-
-    Raises:
-        DevstackError: `path` is a file, or cannot be written.
-    """
+    """Create the directory `path` where it is missing; return it, or raise DevstackError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -61,31 +57,29 @@ def name_list(text: str) -> list[str]:
     return names
 
 
-def load_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object; comments and trailing commas are allowed.
-
-    Raises:
-        DevstackError: the file cannot be read, is not JSON, or holds something else.
-    """
+def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
+    """Read a JSON object with comments and trailing commas from a file, or raise `raises`."""
     try:
         found = _parse(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DevstackError(f"{path} cannot be read ({reason}): check the path.") from error
-    except UnicodeDecodeError as error:
-        raise DevstackError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise DevstackError(
-            f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
-        ) from error
-    except RecursionError:
-        raise DevstackError(f"{path} nests too deep: use fewer levels.") from None
-    except ValueError:
-        raise DevstackError(f"{path} holds a number of too many digits: shorten it.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise raises(f"{path} {_problem(error)}.") from error
     if not isinstance(found, dict):
         kind = _KINDS.get(type(found), "a number or null")
-        raise DevstackError(f"{path} must hold a JSON object ({{...}}), not {kind}.")
+        raise raises(f"{path} must hold a JSON object ({{...}}), not {kind}.")
     return found
+
+
+def _problem(error: Exception) -> str:
+    match error:
+        case OSError():
+            return f"cannot be read ({error.strerror or error}): check the path"
+        case UnicodeDecodeError():
+            return "is not UTF-8 text: save it as UTF-8"
+        case json.JSONDecodeError():
+            return f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        case RecursionError():
+            return "nests too deep: use fewer levels"
+    return "holds a number of too many digits: shorten it"
 
 
 def _parse(text: str) -> Any:

@@ -89,11 +89,7 @@ class Stack(AsyncRunnable):
         drain_s: float = _DRAIN_S,
         core_tools: bool = False,
     ) -> None:
-        """Describe a stack; the class describes the arguments.
-
-        Raises:
-            DevstackError: a value is wrong.
-        """
+        """Describe a stack (see the class), or raise DevstackError for a wrong value."""
         if ports not in {"free", "fixed"} or processes < 1:
             raise DevstackError('ports is "free" or "fixed", and processes is at least 1.')
         if core_tools and processes > 1:
@@ -124,11 +120,7 @@ class Stack(AsyncRunnable):
     # ------------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
-        """Start the broker and Azurite, then the groups; return when all of them listen.
-
-        Raises:
-            DevstackError: a part did not start; everything is stopped again by then.
-        """
+        """Start everything and wait until it listens; if a part fails, stop all and raise."""
         try:
             if self._own_logs:
                 self._scratch = Scratch("devstack-")
@@ -209,11 +201,7 @@ class Stack(AsyncRunnable):
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
     ) -> list[HostProcess]:
-        """Start host processes that run only `functions` (an empty list: all functions).
-
-        Raises:
-            ChildFailedError: a process did not start.
-        """
+        """Start processes that run only `functions` ([]: all), or raise ChildFailedError."""
         group = name or "+".join(functions) or "all"
         count = self._count if processes is None else processes
         started = [self._describe(group, functions, number) for number in range(count)]
@@ -255,11 +243,7 @@ class Stack(AsyncRunnable):
         return [one for one in self.processes if one.group == name and one.alive]
 
     def kill(self, which: str | int) -> list[int]:
-        """`kill -9` the group of that name, or the process with that pid; return the pids.
-
-        Raises:
-            DevstackError: no such group or process runs.
-        """
+        """`kill -9` a group or the process with a pid; return the pids, or raise DevstackError."""
         hit = [one for one in self.processes if one.alive and which in {one.group, one.pid}]
         if not hit:
             raise DevstackError(f"{which!r} is not a group or pid that runs now: check the name.")
@@ -301,11 +285,7 @@ class Stack(AsyncRunnable):
         return [one for one in services if one is not None] + [p.child for p in self.processes]
 
     def check(self) -> None:
-        """Raise if a child ended and this stack did not end it.
-
-        Raises:
-            ChildFailedError: which child, how it ended, and its last output.
-        """
+        """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
             if not child.alive and not child.stopping and child not in self._unwatched:
                 if self._scratch is not None:
@@ -343,9 +323,6 @@ def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]
     An app's local.settings.json names the emulators at their usual ports; a stack on free ports
     replaces these values. An app without them gets `ServiceBusConnection` and
     `AzureWebJobsStorage`.
-
-    Raises:
-        DevstackError: local.settings.json is not JSON.
     """
     path = app_dir / "local.settings.json"
     values = load_object(path).get("Values", {}) if path.exists() else {}

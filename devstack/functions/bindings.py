@@ -74,12 +74,7 @@ Output = ServiceBusOutput | HttpOutput
 def read_bindings(
     name: str, bindings: list[dict[str, Any]], settings: Settings
 ) -> tuple[Trigger, tuple[Output, ...]]:
-    """Read the bindings of function `name` and resolve their settings.
-
-    Raises:
-        IndexingError: a kind that this host does not run, or a wrong value.
-        SettingsError: a `%NAME%` or a connection is not defined.
-    """
+    """Read the bindings of function `name`, or raise IndexingError or SettingsError."""
     are_triggers = [str(one["type"]).lower().endswith("trigger") for one in bindings]
     if sum(are_triggers) != 1:
         raise IndexingError(f"Function {name} needs exactly one trigger, not {sum(are_triggers)}.")

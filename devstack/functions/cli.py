@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -224,37 +225,29 @@ def _leave(code: int) -> int:
 # ---------------------------------------------------------------- child processes
 
 
+@dataclass
 class _Group:
     """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
 
-    def __init__(
-        self,
-        children: Sequence[Child],
-        ready: Callable[[Child], dict[str, Any] | None],
-        *,
-        stop_by: int,
-        stop_s: float,
-        respawn: bool,
-    ) -> None:
-        """`ready` returns the ready line of a child; None before it is ready."""
-        self._children = children
-        self._ready = ready
-        self._stop_by = stop_by
-        self._stop_s = stop_s
-        self._respawn = respawn
+    children: Sequence[Child]
+    ready: Callable[[Child], dict[str, Any] | None]
+    """Returns the ready line of a child; None before it is ready."""
+    stop_by: int
+    stop_s: float
+    respawn: bool = False
 
     async def run(self) -> int:
         """Return 0 after a signal, 1 when a child died and was not started again."""
         stopping = self._stopping = _stop_event()
         try:
-            for child in self._children:
+            for child in self.children:
                 child.start()
-            ready = [await self._until_ready(child) for child in self._children]
+            ready = [await self._until_ready(child) for child in self.children]
             if not stopping.is_set():
                 pids = [one["pid"] for one in ready]
                 _print_ready({**ready[0], "pid": os.getpid(), "pids": pids})
             while not stopping.is_set():
-                for child in self._children:
+                for child in self.children:
                     if not child.alive and not await self._restart(child):
                         return 1
                 with contextlib.suppress(TimeoutError):
@@ -262,21 +255,21 @@ class _Group:
             return 0
         finally:
             stops = [
-                child.stop_async(self._stop_by, timeout_s=self._stop_s) for child in self._children
+                child.stop_async(self.stop_by, timeout_s=self.stop_s) for child in self.children
             ]
             await asyncio.gather(*stops)
 
     async def _until_ready(self, child: Child) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return {"pid": 0} if self._stopping.is_set() else self._ready(child)
+            return {"pid": 0} if self._stopping.is_set() else self.ready(child)
 
         return await child.until(found, timeout_s=_CHILD_READY_S)
 
     async def _restart(self, child: Child) -> bool:
         how = describe_exit(child.exit_code or 0)
-        next_step = "starting it again" if self._respawn else "stopping all"
+        next_step = "starting it again" if self.respawn else "stopping all"
         _log.error("%s (pid %d) died with %s: %s", child.name, child.pid, how, next_step)
-        if not self._respawn:
+        if not self.respawn:
             return False
         await asyncio.sleep(_RESPAWN_AFTER_S)
         child.start()
@@ -341,4 +334,4 @@ def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:
             listens = probe.connect_ex(("127.0.0.1", port)) == 0
         return {**line, "pid": one.pid} if listens else None
 
-    return _Group([child], ready, stop_by=signal.SIGINT, stop_s=arguments.drain, respawn=False)
+    return _Group([child], ready, stop_by=signal.SIGINT, stop_s=arguments.drain)

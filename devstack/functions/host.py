@@ -76,11 +76,7 @@ class Host(AsyncRunnable):
         return self._invoker.counts if self._invoker is not None else {}
 
     async def start(self) -> None:
-        """Index the app and listen; return when the link of every queue is open.
-
-        Raises:
-            HostError: settings, host.json or the app are wrong, or a queue cannot be opened.
-        """
+        """Index the app and listen, or raise HostError; return when every queue's link is open."""
         began = time.perf_counter()
         try:
             settings = self._index()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from devstack.functions.schedules import parse_timespan
 from devstack.functions.settings import HostError, Settings
-from devstack.inputs import DevstackError, load_object
+from devstack.inputs import load_object
 from devstack.numbers import whole_number
 
 FILE = "host.json"
@@ -148,21 +148,14 @@ class HostConfig:
 
 
 def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
-    """Read and check `app_dir`/host.json.
-
-    Raises:
-        HostJsonError: the file is missing, has another version, or has a wrong key or value.
-    """
+    """Read and check `app_dir`/host.json, or raise HostJsonError."""
     path = app_dir / FILE
     if not path.exists():
         raise HostJsonError(
             f'{path} does not exist: create it with {{"version": "2.0"}}, or name the right '
             "directory."
         )
-    try:
-        content = load_object(path)
-    except DevstackError as error:
-        raise HostJsonError(str(error)) from error
+    content = load_object(path, HostJsonError)
     _override(content, settings)
     return parse_host_json(content)
 

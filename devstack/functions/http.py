@@ -80,11 +80,7 @@ class HttpServer:
         self.port = 0
 
     async def start(self, port: int) -> None:
-        """Listen on 127.0.0.1; 0 takes a free port (see `port`).
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Listen on 127.0.0.1 (port 0 takes a free one), or raise OSError if the port is taken."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
@@ -238,11 +234,7 @@ class Route:
 
 
 def compile_route(function: str, prefix: str, template: str) -> Route:
-    """Compile the route template of a function, under the host's prefix.
-
-    Raises:
-        IndexingError: the template is wrong or uses an unknown constraint.
-    """
+    """Compile a route template under the host's prefix, or raise IndexingError."""
     pattern = ""
     defaults: dict[str, str] = {}
     names: set[str] = set()

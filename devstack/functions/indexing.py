@@ -78,11 +78,7 @@ class IndexedFunction:
 
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
-    """Import `app_dir`/function_app.py; at the end remove the modules that it imported.
-
-    Raises:
-        IndexingError: the file does not exist, or its import failed.
-    """
+    """Import function_app.py, or raise IndexingError; at the end remove what it imported."""
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
@@ -144,11 +140,7 @@ def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
-    """Find and check the functions of an imported function_app, as the worker does.
-
-    Raises:
-        IndexingError: the worker or the Functions host would refuse the app.
-    """
+    """Find the functions of an imported app, or raise IndexingError where the worker would."""
     try:
         built = list(_app(module).get_functions())
     except ValueError as error:
@@ -210,11 +202,7 @@ def select(
     only: Iterable[str] | None = None,
     without: Iterable[str] | None = None,
 ) -> list[FoundFunction]:
-    """Keep the functions named in `only` (None: all) and not in `without`.
-
-    Raises:
-        IndexingError: a name does not exist, or no function remains.
-    """
+    """Keep the functions in `only` (None: all) and not in `without`, or raise IndexingError."""
     functions = list(functions)
     names = {one.name.lower() for one in functions}
     for wanted in (*(only or ()), *(without or ())):
@@ -229,12 +217,7 @@ def select(
 
 
 def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
-    """Resolve the settings and connections of a function that will run.
-
-    Raises:
-        IndexingError: this host does not run a binding.
-        SettingsError: a setting or connection of a binding is not defined.
-    """
+    """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
     trigger, outputs = read_bindings(found.name, found.bindings, settings)
     return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
 

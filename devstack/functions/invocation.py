@@ -107,11 +107,7 @@ class Invoker:
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with the datum of its trigger; `reason` is for the log.
-
-        Raises:
-            Exception: the function's own exception, or an InvocationError.
-        """
+        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))

@@ -138,11 +138,7 @@ def delivery_count(message: ServiceBusReceivedMessage) -> int:
 
 
 def outgoing(datum: Datum) -> list[ServiceBusMessage]:
-    """The messages of an output datum: one for each element of a list, else one.
-
-    Raises:
-        InvocationError: the datum has a type that cannot become a message.
-    """
+    """The messages of a datum: one for each element of a list, else one; or InvocationError."""
     if datum.type == "list":
         return [message for one in datum.value for message in outgoing(_element(one))]
     if datum.type == "dict":

@@ -40,17 +40,18 @@ _Receive = Callable[[int, float], Awaitable[Messages]]
 """Receives at most so many messages and waits at most so many seconds."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Pump(ABC):
     """Receives from one queue until `stop`; connection errors are logged and retried."""
 
-    def __init__(
-        self, name: str, handler: Handler, options: ServiceBusOptions, *, auto_complete: bool
-    ) -> None:
-        """`name` is for the log. Without `auto_complete` successful messages are not settled."""
-        self._name = name
-        self._handler = handler
-        self._options = options
-        self._auto_complete = auto_complete
+    name: str
+    """For the log."""
+    handler: Handler
+    options: ServiceBusOptions
+    auto_complete: bool
+    """Whether messages of a successful function are completed."""
+
+    def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
         self._waits: set[asyncio.Task[Any]] = set()
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,13 +96,13 @@ class Pump(ABC):
         With a buffer (`prefetchCount`) the first message is received alone: when the buffer has
         fewer messages than requested, the SDK waits its whole time before it returns any.
         """
-        most, now = self._options.max_message_batch_size, asyncio.get_running_loop().time
-        buffered = self._options.prefetch_count > 0
+        most, now = self.options.max_message_batch_size, asyncio.get_running_loop().time
+        buffered = self.options.prefetch_count > 0
         batch = await self._receive(receiver, 1 if buffered else most, wait_s)
         if batch and buffered and most > 1:
             batch += await self._receive(receiver, most - 1, _BATCH_BUFFER_S)
-        end = now() + self._options.max_batch_wait_time_s
-        while batch and len(batch) < self._options.min_message_batch_size and now() < end:
+        end = now() + self.options.max_batch_wait_time_s
+        while batch and len(batch) < self.options.min_message_batch_size and now() < end:
             more = await self._receive(receiver, most - len(batch), end - now())
             if not more:
                 break
@@ -119,21 +120,14 @@ class _Lease:
     done: bool = False
 
 
+@dataclass(eq=False)
 class _QueuePump(Pump):
-    """Receives through one receiver that stays open; the base of both kinds without sessions."""
+    """Receives through one receiver, which it opens and closes; the base without sessions."""
 
-    def __init__(
-        self,
-        name: str,
-        receiver: ServiceBusReceiver,
-        handler: Handler,
-        options: ServiceBusOptions,
-        *,
-        auto_complete: bool,
-    ) -> None:
-        """The pump owns the receiver: it opens and closes it."""
-        super().__init__(name, handler, options, auto_complete=auto_complete)
-        self._receiver = receiver
+    receiver: ServiceBusReceiver
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._wake = asyncio.Event()
         self._due: deque[tuple[str, _Lease]] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -145,7 +139,7 @@ class _QueuePump(Pump):
             while not self._finished():
                 try:
                     if not self.opened.done():
-                        await self._receiver.__aenter__()
+                        await self.receiver.__aenter__()
                         self.opened.set_result(None)
                     await self._turn()
                     failures = 0
@@ -163,7 +157,7 @@ class _QueuePump(Pump):
             if not self.opened.done():
                 self.opened.cancel()
             with contextlib.suppress(ServiceBusError, OSError):
-                await self._receiver.close()
+                await self.receiver.close()
 
     @abstractmethod
     async def _turn(self) -> None:
@@ -183,7 +177,7 @@ class _QueuePump(Pump):
     async def _pause(self, error: Exception, delay_s: float) -> None:
         _log.warning(
             "%s: receiving failed (%s: %s); next attempt in %g s",
-            self._name,
+            self.name,
             type(error).__name__,
             error,
             delay_s,
@@ -198,15 +192,15 @@ class _QueuePump(Pump):
         try:
             match action:
                 case "complete":
-                    await self._receiver.complete_message(message)
+                    await self.receiver.complete_message(message)
                 case "abandon":
-                    await self._receiver.abandon_message(message)
+                    await self.receiver.abandon_message(message)
                 case "renew":
-                    await self._receiver.renew_message_lock(message)
+                    await self.receiver.renew_message_lock(message)
         except (ServiceBusError, ValueError) as error:
             _log.warning(
                 "%s: %s failed for message %s (%s: %s); it is delivered again when its lock ends",
-                self._name,
+                self.name,
                 action,
                 message.message_id,
                 type(error).__name__,
@@ -222,11 +216,11 @@ class BatchPump(_QueuePump):
     """
 
     async def _turn(self) -> None:
-        batch = await self._receive_batch(self._receiver, _RECEIVE_S)
+        batch = await self._receive_batch(self.receiver, _RECEIVE_S)
         if not batch:
             return
-        success = await self._handler(batch)
-        if success and not self._auto_complete:
+        success = await self.handler(batch)
+        if success and not self.auto_complete:
             return
         for message in batch:
             await self._settle("complete" if success else "abandon", message)
@@ -252,12 +246,12 @@ class MessagePump(_QueuePump):
                 self._plan_renewal(lease)
         if self._finished():
             return
-        if self._stopping.is_set() or len(self._running) >= self._options.max_concurrent_calls:
+        if self._stopping.is_set() or len(self._running) >= self.options.max_concurrent_calls:
             await self._wake.wait()
             return
         loop = asyncio.get_running_loop()
-        for message in await self._receive(self._receiver, 1, _RECEIVE_S):
-            end = loop.time() + self._options.max_auto_lock_renewal_duration_s
+        for message in await self._receive(self.receiver, 1, _RECEIVE_S):
+            end = loop.time() + self.options.max_auto_lock_renewal_duration_s
             lease = _Lease(message, end)
             self._plan_renewal(lease)
             task = loop.create_task(self._handle(lease))
@@ -265,11 +259,11 @@ class MessagePump(_QueuePump):
             task.add_done_callback(self._running.discard)
 
     async def _handle(self, lease: _Lease) -> None:
-        success = await self._handler([lease.message])
+        success = await self.handler([lease.message])
         lease.done = True
         if lease.timer is not None:
             lease.timer.cancel()
-        if not success or self._auto_complete:
+        if not success or self.auto_complete:
             self._due.append(("complete" if success else "abandon", lease))
         # Free the slot before the pump wakes.
         if (task := asyncio.current_task()) is not None:
@@ -281,7 +275,7 @@ class MessagePump(_QueuePump):
 
     def _plan_renewal(self, lease: _Lease) -> None:
         until = lease.message.locked_until_utc
-        if until is None or not self._options.max_auto_lock_renewal_duration_s:
+        if until is None or not self.options.max_auto_lock_renewal_duration_s:
             return
         loop = asyncio.get_running_loop()
         delay_s = max(_RENEWAL_S_MIN, (until - datetime.now(UTC)).total_seconds() / 2)
@@ -294,6 +288,7 @@ class MessagePump(_QueuePump):
             self._interrupt()
 
 
+@dataclass(eq=False)
 class SessionPump(Pump):
     """Receives from a queue with sessions: several sessions at a time, each in its order.
 
@@ -303,26 +298,11 @@ class SessionPump(Pump):
     Azure.
     """
 
-    def __init__(
-        self,
-        name: str,
-        accept: Callable[[], ServiceBusReceiver],
-        without_session: Callable[[], ServiceBusReceiver],
-        handler: Handler,
-        options: ServiceBusOptions,
-        *,
-        batch: bool,
-        auto_complete: bool,
-    ) -> None:
-        """`accept` makes a receiver for the next free session.
-
-        `without_session` makes a plain receiver; the queue must refuse it. The handler gets one
-        message at a time, unless `batch`.
-        """
-        super().__init__(name, handler, options, auto_complete=auto_complete)
-        self._accept = accept
-        self._without_session = without_session
-        self._batch = batch
+    accept: Callable[[], ServiceBusReceiver]
+    """Makes a receiver for the next free session."""
+    without_session: Callable[[], ServiceBusReceiver]
+    """Makes a plain receiver, which a queue with sessions refuses."""
+    batch: bool
 
     async def run(self) -> None:
         """Serve sessions until `stop`; end at once if the queue has no sessions."""
@@ -333,7 +313,7 @@ class SessionPump(Pump):
             return
         self.opened.set_result(None)
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._options.max_concurrent_sessions):
+            for _ in range(self.options.max_concurrent_sessions):
                 group.create_task(self._serve_sessions())
 
     async def _check_queue(self) -> None:
@@ -341,7 +321,7 @@ class SessionPump(Pump):
 
         A receiver for the next session would see this error only when a session is free.
         """
-        receiver = self._without_session()
+        receiver = self.without_session()
         try:
             await receiver.__aenter__()
         except ServiceBusError as error:
@@ -356,14 +336,14 @@ class SessionPump(Pump):
 
     async def _serve_sessions(self) -> None:
         while not self._stopping.is_set():
-            receiver = self._accept()
+            receiver = self.accept()
             try:
                 if await self._unless_interrupted(receiver.__aenter__()) is not None:
                     await self._serve(receiver)
             except OperationTimeoutError:
                 continue  # no session is free: ask again
             except ServiceBusError as error:
-                _log.warning("%s: session: %s: %s", self._name, type(error).__name__, error)
+                _log.warning("%s: session: %s: %s", self.name, type(error).__name__, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _SESSION_BACKOFF_S)
             finally:
@@ -374,11 +354,11 @@ class SessionPump(Pump):
         loop = asyncio.get_running_loop()
         idle_since = loop.time()
         while not self._stopping.is_set():
-            left_s = self._options.session_idle_timeout_s - (loop.time() - idle_since)
+            left_s = self.options.session_idle_timeout_s - (loop.time() - idle_since)
             if left_s <= 0:
                 return
             wait_s = max(_RENEWAL_S_MIN, min(left_s, _lock_left_s(receiver) / 2))
-            if self._batch:
+            if self.batch:
                 messages = await self._receive_batch(receiver, wait_s)
             else:
                 messages = await self._receive(receiver, 1, wait_s)
@@ -392,22 +372,22 @@ class SessionPump(Pump):
         """An error here ends the session, so that its order is kept."""
         renewing = asyncio.ensure_future(self._renew(receiver))
         try:
-            success = await self._handler(messages)
+            success = await self.handler(messages)
         finally:
             renewing.cancel()
             await asyncio.wait([renewing])
         for message in messages:
             if not success:
                 await receiver.abandon_message(message)
-            elif self._auto_complete:
+            elif self.auto_complete:
                 await receiver.complete_message(message)
 
     async def _renew(self, receiver: ServiceBusReceiver) -> None:
         """Renew the lock while the function runs; nothing else uses the receiver then."""
-        if self._batch:
+        if self.batch:
             return
         now = asyncio.get_running_loop().time
-        end = now() + self._options.max_auto_lock_renewal_duration_s
+        end = now() + self.options.max_auto_lock_renewal_duration_s
         while True:
             await asyncio.sleep(max(_RENEWAL_S_MIN, _lock_left_s(receiver) / 2))
             if now() >= end:

@@ -45,11 +45,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """Read a schedule.
-
-        Raises:
-            ValueError: the text is not a schedule, or its date never occurs.
-        """
+        """Read a schedule, or raise ValueError."""
         words = text.split()
         if len(words) == 5:
             words = ["0", *words]
@@ -123,11 +119,7 @@ def _number(word: str, name: str, low: int, high: int, names: list[str]) -> int:
 
 
 def parse_timespan(text: str) -> timedelta:
-    """Read a time as .NET writes it: `hh:mm:ss`, `d.hh:mm:ss`, with fractions.
-
-    Raises:
-        ValueError: the text has another form.
-    """
+    """Read a .NET time, `hh:mm:ss` or `d.hh:mm:ss` with a fraction, or raise ValueError."""
     match = _TIMESPAN.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a time: write hh:mm:ss, as in 00:05:00.")

@@ -5,8 +5,10 @@ with azure-servicebus 7.15), so there is one receiver per queue.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, TransportType
@@ -58,12 +60,7 @@ class Clients:
         return ServiceBusClient(namespace, credential, **options)
 
     async def send_outputs(self, function: IndexedFunction, result: Result) -> None:
-        """Send the output of an invocation to its queues, before the invocation counts as done.
-
-        Raises:
-            InvocationError: a value cannot become a message.
-            azure.servicebus.exceptions.ServiceBusError: the queue did not accept it.
-        """
+        """Send the output of an invocation, or raise InvocationError or ServiceBusError."""
         for output in function.outputs:
             if not isinstance(output, ServiceBusOutput):
                 continue
@@ -103,51 +100,41 @@ def _credential(connection: ServiceBusConnection) -> Any:
     return DefaultAzureCredential()
 
 
+@dataclass
 class Listener:
     """Runs one function for the messages of its queue: invoke, send outputs, settle."""
 
-    def __init__(
-        self,
-        function: IndexedFunction,
-        trigger: ServiceBusTrigger,
-        invoker: Invoker,
-        clients: Clients,
-        options: ServiceBusOptions,
-    ) -> None:
-        self._function = function
-        self._trigger = trigger
-        self._invoker = invoker
-        self._clients = clients
-        self._options = options
+    function: IndexedFunction
+    trigger: ServiceBusTrigger
+    invoker: Invoker
+    clients: Clients
+    options: ServiceBusOptions
 
     def pump(self) -> Pump:
         """Make the pump of this trigger."""
-        trigger, options = self._trigger, self._options
-        name = f"{self._function.name} on {trigger.queue}"
+        trigger, options = self.trigger, self.options
+        name = f"{self.function.name} on {trigger.queue}"
         auto = trigger.auto_complete
         auto = options.auto_complete_messages if auto is None else auto
+        shared: dict[str, Any] = {
+            "name": name, "handler": self._handle, "options": options, "auto_complete": auto,
+        }  # fmt: skip
         if trigger.sessions:
-            return SessionPump(
-                name,
-                lambda: self._receiver(
-                    session_id=NEXT_AVAILABLE_SESSION, max_wait_time=_ACCEPT_SESSION_S
-                ),
-                self._receiver,
-                self._handle,
-                options,
-                batch=trigger.batch,
-                auto_complete=auto,
-            )
+            next_session = {
+                "session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": _ACCEPT_SESSION_S,
+            }  # fmt: skip
+            accept = functools.partial(self._receiver, **next_session)
+            return SessionPump(accept, self._receiver, batch=trigger.batch, **shared)
         kind = BatchPump if trigger.batch else MessagePump
-        return kind(name, self._receiver(), self._handle, options, auto_complete=auto)
+        return kind(self._receiver(), **shared)
 
     def _receiver(self, **more: Any) -> ServiceBusReceiver:
-        client = self._clients.client(self._trigger.connection)
-        prefetch = self._options.prefetch_count
-        return client.get_queue_receiver(self._trigger.queue, prefetch_count=prefetch, **more)
+        client = self.clients.client(self.trigger.connection)
+        prefetch = self.options.prefetch_count
+        return client.get_queue_receiver(self.trigger.queue, prefetch_count=prefetch, **more)
 
     async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
-        trigger, first = self._trigger, messages[0]
+        trigger, first = self.trigger, messages[0]
         if trigger.batch:
             reason = f"{len(messages)} messages of {trigger.queue}"
         else:
@@ -162,12 +149,12 @@ class Listener:
             _log.exception("%s cannot be read; abandoning", reason)
             return False
         try:
-            result = await self._invoker.invoke(self._function, datum, found, reason=reason)
+            result = await self.invoker.invoke(self.function, datum, found, reason=reason)
         except Exception as error:  # noqa: BLE001  # any failure abandons; the invoker logged it
             _log.debug("%s: abandoning after %r", reason, error)
             return False
         try:
-            await self._clients.send_outputs(self._function, result)
+            await self.clients.send_outputs(self.function, result)
         except Exception:  # noqa: BLE001  # any failure abandons
             _log.exception("%s: its output could not be sent; abandoning", reason)
             return False

@@ -56,11 +56,7 @@ class Settings:
         overrides: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> "Settings":
-        """Merge the file (weakest), the environment and `overrides` (strongest).
-
-        Raises:
-            SettingsError: local.settings.json exists but cannot be used.
-        """
+        """Merge the file, the environment and `overrides` (strongest), or raise SettingsError."""
         environ = os.environ if environ is None else environ
         present = {_key(name) for name in environ}
         values = _from_file(app_dir / FILE)
@@ -72,12 +68,9 @@ class Settings:
         return self.values.get(name, self._by_key.get(_key(name)))
 
     def resolve(self, text: str, *, where: str) -> str:
-        """Replace every `%NAME%` by the value of that setting.
+        """Replace every `%NAME%` by the value of that setting, or raise SettingsError.
 
         `where` names the place of `text` for the error.
-
-        Raises:
-            SettingsError: a setting does not exist.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -104,13 +97,10 @@ class Settings:
         return value in _TRUE
 
     def service_bus(self, name: str, *, where: str) -> ServiceBusConnection:
-        """Resolve the `connection` of a binding as the Functions host does.
+        """Resolve the `connection` of a binding as the Functions host does, or raise SettingsError.
 
         Tries `NAME` and `AzureWebJobsNAME`, then both with `__fullyQualifiedNamespace` for an
         identity.
-
-        Raises:
-            SettingsError: none is set, or the value is not a Service Bus connection string.
         """
         names = (name, f"AzureWebJobs{name}", f"ConnectionStrings:{name}")
         for candidate in names:
@@ -142,11 +132,7 @@ class Settings:
 
     @contextmanager
     def in_environment(self) -> Iterator[None]:
-        """Put every setting into `os.environ`; restore it afterwards.
-
-        Raises:
-            HostError: another host runs in this process.
-        """
+        """Put every setting into `os.environ`, or raise HostError; restore it afterwards."""
         if _active:
             raise HostError(
                 "A host already runs in this process and owns its environment: stop it first, or "
@@ -172,10 +158,7 @@ def _key(name: str) -> str:
 def _from_file(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    try:
-        content = load_object(path)
-    except DevstackError as error:
-        raise SettingsError(str(error)) from error
+    content = load_object(path, SettingsError)
     if content.get("IsEncrypted") is True:
         raise SettingsError(f"{path} is encrypted: run `func settings decrypt` first.")
     values = content.get("Values", {})

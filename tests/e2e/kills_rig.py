@@ -226,11 +226,11 @@ def stack_of(
 ) -> Stack:
     """Describe a stack that keeps its data in the folder."""
     addresses = {
-        "ORDERS_STOCK_URL": remote.stock_url,
-        "ORDERS_PAYMENT_URL": remote.payment_url,
-        "ORDERS_SHIPPING_URL": remote.shipping_url,
-        "ORDERS_MAIL_URL": remote.mail_url,
-        "ORDERS_CARRIER_URL": remote.carrier_url,
+        "ORDERS_STOCK_URL": remote.urls['stock'],
+        "ORDERS_PAYMENT_URL": remote.urls['payment'],
+        "ORDERS_SHIPPING_URL": remote.urls['shipping'],
+        "ORDERS_MAIL_URL": remote.urls['mail'],
+        "ORDERS_CARRIER_URL": remote.urls['carrier'],
     }
     return Stack(
         ROOT,
