@@ -122,7 +122,7 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
     for host in stack.processes:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
         what = ", ".join(host.functions) or "func, with every function"
-        rows.append(("host", _pid(host.child), where + what))
+        rows.append(("host", _pid(host), where + what))
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
     lines += ["", "Connection strings (the host already has them):", ""]

@@ -7,12 +7,11 @@ also gets SIGINT when this process is killed.
 
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from signal import SIGINT
 from typing import Self
 
-from devstack.children import Child, Steps, free_port, wait_for, wait_for_async
+from devstack.children import Child, Scratch, Steps, free_port, wait_for, wait_for_async
 from devstack.inputs import ChildFailedError, DevstackError, NotInstalledError, make_directory
 from devstack.lifecycle import Runnable
 
@@ -63,7 +62,7 @@ class Azurite(Runnable):
         self.child: Child | None = None
         self._fixed_ports = dict(ports or {})
         self._logs = logs
-        self._own_logs: Path | None = None
+        self._scratch: Scratch | None = None
 
     @property
     def connection_string(self) -> str:
@@ -112,9 +111,9 @@ class Azurite(Runnable):
 
     def _launch(self, ports: dict[str, int]) -> Child:
         node = require_node()
-        if self._logs is None and self._own_logs is None:
-            self._own_logs = Path(tempfile.mkdtemp(prefix="azurite-"))
-        logs = self._logs or self._own_logs or Path()
+        if self._logs is None and self._scratch is None:
+            self._scratch = Scratch("azurite-")
+        logs = self._logs or (self._scratch.path if self._scratch else Path())
         several = len(self.services) > 1
         program = _PACKAGE / ("azurite.js" if several else f"{self.services[0]}/main.js")
         argv = [node, str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
@@ -146,9 +145,9 @@ class Azurite(Runnable):
     def _forget(self) -> None:
         self.child = None
         self.ports = {}
-        if self._own_logs is not None:
-            shutil.rmtree(self._own_logs, ignore_errors=True)
-            self._own_logs = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
     async def __aenter__(self) -> Self:
         await self.start_async()

@@ -13,7 +13,6 @@ from devstack.azurite import require_node
 from devstack.inputs import DevstackError
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
-_PYTHON_MIN = (3, 11)
 _NODE_MIN = 20
 _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 
@@ -21,7 +20,6 @@ _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 def run_doctor(app_dir: Path) -> int:
     """Print the problems; return 0 when there are none, else 1."""
     checks: list[Callable[[], Iterable[str]]] = [
-        check_python,
         check_packages,
         check_node,
         busy_ports,
@@ -37,14 +35,6 @@ def run_doctor(app_dir: Path) -> int:
             else f"Nothing is missing on this machine, but {app_dir} contains no function app.\n"
         )
     return 1 if problems else 0
-
-
-def check_python(version: tuple[int, int] | None = None) -> list[str]:
-    """Check that this interpreter is new enough."""
-    major, minor = version or sys.version_info[:2]
-    if (major, minor) >= _PYTHON_MIN:
-        return []
-    return [f"This is Python {major}.{minor}: use 3.11 or newer; `make setup` finds one."]
 
 
 def check_packages() -> list[str]:

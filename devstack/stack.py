@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,14 @@ _BROKER_PORTS = (5672, 5300)
 _HTTP_PORT = 7071
 
 
-@dataclass(eq=False)
-class HostProcess:
+class HostProcess(Child):
     """One host process of a stack."""
 
-    group: str
-    child: Child
-    functions: list[str] = field(default_factory=list)
+    group = ""
+    functions: Sequence[str] = ()
     http_port: int | None = None
-    secondary: bool = False
+    secondary = False
     """Another process of the group runs the timers and HTTP functions."""
-
-    @property
-    def pid(self) -> int:
-        """The process id, which `Stack.kill` accepts."""
-        return self.child.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs now."""
-        return self.child.alive
 
 
 class Stack(AsyncRunnable):
@@ -114,7 +101,6 @@ class Stack(AsyncRunnable):
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
         self._core_tools = core_tools
-        self._unwatched: set[Child] = set()
         self._started_per_group: dict[str, int] = {}
 
     # ------------------------------------------------------------------ start and stop
@@ -139,7 +125,7 @@ class Stack(AsyncRunnable):
         """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds."""
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        hosts = [one.child.stop_async(timeout_s=limit_s) for one in self.processes]
+        hosts = [one.stop_async(timeout_s=limit_s) for one in self.processes]
         stops = asyncio.gather(*hosts, return_exceptions=True)
         try:
             await asyncio.shield(stops)
@@ -149,7 +135,7 @@ class Stack(AsyncRunnable):
     def _stop_services(self, end: float) -> None:
         for one in self.processes:
             if one.alive:
-                one.child.kill()
+                one.kill()
         if self.broker is not None:
             self.broker.stopping = True
             self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
@@ -206,10 +192,10 @@ class Stack(AsyncRunnable):
         count = self._count if processes is None else processes
         started = [self._describe(group, functions, number) for number in range(count)]
         for one in started:
-            one.child.start()
+            one.start()
             self.processes.append(one)
         for one in started:
-            ready = await one.child.until(one.child.ready_line, timeout_s=_READY_S)
+            ready = await one.until(one.ready_line, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
         return started
 
@@ -230,8 +216,9 @@ class Stack(AsyncRunnable):
         elif self._fixed:
             argv += ["--http-port", str(_HTTP_PORT)]
         name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
-        child = Child(name, argv, logs=self.logs, env=_environment() | self.host_settings())
-        return HostProcess(group, child, secondary=secondary)
+        host = HostProcess(name, argv, logs=self.logs, env=_environment() | self.host_settings())
+        host.group, host.secondary = group, secondary
+        return host
 
     def host_settings(self) -> dict[str, str]:
         """The app settings of every host process: connections of this stack, then `settings`."""
@@ -247,32 +234,22 @@ class Stack(AsyncRunnable):
         hit = [one for one in self.processes if one.alive and which in {one.group, one.pid}]
         if not hit:
             raise DevstackError(f"{which!r} is not a group or pid that runs now: check the name.")
-        self._remove(hit)
         for one in hit:
-            one.child.kill()
+            one.kill()
+            self.processes.remove(one)
         return [one.pid for one in hit]
 
     async def stop_group(self, name: str) -> None:
         """Stop a group by SIGTERM: functions finish, and their messages are settled."""
         hit = self.group(name)
-        self._unwatched |= {one.child for one in hit}
-        stops = [one.child.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit]
-        await asyncio.gather(*stops)
-        self._remove(hit)
+        await asyncio.gather(*(one.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit))
+        self.processes = [one for one in self.processes if one not in hit]
 
     def lost(self) -> list[HostProcess]:
         """Host processes killed from outside since the last call; the caller may restart them."""
-        hit = [
-            one
-            for one in self.processes
-            if one.child.killed and not one.child.stopping and one.child not in self._unwatched
-        ]
-        self._remove(hit)
+        hit = [one for one in self.processes if one.killed and not one.stopping]
+        self.processes = [one for one in self.processes if one not in hit]
         return hit
-
-    def _remove(self, hosts: list[HostProcess]) -> None:
-        self._unwatched |= {one.child for one in hosts}
-        self.processes = [one for one in self.processes if one not in hosts]
 
     @property
     def http_port(self) -> int | None:
@@ -282,12 +259,12 @@ class Stack(AsyncRunnable):
     def children(self) -> list[Child]:
         """Every child process: the broker, Azurite and the hosts."""
         services = [self.broker, self.azurite.child if self.azurite else None]
-        return [one for one in services if one is not None] + [p.child for p in self.processes]
+        return [*(one for one in services if one is not None), *self.processes]
 
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
         for child in self.children():
-            if not child.alive and not child.stopping and child not in self._unwatched:
+            if not child.alive and not child.stopping:
                 if self._scratch is not None:
                     self._scratch.keep()  # its logs explain the failure
                 raise ChildFailedError(f"{child.describe_end()}\nIts logs stay in {self.logs}.")

@@ -187,8 +187,8 @@ class _QueuePump(Pump):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), delay_s)
 
-    async def _settle(self, action: str, message: ServiceBusReceivedMessage) -> None:
-        """Log an error: Service Bus delivers a message that was not settled again."""
+    async def _settle(self, action: str, message: ServiceBusReceivedMessage) -> bool:
+        """Return whether it succeeded; Service Bus redelivers a message that was not settled."""
         try:
             match action:
                 case "complete":
@@ -206,6 +206,8 @@ class _QueuePump(Pump):
                 type(error).__name__,
                 error,
             )
+            return False
+        return True
 
 
 class BatchPump(_QueuePump):
@@ -241,8 +243,7 @@ class MessagePump(_QueuePump):
             action, lease = self._due.popleft()
             if action == "renew" and lease.done:
                 continue
-            await self._settle(action, lease.message)
-            if action == "renew":
+            if await self._settle(action, lease.message) and action == "renew":
                 self._plan_renewal(lease)
         if self._finished():
             return

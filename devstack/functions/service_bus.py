@@ -7,7 +7,7 @@ with azure-servicebus 7.15), so there is one receiver per queue.
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,21 +112,23 @@ class Listener:
 
     def pump(self) -> Pump:
         """Make the pump of this trigger."""
-        trigger, options = self.trigger, self.options
-        name = f"{self.function.name} on {trigger.queue}"
+        trigger = self.trigger
         auto = trigger.auto_complete
-        auto = options.auto_complete_messages if auto is None else auto
-        shared: dict[str, Any] = {
-            "name": name, "handler": self._handle, "options": options, "auto_complete": auto,
-        }  # fmt: skip
+        make: Callable[..., Pump]
         if trigger.sessions:
-            next_session = {
-                "session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": _ACCEPT_SESSION_S,
-            }  # fmt: skip
-            accept = functools.partial(self._receiver, **next_session)
-            return SessionPump(accept, self._receiver, batch=trigger.batch, **shared)
-        kind = BatchPump if trigger.batch else MessagePump
-        return kind(self._receiver(), **shared)
+            accept = functools.partial(
+                self._receiver, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=_ACCEPT_SESSION_S
+            )
+            make = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
+        else:
+            kind = BatchPump if trigger.batch else MessagePump
+            make = functools.partial(kind, self._receiver())
+        return make(
+            name=f"{self.function.name} on {trigger.queue}",
+            handler=self._handle,
+            options=self.options,
+            auto_complete=self.options.auto_complete_messages if auto is None else auto,
+        )
 
     def _receiver(self, **more: Any) -> ServiceBusReceiver:
         client = self.clients.client(self.trigger.connection)

@@ -1,4 +1,4 @@
-"""Runs the scenario: start everything, play, kill, judge, tell, stop everything."""
+"""Run the scenario: start all parts, send orders, kill a process, check and report."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
 REVIVALS_MAX = 10
-"""More host processes than that are not killed by somebody who plays."""
+"""Host processes killed from outside that the demo starts again."""
 
 
 async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
-    """Run the demo; True when nothing is unfinished, missing or doubled."""
+    """Run the demo; return True if nothing is unfinished, missing or doubled."""
     require_node()
     story.before(console, orders)
     story.starting(console)
@@ -50,11 +50,11 @@ async def play(console: Console, orders: int, faults: Faults, logs: Path | None)
 
 
 async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders: int) -> Tally:
-    """Submit, follow and show, until every order has ended or nothing moves any more."""
+    """Submit, follow and show until every order has ended or nothing happens any more."""
     tally = Tally(orders)
     screen = Screen(console, tally)
     screen.begin()
-    screen.event("everything listens; the two applications begin")
+    screen.event("all parts listen; the two applications start")
     applications = scenario.applications(orders)
     tasks = [
         *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
@@ -82,12 +82,12 @@ async def _show(
         if len(tally.seen) != seen:
             quiet_since, seen = time.monotonic(), len(tally.seen)
         if time.monotonic() - quiet_since > scenario.PATIENCE_S:
-            screen.event(f"nothing was told for {scenario.PATIENCE_S:.0f} s: giving up")
+            screen.event(f"no notification for {scenario.PATIENCE_S:.0f} s: the demo gives up")
             return
         _count_calls(screen, remote)
         screen.update()
         await asyncio.sleep(0.25)
-    # The last words of an order may still be on their way after its end was told.
+    # Notifications can arrive out of order: wait for those before the last one.
     await asyncio.sleep(1.0)
     _count_calls(screen, remote)
     screen.update()
@@ -100,7 +100,7 @@ def _count_calls(screen: Screen, remote: RemoteServices) -> None:
 
 
 async def _application(application: Store, stack: Stack, tally: Tally) -> None:
-    """One application: sends its orders, not too many at once, and listens."""
+    """Send the orders of one application, a limited number at once, and follow them."""
     if not application.orders:
         return
     own = {new.order_id for new in application.orders}
@@ -131,30 +131,32 @@ async def _submit(client: OrdersClient, application: Store, tally: Tally, share:
 
 
 async def _disturb(stack: Stack, tally: Tally, screen: Screen) -> None:
-    """Kill an agent process in the middle of its work, and start it again later."""
+    """Kill an agent process in the middle of its work, and start a new one later."""
     steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
-    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo looks, it is not woken
+    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo may poll
         await asyncio.sleep(0.05)
-    while not stack.group(scenario.DOOMED):  # noqa: ASYNC110  somebody else was faster
+    while not stack.group(scenario.DOOMED):  # noqa: ASYNC110  killed from outside already
         await asyncio.sleep(0.05)
     pids = stack.kill(scenario.DOOMED)
-    screen.event(f"kill -9 of agent process {pids[0]}: what it had in hand is lost with it")
+    screen.event(f"kill -9 of agent process {pids[0]}: its current work is lost")
     await asyncio.sleep(scenario.REVIVE_AFTER_S)
     group = scenario.GROUPS[scenario.DOOMED]
     started = await stack.start_group(group, name=scenario.DOOMED)
-    screen.event(f"a new agent process, {started[0].pid}, takes its place")
+    screen.event(f"agent process {started[0].pid} replaces it")
 
 
 async def _revive(stack: Stack, screen: Screen) -> None:
-    """Start anew what host somebody else kills, as Azure does; raise where anything else dies."""
+    """Replace host processes killed from outside, as Azure does; raise if another part dies."""
     for _ in range(REVIVALS_MAX):
         while not (lost := stack.lost()):
             stack.check()
             await asyncio.sleep(0.1)
         for host in lost:
-            screen.event(f"somebody killed process {host.pid} ({host.group}): its work comes again")
+            screen.event(
+                f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
+            )
             started = await stack.start_group(scenario.GROUPS[host.group], name=host.group)
-            screen.event(f"a new process of {host.group}, {started[0].pid}, takes its place")
+            screen.event(f"process {started[0].pid} ({host.group}) replaces it")
     await stack.watch()
 
 
@@ -171,7 +173,7 @@ async def _judge(
 
 
 async def _alerts(stack: Stack) -> list[str]:
-    """Return what waits for an operator, each with its order, without taking it."""
+    """Return the alerts for the operator, each with its order; the queue keeps them."""
     async with (
         ServiceBusClient.from_connection_string(stack.servicebus_connection) as client,
         client.get_queue_receiver("operator-alerts") as receiver,

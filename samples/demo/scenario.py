@@ -1,4 +1,4 @@
-"""What the demo plays: which orders, which applications, which faults, which processes."""
+"""The scenario of the demo: its orders, applications, faults and processes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sas.client import NewOrder
 ORDERS_FILE = Path(__file__).parents[1] / "northwind-orders.jsonl"
 ORDERS_MAX = 830
 IN_FLIGHT_MAX = 60
-"""Orders under way at once: the applications wait for answers, as real ones would."""
+"""Orders in process at once; the applications wait for answers, as real ones do."""
 
 TIME_ALLOWED_S = 10
 SLOW_S = 15
 LATENCY_S = 0.12
 DELIVERY_S = 12.0
-"""What the carrier takes: longer than a step is allowed, so that it must be given time."""
+"""The carrier takes longer than the time allowed for a step, so the step is extended."""
 PATIENCE_S = 150.0
 STEPS = 3
 DELIVERED_EVERY = 16
-"""Of so many orders one is followed until it is delivered, if it is the web shop's."""
+"""One in so many orders of the web shop goes on until its delivery."""
 
 KILL_AT_SHARE = 0.4
-"""Of all steps: an agent process is killed when so many are done."""
+"""An agent process is killed when this share of all steps is done."""
 
 REVIVE_AFTER_S = 6.0
 
@@ -45,7 +45,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, DOOME
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One application: its response queue, the workflow it asks for (of most), its orders."""
+    """One application: its response queue, its usual workflow, its orders."""
 
     name: str
     reply_queue: str
@@ -54,7 +54,7 @@ class Store:
 
 
 def applications(count: int) -> list[Store]:
-    """Return the two applications with the first ``count`` orders, dealt out in turn."""
+    """Return the two applications with the first ``count`` orders."""
     shop = Store("web shop", "responses-web-shop", "order")
     wholesale = Store("wholesale", "responses-wholesale", "order-with-care")
     with ORDERS_FILE.open(encoding="utf-8") as lines:
@@ -74,7 +74,7 @@ def _order(row: dict[str, Any], workflow: str) -> NewOrder:
 
 
 def faults(seed: int) -> Faults:
-    """Return what the remote services suffer: 10 % transient, 2 % permanent, some too slow."""
+    """Return the faults of the services: 10 % transient, 2 % permanent, some too slow."""
     return Faults(
         seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
         retry_after_seconds=1,

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live panel on a terminal, plain lines elsewhere."""
+"""The display of the demo while it runs: a live panel on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Screen:
     _last_line: float = 0.0
 
     def begin(self) -> None:
-        """Start showing."""
+        """Start the display."""
         self.started = time.monotonic()
         if self.console.is_terminal:
             self._live = Live(self._panel(), console=self.console, refresh_per_second=4)
             self._live.start()
 
     def end(self) -> None:
-        """Stop showing."""
+        """Stop the display."""
         if self._live is not None:
             self._live.update(self._panel())
             self._live.stop()
             self._live = None
 
     def event(self, text: str) -> None:
-        """Show something that happened."""
+        """Show an event."""
         stamped = f"{time.monotonic() - self.started:5.1f} s  {text}"
         self.events = [*self.events, stamped][-EVENTS_MAX:]
         if self._live is None:
             self.console.print(f"  {stamped}", highlight=False)
 
     def update(self) -> None:
-        """Show where things stand."""
+        """Show the current numbers."""
         if self._live is not None:
             self._live.update(self._panel())
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
@@ -66,7 +66,7 @@ class Screen:
             f"  {time.monotonic() - self.started:5.1f} s  received {len(tally.received)}"
             f"/{tally.orders}, processing {tally.processing}, processed {tally.ends('completed')}, "
             f"failed {tally.ends('failed')}, undone {tally.ends('undone')}; "
-            f"{self.calls} remote calls, {self.faults} of them failed"
+            f"{self.calls} remote calls, {self.faults} with faults"
         )
 
     def _panel(self) -> RenderableType:
@@ -77,7 +77,7 @@ class Screen:
             ("processing", tally.processing, "yellow"),
             ("processed", tally.ends("completed"), "green"),
             ("failed, held for an operator", tally.ends("failed"), "red"),
-            ("failed, undone as a whole", tally.ends("undone"), "magenta"),
+            ("failed, all steps undone", tally.ends("undone"), "magenta"),
         ]
         for name, count, color in rows:
             bar = ProgressBar(
@@ -86,8 +86,8 @@ class Screen:
             )  # fmt: skip
             table.add_row(name, bar, f"{count:>5}")
         retries = Text(
-            f"{self.calls} remote calls; {self.faults} were made to fail, and agents call again, "
-            "under the same idempotency key"
+            f"{self.calls} remote calls, {self.faults} with injected faults; agents repeat calls "
+            "with the same idempotency key"
         )
         events = Text("\n".join(self.events), style="dim")
         seconds = time.monotonic() - self.started

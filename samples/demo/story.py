@@ -1,4 +1,4 @@
-"""What the demo says: before, so that a newcomer knows what to look for, and after."""
+"""The text of the demo: the explanation before it, the report after it."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from samples.demo.verdict import Verdict
 from samples.services.faults import FaultKind
 from samples.services.ledger import LedgerView
 
-BEFORE = """[bold]Scheduler Agent Supervisor: {orders} real orders, everything going wrong[/]
+BEFORE = """[bold]Scheduler Agent Supervisor: {orders} real orders, with faults on purpose[/]
 
-Every order is three calls to remote services: reserve stock, take payment,
-ship. Together they must succeed or fail as one. Some of the web shop's go on
-until the parcel has arrived: an invoice is mailed beside shipping, and a
-carrier delivers in {delivery:.0f} s, more than a step is allowed.
+Every order calls three remote services: reserve stock, take payment, ship. The
+three calls must succeed or fail together. Some orders of the web shop have two
+more steps: an invoice by mail, and a delivery, which takes the carrier {delivery:.0f} s.
+That is longer than the time allowed for a step.
 
-  [cyan]scheduler[/]   claims a step (LockedBy, CompleteBy), asks its agent to do it
-  [cyan]agent[/]       calls the service, retries under one Idempotency-Key, and
-              falls silent once CompleteBy has passed
-  [cyan]supervisor[/]  finds what has expired, counts the failure and has it done
-              again; past the threshold the order is undone or held
+  [cyan]scheduler[/]   claims a step (LockedBy, CompleteBy) and sends it to its agent
+  [cyan]agent[/]       calls the service and retries with one Idempotency-Key; after
+              CompleteBy it does not answer any more
+  [cyan]supervisor[/]  finds expired steps, counts the failure and starts them again;
+              above the limit the order is undone or waits for an operator
 
-Two applications put orders on the queue [cyan]orders[/]; each is told on a queue of
-its own. The web shop's are undone by themselves when a step fails for good;
-wholesale's reserve and charge side by side, and wait for an operator.
+Two applications send orders to the queue [cyan]orders[/]. Each has its own response
+queue. A failed order of the web shop is undone automatically. An order of the
+wholesale reserves and charges in parallel; when it fails, an operator decides.
 
-On purpose: 10 % of remote calls fail, 2 % of steps are refused for good, some
-answers come after CompleteBy, and one agent process is killed on the way. Kill
-one yourself, if you like: kill -9 of any "devstack.functions" process.
+Faults: 10 % of remote calls fail, 2 % of steps are always refused, some answers
+come after CompleteBy, and one agent process is killed. You can kill one too:
+kill -9 of any "devstack.functions" process.
 """
 
 FAULTS: Mapping[FaultKind, str] = {
-    FaultKind.RESET: "connection cut before anything was done",
-    FaultKind.RESET_AFTER_EFFECT: "done, and the connection cut before the answer",
-    FaultKind.ERROR: "500, nothing done",
-    FaultKind.ERROR_AFTER_EFFECT: "done, and 500 answered all the same",
-    FaultKind.UNAVAILABLE: "503, try later",
+    FaultKind.RESET: "connection reset before the effect",
+    FaultKind.RESET_AFTER_EFFECT: "connection reset after the effect, before the answer",
+    FaultKind.ERROR: "500 before the effect",
+    FaultKind.ERROR_AFTER_EFFECT: "500 after the effect",
+    FaultKind.UNAVAILABLE: "503, unavailable",
     FaultKind.TOO_MANY: "429, too many calls",
-    FaultKind.SLOW_BEFORE_EFFECT: "done and answered after CompleteBy",
-    FaultKind.SLOW_AFTER_EFFECT: "done in time, answered after CompleteBy",
-    FaultKind.REFUSED: "refused for good",
-    FaultKind.UNDO_REFUSED: "its undo refused for good",
+    FaultKind.SLOW_BEFORE_EFFECT: "effect and answer after CompleteBy",
+    FaultKind.SLOW_AFTER_EFFECT: "effect in time, answer after CompleteBy",
+    FaultKind.REFUSED: "always refused",
+    FaultKind.UNDO_REFUSED: "undo always refused",
 }
-"""What the services do on purpose, in words."""
+"""The injected faults in words."""
 
 NEXT = """[bold]Try next[/]
   make demo ORDERS=20                 a quick look
   .venv/bin/python -m samples.demo --seed 7 --transient 0.3
-                                      worse weather
-  .venv/bin/python -m devstack up .   Azure on this machine, for orders of your
-                                      own (README, "Using it")
-  orders/                             the business: the folder to replace
+                                      more faults
+  .venv/bin/python -m devstack up .   Azure on this machine, for your own
+                                      orders (README, "Using it")
+  orders/                             the business code: replace this folder
 """
 
 
@@ -66,26 +66,26 @@ def tell(
     ledgers: Mapping[str, LedgerView],
     alerts: Sequence[str],
 ) -> None:
-    """Say what happened, in words, with the figures that show it."""
+    """Print the report with its figures."""
     say = console.print
     moves = verdict.transitions
     say("\n[bold]What happened[/]")
-    say(f"  {verdict.states['Processed']} orders went through all their steps.")
+    say(f"  {verdict.states['Processed']} orders completed all their steps.")
     if moves["progress"]:
-        say(f"  {moves['progress']} times a delivery was given more time; nobody waited for it.")
+        say(f"  {moves['progress']} times a delivery got more time; no agent waited for it.")
     _tell_calls(console, ledgers)
     resets = moves["step reset"] + moves["undo reset"] + moves["reset, not counted"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
-    say("    process): the supervisor counted the failure and had it done again.")
-    say(f"  {verdict.states['Compensated']} web-shop orders failed for good and were undone:")
-    say(f"    {moves['step undone']} steps taken back, in reverse order.")
-    say(f"  {verdict.states['Error']} wholesale orders failed and wait for an operator.")
+    say("    process): the supervisor counted the failure and started the step again.")
+    say(f"  {verdict.states['Compensated']} orders of the web shop failed and were undone:")
+    say(f"    {moves['step undone']} steps were undone in reverse order.")
+    say(f"  {verdict.states['Error']} orders failed and wait for an operator.")
     if alerts:
-        say("    The first alerts on operator-alerts:")
+        say("    The first alerts on the queue operator-alerts:")
         for text in alerts[:3]:
             say(f"      {text}", highlight=False, soft_wrap=True)
     if tally.repeats:
-        say(f"  {tally.repeats} notifications came twice (at least once is what queues promise).")
+        say(f"  {tally.repeats} notifications arrived twice (queues deliver at least once).")
     _tell_troubles(console, verdict)
     say("")
     say(NEXT, highlight=False)
@@ -98,18 +98,18 @@ def _tell_calls(console: Console, ledgers: Mapping[str, LedgerView]) -> None:
     for ledger in ledgers.values():
         faults.update(ledger["faults"])
     calls = sum(ledger["calls"] for ledger in ledgers.values())
-    console.print(f"  {calls} remote calls; {faults.total()} were made to fail:")
+    console.print(f"  {calls} remote calls, {faults.total()} with injected faults:")
     for kind, words in FAULTS.items():
         if faults[kind]:
             console.print(f"    {faults[kind]:5} {words}")
-    console.print("    Agents retried what may pass; no application noticed.")
+    console.print("    Agents retried the temporary faults; the applications did not see them.")
 
 
 def _tell_troubles(console: Console, verdict: Verdict) -> None:
     if verdict.effects_unknown:
         console.print(
-            f"  {verdict.effects_unknown} remote effects are of steps that timed out for good:\n"
-            "    nobody heard whether they were done, so an operator is asked to look."
+            f"  {verdict.effects_unknown} remote effects belong to steps that timed out for good:\n"
+            "    their answers were lost, so an operator must check them."
         )
     for title, found in (
         ("unfinished", verdict.unfinished),
@@ -123,20 +123,20 @@ def _tell_troubles(console: Console, verdict: Verdict) -> None:
 
 
 def judging(console: Console) -> None:
-    """Say what takes the seconds at the end."""
+    """Explain the last seconds."""
     console.print(
-        "\nNow the rows and the journal of every order are held against what its\n"
-        "application was told, and against the services' own books ...",
+        "\nComparing the state and journal of every order with the notifications that\n"
+        "its application got, and with the ledgers of the services ...",
         highlight=False,
     )
 
 
 def before(console: Console, orders: int) -> None:
-    """Say what is about to happen."""
+    """Explain the demo."""
     console.print(BEFORE.format(orders=orders, delivery=scenario.DELIVERY_S), highlight=False)
 
 
 def starting(console: Console) -> None:
-    """Say what takes the first seconds."""
+    """Explain the first seconds."""
     groups = ", ".join(scenario.GROUPS)
     console.print(f"Starting a Service Bus broker, Azurite, and host processes\n({groups}) ...")

@@ -1,4 +1,4 @@
-"""What the two applications have been told so far."""
+"""The notifications that the two applications got so far."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sas.codec.outward import Notification, notice_of
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of orders by where they stand, from notifications alone, as an application sees it.
+    """Counts orders by their state, from notifications only, as an application sees it.
 
-    Delivery is at least once: a CloudEvent id seen before is counted as a repeat only.
+    Delivery is at least once: a known CloudEvent id counts as a repeat only.
     """
 
     orders: int
@@ -43,12 +43,12 @@ class Tally:
 
     @property
     def done(self) -> bool:
-        """Whether every order has come to its end."""
+        """Whether every order has ended."""
         return len(self.ended) >= self.orders
 
     @property
     def processing(self) -> int:
-        """How many orders are under way."""
+        """The number of orders in process."""
         return len(self.received) - len(self.ended)
 
     def ends(self, notice: str) -> int:

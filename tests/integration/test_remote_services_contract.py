@@ -284,7 +284,7 @@ async def test_health_names_the_service(
 
 
 async def test_an_unknown_service_is_refused_by_name(remote: RemoteServices) -> None:
-    with pytest.raises(KeyError, match="there are stock, payment, shipping"):
+    with pytest.raises(KeyError, match="use one of stock, payment, shipping"):
         remote.ledger("catering")
     with pytest.raises(KeyError, match="catering"):
         RemoteServices({"catering": Faults()})
