@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,38 +58,29 @@ async def wait_for_async(steps: Steps[T]) -> T:
         steps.close()
 
 
+@dataclass(eq=False)
 class Child:
-    """One child process and its two output files."""
+    """One child process and its two output files; `start` starts it."""
 
-    def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stderr_here: bool = False,
-        dies_by: int = signal.SIGKILL,
-    ) -> None:
-        """Describe a child; `start` starts it.
+    name: str
+    argv: list[str]
+    _: KW_ONLY
+    logs: Path
+    """An existing directory; output is appended to `NAME.out` and `NAME.log` in it."""
+    env: Mapping[str, str] | None = None
+    """The whole environment; None means the one of this process."""
+    cwd: Path | None = None
+    stderr_here: bool = False
+    """Share this process's standard error instead of writing `NAME.log`."""
+    dies_by: int = signal.SIGKILL
+    """The signal that the child gets when this process is gone."""
+    stopping: bool = field(default=False, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _out_from: int = field(default=0, init=False)
 
-        `logs` is an existing directory; output is appended to `NAME.out` and `NAME.log` in it.
-        `env` is the whole environment (default: this process's). With `stderr_here` the child
-        shares this process's standard error instead of writing `NAME.log`. The child gets the
-        signal `dies_by` when this process is gone.
-        """
-        self.name = name
-        self.argv = list(argv)
-        self.env = dict(os.environ if env is None else env)
-        self.cwd = cwd
-        self.out_path = logs / f"{name}.out"
-        self.log_path = logs / f"{name}.log"
-        self.stderr_here = stderr_here
-        self.dies_by = dies_by
-        self.stopping = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._out_from = 0
+    def __post_init__(self) -> None:
+        self.out_path = self.logs / f"{self.name}.out"
+        self.log_path = self.logs / f"{self.name}.log"
 
     @property
     def pid(self) -> int:

@@ -66,7 +66,7 @@ class Stack(AsyncRunnable):
         *,
         config: Path | str | Mapping[str, Any] | None = None,
         settings: Mapping[str, str] | None = None,
-        groups: Sequence[Sequence[str]] | Mapping[str, Sequence[str]] | None = None,
+        groups: Sequence[Sequence[str]] | Mapping[str, Sequence[str]] = ((),),
         processes: int = 1,
         without: Iterable[str] = (),
         data: Path | str | None = None,
@@ -90,7 +90,9 @@ class Stack(AsyncRunnable):
         self.settings: dict[str, str] = dict(settings or {})
         self.broker: Child | None = None
         self.azurite: Azurite | None = None
-        self._groups = _named(groups)
+        self._groups: list[tuple[str | None, Sequence[str]]] = (
+            [*groups.items()] if isinstance(groups, Mapping) else [(None, one) for one in groups]
+        )
         self._count = processes
         self._without = list(without)
         self._config = config
@@ -274,17 +276,6 @@ class Stack(AsyncRunnable):
         while True:
             self.check()
             await asyncio.sleep(_WATCH_EVERY_S)
-
-
-def _named(
-    groups: Sequence[Sequence[str]] | Mapping[str, Sequence[str]] | None,
-) -> list[tuple[str | None, Sequence[str]]]:
-    """Pair the groups with their names; None where `start_group` makes a name."""
-    if groups is None:
-        return [("all", [])]
-    if isinstance(groups, Mapping):
-        return list(groups.items())
-    return [(None, functions) for functions in groups]
 
 
 def _environment() -> dict[str, str]:

@@ -110,18 +110,19 @@ class Host(AsyncRunnable):
         options = self.config.service_bus
         clients = self._clients = Clients(options)
         opening: dict[str, Awaitable[None]] = {}
-        timers: list[IndexedFunction] = []
+        timers: list[tuple[Timer, str]] = []
         for function in self.functions:
-            if isinstance(function.trigger, ServiceBusTrigger):
-                pump = Listener(function, function.trigger, invoker, clients, options).pump()
-                opening[f"{function.name}: the queue {function.trigger.queue}"] = pump.opened
-                self._run(pump, function.name)
-            elif isinstance(function.trigger, TimerTrigger):
-                timers.append(function)
+            trigger, name = function.trigger, function.name
+            if isinstance(trigger, ServiceBusTrigger):
+                pump = Listener(function, trigger, invoker, clients, options).pump()
+                opening[f"{name}: the queue {trigger.queue}"] = pump.opened
+                self._run(pump, name)
+            elif isinstance(trigger, TimerTrigger):
+                finish, status_dir = clients.send_outputs, self._status_dir
+                timers.append((Timer(function, trigger, invoker, finish, status_dir), name))
         await _wait_until_open(opening)
-        for function in timers:
-            finish, status_dir = clients.send_outputs, self._status_dir
-            self._run(Timer(function, invoker, finish=finish, status_dir=status_dir), function.name)
+        for timer, name in timers:
+            self._run(timer, name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
             self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
             try:

@@ -156,7 +156,7 @@ class Invoker:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
-                value = await self._run(function, arguments, invocation_id)
+                value = await self._run(function, arguments)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -166,9 +166,7 @@ class Invoker:
             ) from error
         return _result(function, value, outs)
 
-    async def _run(
-        self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str
-    ) -> Any:
+    async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
         """Run the code; SystemExit or a cancellation from the code becomes an exception.
 
         Otherwise one function could end the event loop that all functions share, or leave its
@@ -177,7 +175,7 @@ class Invoker:
         try:
             if function.signature.is_async:
                 return await function.code(**arguments)
-            return await self._on_thread(function, arguments, invocation_id)
+            return await self._on_thread(function, arguments)
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, Exception | GeneratorExit) or (
@@ -189,18 +187,18 @@ class Invoker:
                 f"{f' ({error})' if str(error) else ''}: return, or raise an Exception."
             ) from error
 
-    async def _on_thread(
-        self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str
-    ) -> Any:
+    async def _on_thread(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
+        context = contextvars.copy_context()
+
         def run() -> Any:
-            _THREAD_LOCAL.invocation_id = invocation_id
+            invocation = context[CURRENT]
+            _THREAD_LOCAL.invocation_id = invocation[0] if invocation else None
             try:
-                return function.code(**arguments)
+                return context.run(function.code, **arguments)
             finally:
                 _THREAD_LOCAL.invocation_id = None
 
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, run)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""

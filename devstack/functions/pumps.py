@@ -175,13 +175,7 @@ class _QueuePump(Pump):
             super()._interrupt()
 
     async def _pause(self, error: Exception, delay_s: float) -> None:
-        _log.warning(
-            "%s: receiving failed (%s: %s); next attempt in %g s",
-            self.name,
-            type(error).__name__,
-            error,
-            delay_s,
-        )
+        _log.warning("%s: receiving failed (%r); retry in %g s", self.name, error, delay_s)
         self._wake.clear()
         if not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
@@ -198,14 +192,8 @@ class _QueuePump(Pump):
                 case "renew":
                     await self.receiver.renew_message_lock(message)
         except (ServiceBusError, ValueError) as error:
-            _log.warning(
-                "%s: %s failed for message %s (%s: %s); it is delivered again when its lock ends",
-                self.name,
-                action,
-                message.message_id,
-                type(error).__name__,
-                error,
-            )
+            text = "%s: %s failed for message %s (%r); it is redelivered when its lock ends"
+            _log.warning(text, self.name, action, message.message_id, error)
             return False
         return True
 
@@ -344,7 +332,7 @@ class SessionPump(Pump):
             except OperationTimeoutError:
                 continue  # no session is free: ask again
             except ServiceBusError as error:
-                _log.warning("%s: session: %s: %s", self.name, type(error).__name__, error)
+                _log.warning("%s: a session failed: %r", self.name, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _SESSION_BACKOFF_S)
             finally:

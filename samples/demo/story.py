@@ -27,8 +27,8 @@ That is longer than the time allowed for a step.
               above the limit the order is undone or waits for an operator
 
 Two applications send orders to the queue [cyan]orders[/]. Each has its own response
-queue. A failed order of the web shop is undone automatically. An order of the
-wholesale reserves and charges in parallel; when it fails, an operator decides.
+queue. A failed order of the web shop is undone automatically. Wholesale orders
+reserve and charge in parallel; if one fails, an operator decides.
 
 Faults: 10 % of remote calls fail, 2 % of steps are always refused, some answers
 come after CompleteBy, and one agent process is killed. You can kill one too:

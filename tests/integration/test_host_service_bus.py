@@ -12,7 +12,7 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from devstack.functions import Host
+from devstack.functions.host import Host
 from devstack.functions.settings import HostError
 from devstack.servicebus import Broker
 from tests.integration.broker_sdk_kit import LEFTOVERS
