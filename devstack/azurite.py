@@ -52,9 +52,9 @@ class Azurite(Runnable):
         """
         unknown = sorted(set(services) - set(SERVICES))
         if unknown or not services:
+            wrong = ", ".join(unknown) or "none"
             raise DevstackError(
-                f"Azurite has the services blob, queue and table; {', '.join(unknown) or 'none'} "
-                "is not one of them."
+                f"Azurite has the services blob, queue and table; {wrong} is wrong."
             )
         self.location = None if location is None else Path(location)
         self.services = tuple(name for name in SERVICES if name in services)
@@ -170,11 +170,9 @@ def require_node() -> str:
     """Return the path of Node; raise NotInstalledError if Node or Azurite is missing."""
     node = shutil.which("node")
     if node is None:
-        raise NotInstalledError(
-            "Node was not found on PATH: install Node 20 or newer (Azurite needs it)."
-        )
+        raise NotInstalledError("Node was not found on PATH: install Node 20 or newer for Azurite.")
     if not (_PACKAGE / "azurite.js").exists():
         raise NotInstalledError(
-            "Azurite is not installed in devstack/azurite/node_modules: run `make setup`."
+            "Azurite is not in devstack/azurite/node_modules: run `make setup`."
         )
     return node

@@ -180,8 +180,7 @@ async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:
         )
     except TimeoutError as error:
         raise HostError(
-            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: check that it "
-            "runs at the address of the connection."
+            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: does it run?"
         ) from error
     problems = [
         f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"

@@ -19,7 +19,7 @@ from devstack.numbers import whole_number
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
-_BATCH_WAIT_S_MAX = 150.0
+_BATCH_WAIT_S_MAX = 150.0  # half of the longest message lock
 _LOG_LEVELS = ("Trace", "Debug", "Information", "Warning", "Error", "Critical", "None")
 # All top-level sections of the Functions host; some concern only Azure or other bindings.
 _TOP = {
@@ -151,10 +151,7 @@ def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
     """Read and check `app_dir`/host.json, or raise HostJsonError."""
     path = app_dir / FILE
     if not path.exists():
-        raise HostJsonError(
-            f'{path} does not exist: create it with {{"version": "2.0"}}, or name the right '
-            "directory."
-        )
+        raise HostJsonError(f'{path} does not exist: create it with {{"version": "2.0"}}.')
     content = load_object(path, HostJsonError)
     _override(content, settings)
     return parse_host_json(content)
@@ -196,14 +193,10 @@ def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
     )
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
-            f"host.json: {where}.minMessageBatchSize is larger than maxMessageBatchSize: make it "
-            "smaller."
+            f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
         )
     if options.max_batch_wait_time_s > _BATCH_WAIT_S_MAX:
-        raise HostJsonError(
-            f"host.json: {where}.maxBatchWaitTime may not exceed half of the longest message "
-            "lock: at most 00:02:30."
-        )
+        raise HostJsonError(f"host.json: {where}.maxBatchWaitTime may be at most 00:02:30.")
     return options
 
 

@@ -109,10 +109,7 @@ def _import(script: Path) -> ModuleType:
         ) from error
     found = Path(module.__file__ or "").resolve()
     if found != script.resolve():
-        raise IndexingError(
-            f"import function_app found {found}, not {script}: remove the other one from "
-            "PYTHONPATH."
-        )
+        raise IndexingError(f"import function_app found {found}, not {script}: correct PYTHONPATH.")
     return module
 
 
@@ -153,8 +150,7 @@ def find(module: ModuleType) -> list[FoundFunction]:
         other = seen.setdefault(one.name.lower(), one.name)
         if other is not one.name:
             raise IndexingError(
-                f"The functions {other} and {one.name} differ in case only: the host would "
-                "confuse them; rename one."
+                f"The functions {other} and {one.name} differ in case only: rename one."
             )
     return functions
 
@@ -164,8 +160,7 @@ def _app(module: ModuleType) -> func.FunctionRegister:
     apps = {name: value for name, value in named if isinstance(value, func.FunctionRegister)}
     if not apps:
         raise IndexingError(
-            f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add "
-            "`app = func.FunctionApp()`."
+            f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add one."
         )
     if len(apps) > 1:
         raise IndexingError(
@@ -179,8 +174,7 @@ def _read(built: Any) -> FoundFunction:
     name = str(built.get_function_name())
     if not _NAME.fullmatch(name):
         raise IndexingError(
-            f"{name!r} is not a valid function name: begin with a letter, then letters, digits, _ "
-            "or -, at most 127 in all."
+            f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
     if built.http_type in {"wsgi", "asgi"}:
         raise IndexingError(f"Function {name}: this host does not run ASGI or WSGI apps.")
@@ -193,7 +187,10 @@ def _read(built: Any) -> FoundFunction:
             name,
         )
     code = built.get_user_function()
-    return FoundFunction(name, code, bindings, _signature(name, code, bindings))
+    try:
+        return FoundFunction(name, code, bindings, _signature(code, bindings))
+    except ValueError as error:
+        raise IndexingError(f"Function {name}: {error}") from error
 
 
 def select(
@@ -231,101 +228,79 @@ def converter_for(binding: str) -> Any:
     return registry.get(binding)
 
 
-def _signature(
-    name: str, function: Callable[..., Any], bindings: list[dict[str, Any]]
-) -> Signature:
+def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> Signature:
+    """Match parameters with bindings; raise ValueError where the worker refuses them."""
     try:
         annotations = typing.get_type_hints(function)
     except NameError as error:
-        raise IndexingError(
-            f"Function {name}: an annotation names something that is not defined: {error}."
-        ) from error
-    parameters = set(inspect.signature(function).parameters)
-    bound = {str(b["name"]): b for b in bindings if b["name"] != "$return"}
-    returned = next((b for b in bindings if b["name"] == "$return"), None)
-    wants_context = "context" in parameters and "context" not in bound
+        raise ValueError(f"an annotation names something that is not defined: {error}.") from error
+    names = set(inspect.signature(function).parameters)
+    bound = {str(b["name"]): b for b in bindings}
+    returned = bound.pop("$return", None)
+    wants_context = "context" in names and "context" not in bound
     if wants_context:
-        parameters.remove("context")
+        names.remove("context")
         annotation = annotations.get("context", func.Context)
         if not isinstance(annotation, type) or annotation.__name__ != "Context":
-            raise IndexingError(
-                f"Function {name}: the parameter context must be an azure.functions.Context, "
-                f"not {annotation!r}."
-            )
-    _check_names(name, parameters, set(bound))
-    found = {one: _parameter(name, one, binding, annotations) for one, binding in bound.items()}
-    outputs = {one for one, binding in bound.items() if str(binding["direction"]) == "OUT"}
+            raise ValueError("the parameter context must be an azure.functions.Context.")
+    if unbound := sorted(names - bound.keys()):
+        raise ValueError(
+            f"it has the parameter {', '.join(unbound)}, which no binding names: rename it to the "
+            f"binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
+        )
+    if missing := ", ".join(sorted(bound.keys() - names)):
+        raise ValueError(f"it has a binding named {missing} but no such parameter: add it.")
+    found = {name: _parameter(binding, annotations) for name, binding in bound.items()}
     return Signature(
-        inputs={one: parameter for one, parameter in found.items() if one not in outputs},
-        outputs={one: parameter for one, parameter in found.items() if one in outputs},
+        inputs={name: one for name, one in found.items() if not _is_out(bound[name])},
+        outputs={name: one for name, one in found.items() if _is_out(bound[name])},
         wants_context=wants_context,
         is_async=inspect.iscoroutinefunction(function),
-        returns=_returned(name, returned, annotations) if returned else None,
+        returns=_returned(returned, annotations) if returned else None,
     )
 
 
-def _check_names(name: str, parameters: set[str], bound: set[str]) -> None:
-    unbound = sorted(parameters - bound)
-    if unbound:
-        raise IndexingError(
-            f"Function {name} has the parameter {', '.join(unbound)}, which no binding names: "
-            f"rename it to the binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
-        )
-    missing = sorted(bound - parameters)
-    if missing:
-        raise IndexingError(
-            f"Function {name} has a binding named {', '.join(missing)} but no such parameter: "
-            "add it, or correct arg_name."
-        )
+def _is_out(binding: dict[str, Any]) -> bool:
+    return str(binding["direction"]) == "OUT"
 
 
-def _parameter(
-    name: str, parameter: str, binding: dict[str, Any], annotations: dict[str, Any]
-) -> BoundParameter:
-    kind = str(binding["type"])
-    if parameter not in annotations:
+def _parameter(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+    kind, name, is_out = str(binding["type"]), binding["name"], _is_out(binding)
+    if name not in annotations:
         return BoundParameter(kind)
-    annotation = annotations[parameter]
-    where = f"Function {name}, parameter {parameter}"
-    is_out = str(binding["direction"]) == "OUT"
+    annotation = annotations[name]
     if is_out != ((typing.get_origin(annotation) or annotation) is func.Out):
         wanted = "azure.functions.Out[...]" if is_out else "something other than Out"
-        raise IndexingError(f"{where}: its annotation must be {wanted}, as the binding says.")
+        raise ValueError(f"the annotation of {name} must be {wanted}, as the binding says.")
     if is_out:
         arguments = typing.get_args(annotation)
         if len(arguments) != 1:
-            raise IndexingError(f"{where}: write Out[str] or Out[bytes].")
+            raise ValueError(f"the annotation of {name} must be Out[str] or Out[bytes].")
         annotation = arguments[0]
-    generic = annotation in (str, bytes) and converter_for(kind)
-    return _checked(where, GENERIC if generic else kind, annotation, kind, is_out=is_out)
+    converter = GENERIC if annotation in (str, bytes) and converter_for(kind) else kind
+    _check_annotation(annotation, converter, kind, is_out=is_out)
+    return BoundParameter(converter, annotation)
 
 
-def _returned(name: str, binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
-    kind = str(binding["type"])
-    annotation = annotations.get("return")
+def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+    kind, annotation = str(binding["type"]), annotations.get("return")
     if annotation is None or annotation is type(None):
         return BoundParameter(kind)
-    return _checked(f"Function {name}, its return value", kind, annotation, kind, is_out=True)
+    _check_annotation(annotation, kind, kind, is_out=True)
+    return BoundParameter(kind, annotation)
 
 
-def _checked(
-    where: str, converter: str, annotation: Any, kind: str, *, is_out: bool
-) -> BoundParameter:
+def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: bool) -> None:
     """Refuse what the worker refuses: unions, `list[...]`, and classes that the binding lacks."""
-    if isinstance(annotation, types.GenericAlias):
-        raise IndexingError(
-            f"{where}: the Python worker refuses {annotation!r}; write typing.List[...]."
-        )
     origin = typing.get_origin(annotation)
-    is_union = origin in (typing.Union, types.UnionType)
-    if is_union or not (isinstance(annotation, type) or origin is not None):
-        raise IndexingError(
-            f"{where}: the Python worker refuses the annotation {annotation!r}; name one class."
-        )
+    builtin = isinstance(annotation, types.GenericAlias)
+    is_class = isinstance(annotation, type) or origin not in (None, typing.Union, types.UnionType)
+    if builtin or not is_class:
+        hint = "write typing.List[...]" if builtin else "name one class"
+        raise ValueError(f"the Python worker refuses the annotation {annotation!r}; {hint}.")
     if not _accepts(converter, annotation, is_out=is_out):
         named = getattr(annotation, "__name__", None) or repr(annotation)
-        raise IndexingError(f"{where}: the annotation {named} does not fit a {kind} binding.")
-    return BoundParameter(converter, annotation)
+        raise ValueError(f"the annotation {named} does not fit a {kind} binding.")
 
 
 def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:

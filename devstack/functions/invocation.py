@@ -160,10 +160,8 @@ class Invoker:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise InvocationError(
-                f"Function {function.name} ran longer than host.json's functionTimeout "
-                f"({self._timeout_s:g} s) and was cancelled."
-            ) from error
+            limit_text = f"functionTimeout of host.json ({self._timeout_s:g} s)"
+            raise InvocationError(f"Function {function.name} exceeded the {limit_text}.") from error
         return _result(function, value, outs)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
@@ -250,10 +248,9 @@ def _result(function: IndexedFunction, value: Any, outs: Mapping[str, _Out]) -> 
     }
     outputs = {name: datum for name, datum in encoded.items() if datum is not None}
     if signature.returns is None and value is not None:
-        raise InvocationError(
-            f"Function {function.name} returned a {type(value).__name__} but has no $return "
-            "binding: return None."
-        )
+        kind = type(value).__name__
+        text = f"Function {function.name} returned a {kind} but has no $return binding"
+        raise InvocationError(f"{text}: return None.")
     if signature.returns is None or (value is None and signature.returns.converter != "http"):
         return Result(outputs)
     return Result(outputs, _encode(signature.returns, value, "The return value"))

@@ -76,10 +76,8 @@ class Settings:
         def value(match: re.Match[str]) -> str:
             found = self.get(match.group(1))
             if found is None:
-                raise SettingsError(
-                    f"{where} needs the setting {match.group(1)!r}, which is defined neither in "
-                    f"{FILE} nor in the environment{self._near(match.group(1))}."
-                )
+                name = match.group(1)
+                raise SettingsError(f"{where} needs the setting {name!r}: {self._set(name)}")
             return found
 
         return _PERCENT.sub(value, text)
@@ -122,22 +120,20 @@ class Settings:
                     managed_identity=bool(self.get(f"{candidate}__credential")),
                 )
         raise SettingsError(
-            f"{where} uses the connection {name!r}: set {name} (a Service Bus connection string) "
-            f"or {name}__fullyQualifiedNamespace in {FILE} or the environment{self._near(name)}."
+            f"{where} uses the connection {name!r}, a Service Bus connection string or "
+            f"{name}__fullyQualifiedNamespace: {self._set(name)}"
         )
 
-    def _near(self, name: str) -> str:
+    def _set(self, name: str) -> str:
         near = get_close_matches(name, self.values, n=2, cutoff=0.75)
-        return f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        return f"set it in {FILE} or the environment{hint}"
 
     @contextmanager
     def in_environment(self) -> Iterator[None]:
         """Put every setting into `os.environ`, or raise HostError; restore it afterwards."""
         if _active:
-            raise HostError(
-                "A host already runs in this process and owns its environment: stop it first, or "
-                "start the second host as a process (devstack.stack.Stack)."
-            )
+            raise HostError("A host already runs in this process: stop it, or use another process.")
         before = dict(os.environ)
         _active.append(self)
         os.environ.update(self.values)
@@ -166,9 +162,7 @@ def _from_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: Values must be an object of strings.")
     for name, value in values.items():
         if not isinstance(value, str):
-            raise SettingsError(
-                f"{path}: the value of {name} must be a string; write it in quotes."
-            )
+            raise SettingsError(f"{path}: the value of {name} must be a string; use quotes.")
     connections = content.get("ConnectionStrings", {})
     if not isinstance(connections, dict):
         return dict(values)

@@ -104,8 +104,14 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
         (HEAD + QUEUE + "def f(msg: func.ServiceBusMessage | None): ...\n", "worker refuses"),
         (HEAD + QUEUE + "def f(msg: typing.Optional[str]): ...\n", "worker refuses"),
         (HEAD + QUEUE + "def f(msg: list[func.ServiceBusMessage]): ...\n", "typing.List"),
-        (HEAD + QUEUE + "def f(msg: func.Out[str]): ...\n", "must be something other than Out"),
-        (HEAD + QUEUE + OUTPUT + "def f(msg, out: str): ...\n", "must be azure.functions.Out"),
+        (
+            HEAD + QUEUE + "def f(msg: func.Out[str]): ...\n",
+            "of msg must be something other than Out",
+        ),
+        (
+            HEAD + QUEUE + OUTPUT + "def f(msg, out: str): ...\n",
+            "of out must be azure.functions.Out",
+        ),
         (HEAD + QUEUE + "def f(msg: 'Missing'): ...\n", "something that is not defined"),
         (HEAD + QUEUE + "def f(msg, context: str): ...\n", "must be an azure.functions.Context"),
     ],
@@ -148,7 +154,7 @@ def test_an_app_that_azure_would_refuse_is_refused(
         (
             TOPIC,
             "m",
-            "not topics",
+            "does not run topics",
         ),
         (
             QUEUE + '@app.blob_output(arg_name="out", path="c/x", connection="SB")\n',
@@ -158,7 +164,7 @@ def test_an_app_that_azure_would_refuse_is_refused(
         (
             QUEUE + '@app.blob_input(arg_name="b", path="c/x", connection="SB")\n',
             "msg, b",
-            "no input bindings",
+            "does not run input bindings such as blob",
         ),
     ],
 )
