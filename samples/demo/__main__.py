@@ -24,24 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--orders", type=int, default=scenario.ORDERS_MAX, help="number of orders, 1 to 830")
     add("--seed", type=int, default=42, help="decides which calls fail")
-    add(
-        "--transient",
-        type=float,
-        default=default.transient,
-        help="share of calls that fail temporarily",
-    )
-    add(
-        "--permanent",
-        type=float,
-        default=default.permanent,
-        help="share of keys that are always refused",
-    )
-    add(
-        "--slow",
-        type=float,
-        default=default.slow,
-        help="share of calls that answer after CompleteBy",
-    )
+    for name, text in (
+        ("transient", "share of calls that fail temporarily"),
+        ("permanent", "share of keys that are always refused"),
+        ("slow", "share of calls that answer after CompleteBy"),
+    ):
+        add(f"--{name}", type=float, default=getattr(default, name), help=text)
     add("--logs", type=Path, help="keep the logs of the processes in this directory")
     options = parser.parse_args(argv)
     if not 1 <= options.orders <= scenario.ORDERS_MAX:

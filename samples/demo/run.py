@@ -12,9 +12,9 @@ from rich.console import Console
 
 from devstack.azurite import require_node
 from devstack.stack import Stack
-from samples.demo import scenario, story
+from samples.demo import display, scenario
+from samples.demo.display import Screen
 from samples.demo.scenario import Store
-from samples.demo.screen import Screen
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
@@ -34,18 +34,18 @@ REVIVALS_MAX = 10
 async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
     """Run the demo; return True if nothing is unfinished, missing or doubled."""
     require_node()
-    story.before(console, orders)
-    story.starting(console)
+    display.before(console, orders)
+    display.starting(console)
     async with RemoteServices(faults) as remote:
         stack = Stack(
             PROJECT, settings=scenario.settings(remote.urls), groups=scenario.GROUPS, logs=logs
         )
         async with stack:
             tally = await _orders(console, stack, remote, orders)
-            story.judging(console)
+            display.judging(console)
             verdict, ledgers = await _judge(stack, remote, orders, tally)
             alerts = await _alerts(stack)
-    story.tell(console, verdict, tally, ledgers, alerts)
+    display.report(console, verdict, tally, ledgers, alerts)
     return verdict.holds
 
 

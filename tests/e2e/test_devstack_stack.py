@@ -132,11 +132,11 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("tether", ["of this system", "watcher"])
+@pytest.mark.parametrize("watched_by", ["kernel", "watcher"])
 async def test_kill_9_of_the_parent_takes_every_child_along(
-    app_dir: Path, tether: str, monkeypatch: pytest.MonkeyPatch
+    app_dir: Path, watched_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if tether == "watcher":  # what systems other than Linux use
+    if watched_by == "watcher":  # what systems other than Linux use
         monkeypatch.setenv("DEVSTACK_WATCH_PARENT", "1")
     argv = [sys.executable, "-c", PARENT, str(app_dir), json.dumps(CONFIG)]
     parent = Child("parent", argv, logs=app_dir, env={**os.environ, "TMPDIR": str(app_dir)})
