@@ -14,7 +14,7 @@ from devstack.azurite import require_node
 from devstack.stack import Stack
 from samples.demo import display, scenario
 from samples.demo.display import Screen
-from samples.demo.scenario import Store
+from samples.demo.scenario import Application
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
@@ -27,7 +27,7 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-REVIVALS_MAX = 10
+RESTARTS_MAX = 10
 """Host processes killed from outside that the demo starts again."""
 
 
@@ -58,8 +58,8 @@ async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders
     applications = scenario.applications(orders)
     tasks = [
         *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
-        asyncio.create_task(_disturb(stack, tally, screen)),
-        asyncio.create_task(_revive(stack, screen)),
+        asyncio.create_task(_kill_agents(stack, tally, screen)),
+        asyncio.create_task(_restart_killed(stack, screen)),
     ]
     try:
         await _show(screen, remote, tally, tasks)
@@ -81,8 +81,8 @@ async def _show(
                 raise failed
         if len(tally.seen) != seen:
             quiet_since, seen = time.monotonic(), len(tally.seen)
-        if time.monotonic() - quiet_since > scenario.PATIENCE_S:
-            screen.event(f"no notification for {scenario.PATIENCE_S:.0f} s: the demo gives up")
+        if time.monotonic() - quiet_since > scenario.QUIET_S_MAX:
+            screen.event(f"no notification for {scenario.QUIET_S_MAX:.0f} s: the demo gives up")
             return
         _count_calls(screen, remote)
         screen.update()
@@ -99,7 +99,7 @@ def _count_calls(screen: Screen, remote: RemoteServices) -> None:
     screen.faults = sum(faults for _, faults in counts)
 
 
-async def _application(application: Store, stack: Stack, tally: Tally) -> None:
+async def _application(application: Application, stack: Stack, tally: Tally) -> None:
     """Send the orders of one application, a limited number at once, and follow them."""
     if not application.orders:
         return
@@ -110,14 +110,14 @@ async def _application(application: Store, stack: Stack, tally: Tally) -> None:
     ) as client:
         submitting = asyncio.create_task(_submit(client, application, tally, share))
         try:
-            async for told in client.follow(None):
-                tally.take(told)
+            async for notification in client.follow(None):
+                tally.take(notification)
         finally:
             submitting.cancel()
             await asyncio.gather(submitting, return_exceptions=True)
 
 
-async def _submit(client: OrdersClient, application: Store, tally: Tally, share: int) -> None:
+async def _submit(client: OrdersClient, application: Application, tally: Tally, share: int) -> None:
     waiting = list(application.orders)
     sent: set[str] = set()
     while waiting:
@@ -130,24 +130,24 @@ async def _submit(client: OrdersClient, application: Store, tally: Tally, share:
         await asyncio.sleep(0.1)
 
 
-async def _disturb(stack: Stack, tally: Tally, screen: Screen) -> None:
+async def _kill_agents(stack: Stack, tally: Tally, screen: Screen) -> None:
     """Kill an agent process in the middle of its work, and start a new one later."""
     steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
     while tally.steps.total() < steps:  # noqa: ASYNC110  a demo may poll
         await asyncio.sleep(0.05)
-    while not stack.group(scenario.DOOMED):  # noqa: ASYNC110  killed from outside already
+    while not stack.group(scenario.KILLED_GROUP):  # noqa: ASYNC110  killed from outside already
         await asyncio.sleep(0.05)
-    pids = stack.kill(scenario.DOOMED)
+    pids = stack.kill(scenario.KILLED_GROUP)
     screen.event(f"kill -9 of agent process {pids[0]}: its current work is lost")
-    await asyncio.sleep(scenario.REVIVE_AFTER_S)
-    group = scenario.GROUPS[scenario.DOOMED]
-    started = await stack.start_group(group, name=scenario.DOOMED)
+    await asyncio.sleep(scenario.RESTART_AFTER_S)
+    group = scenario.GROUPS[scenario.KILLED_GROUP]
+    started = await stack.start_group(group, name=scenario.KILLED_GROUP)
     screen.event(f"agent process {started[0].pid} replaces it")
 
 
-async def _revive(stack: Stack, screen: Screen) -> None:
+async def _restart_killed(stack: Stack, screen: Screen) -> None:
     """Replace host processes killed from outside, as Azure does; raise if another part dies."""
-    for _ in range(REVIVALS_MAX):
+    for _ in range(RESTARTS_MAX):
         while not (lost := stack.lost()):
             stack.check()
             await asyncio.sleep(0.1)
@@ -179,5 +179,5 @@ async def _alerts(stack: Stack) -> list[str]:
         client.get_queue_receiver("operator-alerts") as receiver,
     ):
         messages = await receiver.peek_messages(max_message_count=50)
-    told = [convert(b"".join(message.body), AlertMessage) for message in messages]
-    return [f"{alert.order_id}: {alert.text}" if alert.order_id else alert.text for alert in told]
+    alerts = [convert(b"".join(message.body), AlertMessage) for message in messages]
+    return [f"{alert.order_id}: {alert.text}" if alert.order_id else alert.text for alert in alerts]

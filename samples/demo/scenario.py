@@ -21,15 +21,15 @@ SLOW_S = 15
 LATENCY_S = 0.12
 DELIVERY_S = 12.0
 """The carrier takes longer than the time allowed for a step, so the step is extended."""
-PATIENCE_S = 150.0
+QUIET_S_MAX = 150.0
 STEPS = 3
 DELIVERED_EVERY = 16
-"""One in so many orders of the web shop goes on until its delivery."""
+"""One order of the web shop in this many is followed until its delivery."""
 
 KILL_AT_SHARE = 0.4
 """An agent process is killed when this share of all steps is done."""
 
-REVIVE_AFTER_S = 6.0
+RESTART_AFTER_S = 6.0
 
 CORE = ("submission", "scheduler", "replies", "supervisor", "deadletters")
 AGENTS = (
@@ -39,12 +39,12 @@ AGENTS = (
     "agent_invoice",
     "agent_delivery",
 )
-DOOMED = "agents-2"
-GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, DOOMED: AGENTS}
+KILLED_GROUP = "agents-2"
+GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, KILLED_GROUP: AGENTS}
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Application:
     """One application: its response queue, its usual workflow, its orders."""
 
     name: str
@@ -53,10 +53,10 @@ class Store:
     orders: list[NewOrder] = field(default_factory=list)
 
 
-def applications(count: int) -> list[Store]:
+def applications(count: int) -> list[Application]:
     """Return the two applications with the first ``count`` orders."""
-    shop = Store("web shop", "responses-web-shop", "order")
-    wholesale = Store("wholesale", "responses-wholesale", "order-with-care")
+    shop = Application("web shop", "responses-web-shop", "order")
+    wholesale = Application("wholesale", "responses-wholesale", "order-with-care")
     with ORDERS_FILE.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if number >= count:

@@ -25,20 +25,20 @@ class Tally:
     steps: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def take(self, told: Notification) -> None:
+    def take(self, notification: Notification) -> None:
         """Count one notification."""
-        if told.id in self.seen:
+        if notification.id in self.seen:
             self.repeats += 1
             return
-        self.seen.add(told.id)
-        order_id, notice = told.data.order_id, notice_of(told.type)
+        self.seen.add(notification.id)
+        order_id, notice = notification.data.order_id, notice_of(notification.type)
         self.received.add(order_id)
-        if notice == "step-completed" and told.data.step:
-            self.steps[told.data.step] += 1
+        if notice == "step-completed" and notification.data.step:
+            self.steps[notification.data.step] += 1
         if notice == "failed":
-            reason = told.data.error.code if told.data.error else "unknown"
-            self.failed[order_id] = f"{told.data.step}: {reason}"
-        if is_end(told):
+            reason = notification.data.error.code if notification.data.error else "unknown"
+            self.failed[order_id] = f"{notification.data.step}: {reason}"
+        if is_end(notification):
             self.ended[order_id] = notice
 
     @property
