@@ -105,8 +105,6 @@ class Stack(AsyncRunnable):
         self._core_tools = core_tools
         self._started_per_group: dict[str, int] = {}
 
-    # ------------------------------------------------------------------ start and stop
-
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
         try:
@@ -183,8 +181,6 @@ class Stack(AsyncRunnable):
             f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
             "emulator's Config.json with --config."
         )
-
-    # ------------------------------------------------------------------ groups
 
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None

@@ -83,7 +83,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 after SIGTERM or Ctrl-C, 1 for a failure, 2 for bad usage."""
-    arguments = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
     _check(arguments)
     configure_logs("Information")
     try:
@@ -158,9 +159,6 @@ def _print_ready(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-# ---------------------------------------------------------------- the host in this process
-
-
 async def _run_here(arguments: argparse.Namespace) -> int:
     app_dir = arguments.app_dir.resolve()
     host = Host(
@@ -222,9 +220,6 @@ def _leave(code: int) -> int:
     return code
 
 
-# ---------------------------------------------------------------- child processes
-
-
 @dataclass
 class _Group:
     """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
@@ -283,33 +278,15 @@ class _Group:
 
 
 def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
-    argv = [sys.executable, "-m", "devstack.functions", str(arguments.app_dir.resolve())]
-    argv += ["--drain", str(arguments.drain)]
-    if arguments.only:
-        argv += ["--only", ",".join(arguments.only)]
-    if arguments.without:
-        argv += ["--except", ",".join(arguments.without)]
-    for name, value in arguments.setting:
-        argv += ["--setting", f"{name}={value}"]
-    if arguments.data:
-        argv += ["--data", str(arguments.data.resolve())]
-    first = ["--http-port", str(arguments.http_port)]
+    """N processes with the same arguments; the last value of an option counts."""
+    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv, "--processes", "1"]
+    commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
     children = [
-        Child(
-            f"worker-{number}",
-            [*argv, *(["--secondary"] if number else first)],
-            logs=logs,
-            stderr_here=True,
-        )
-        for number in range(arguments.processes)
+        Child(f"worker-{number}", command, logs=logs, stderr_here=True)
+        for number, command in enumerate(commands)
     ]
-    return _Group(
-        children,
-        Child.ready_line,
-        stop_by=signal.SIGTERM,
-        stop_s=arguments.drain + _CHILD_CLOSE_S,
-        respawn=arguments.respawn,
-    )
+    stop_s = arguments.drain + _CHILD_CLOSE_S
+    return _Group(children, Child.ready_line, signal.SIGTERM, stop_s, arguments.respawn)
 
 
 def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:

@@ -48,36 +48,32 @@ _PARAMETER = re.compile(
 _LENGTH = re.compile(r"(?P<kind>length|minlength|maxlength)\((?P<low>\d+)(?:,(?P<high>\d+))?\)")
 
 
+@dataclass
 class HttpServer:
     """Serves the HTTP functions of this process."""
 
-    def __init__(
-        self,
-        functions: Sequence[IndexedFunction],
-        invoker: Invoker,
-        clients: Clients,
-        options: HttpOptions,
-        settings: Settings,
-    ) -> None:
-        """Raises IndexingError when a route is wrong."""
-        self._invoker = invoker
-        self._clients = clients
-        self._options = options
-        self._function_key = settings.get("devstack.functionKey")
-        self._master_key = settings.get("devstack.masterKey")
+    functions: Sequence[IndexedFunction]
+    invoker: Invoker
+    clients: Clients
+    options: HttpOptions
+    settings: Settings
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise IndexingError when a route is wrong."""
+        prefix = self.options.route_prefix
         routes = [
-            (compile_route(one.name, options.route_prefix, one.trigger.route), one.trigger, one)
-            for one in functions
+            (compile_route(one.name, prefix, one.trigger.route), one.trigger, one)
+            for one in self.functions
             if isinstance(one.trigger, HttpTrigger)
         ]
         self._routes = sorted(routes, key=lambda route: (route[0].rank, route[2].name))
-        limit = options.max_concurrent_requests
+        limit = self.options.max_concurrent_requests
         self._slots = asyncio.Semaphore(limit) if limit > 0 else contextlib.nullcontext()
         self._runner: web.AppRunner | None = None
         self._stopping = False
         self._answered = asyncio.Event()
         self._requests = 0
-        self.port = 0
 
     async def start(self, port: int) -> None:
         """Listen on 127.0.0.1 (port 0 takes a free one), or raise OSError if the port is taken."""
@@ -133,12 +129,12 @@ class HttpServer:
             return 401
         if self._stopping:  # a connection from before the port was closed
             return 503
-        limit = self._options.max_outstanding_requests
+        limit = self.options.max_outstanding_requests
         return 429 if 0 < limit <= self._requests else None
 
     def _allowed(self, level: str, request: web.Request) -> bool:
-        accepted = [self._master_key, self._function_key if level == "function" else None]
-        keys = [key for key in accepted if key]
+        names = ["devstack.masterKey", *(["devstack.functionKey"] if level == "function" else [])]
+        keys = [key for name in names if (key := self.settings.get(name))]
         if level == "anonymous" or not keys:
             return True
         given = request.headers.get("x-functions-key") or request.query.get("code") or ""
@@ -150,8 +146,8 @@ class HttpServer:
         datum = await request_datum(request, values)
         reason = f"{request.method} {request.path}"
         try:
-            result = await self._invoker.invoke(function, datum, {}, reason=reason)
-            await self._clients.send_outputs(function, result)
+            result = await self.invoker.invoke(function, datum, {}, reason=reason)
+            await self.clients.send_outputs(function, result)
         except Exception as error:  # noqa: BLE001  # the invoker has logged it; the caller gets 500
             _log.debug("%s answers 500 after %r", function.name, error)
             return web.Response(status=500)
@@ -161,7 +157,7 @@ class HttpServer:
         datum = result.returned
         for output in function.outputs:
             datum = result.outputs.get(output.param, datum)
-        headers: CIMultiDict[str] = CIMultiDict(self._options.custom_headers)
+        headers: CIMultiDict[str] = CIMultiDict(self.options.custom_headers)
         if datum is None or datum.value is None:
             return web.Response(status=204, headers=headers)
         if datum.type != "http":
@@ -211,9 +207,6 @@ def _strings(values: Iterable[tuple[str, str]]) -> dict[str, Datum]:
         elif value:
             found[name] = Datum(value, "string")
     return found
-
-
-# ---------------------------------------------------------------- routes
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,6 @@ class IndexedFunction:
     directory: Path
 
 
-# ---------------------------------------------------------------- the module
-
-
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
     """Import function_app.py, or raise IndexingError; at the end remove what it imported."""
@@ -131,9 +128,6 @@ def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
         file = getattr(module, "__file__", None)
         if name not in before and file and Path(file).resolve().is_relative_to(root):
             del sys.modules[name]
-
-
-# ---------------------------------------------------------------- its functions
 
 
 def find(module: ModuleType) -> list[FoundFunction]:
@@ -217,9 +211,6 @@ def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunc
     """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
     trigger, outputs = read_bindings(found.name, found.bindings, settings)
     return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
-
-
-# ---------------------------------------------------------------- their parameters
 
 
 def converter_for(binding: str) -> Any:

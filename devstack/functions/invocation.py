@@ -129,20 +129,15 @@ class Invoker:
             raise
         else:
             counts.succeeded += 1
-            _log.info(
-                "Executed 'Functions.%s' (Succeeded, %.0f ms)", function.name, _ms_since(began)
-            )
+            text = "Executed 'Functions.%s' (Succeeded, %.0f ms)"
+            _log.info(text, function.name, _ms_since(began))
             return result
         finally:
             counts.running -= 1
             CURRENT.reset(token)
 
     async def _call(
-        self,
-        function: IndexedFunction,
-        datum: Datum,
-        metadata: Mapping[str, Datum],
-        invocation_id: str,
+        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
@@ -152,7 +147,7 @@ class Invoker:
         outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            arguments["context"] = _Context(function.name, function.directory, invocation_id)
+            arguments["context"] = _Context(function.name, function.directory, own_id)
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:

@@ -5,8 +5,7 @@ up (`past_due`), however many were missed. An exception does not stop the schedu
 in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
-its own timers. In a stack, put a timer in one group only, or write a function that tolerates two
-runs at once, as Azure asks for too.
+its own timers, so put a timer in one group of a stack only.
 """
 
 import asyncio
@@ -117,8 +116,8 @@ class Timer:
             reason = f"Timer fired at {started.isoformat()}"
             result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
             await self.finish(self.function, result)
-        except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer goes on
-            _log.debug("timer %s goes on after %r", self.function.name, error)
+        except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
+            _log.debug("timer %s continues after %r", self.function.name, error)
         # Never before `due`: an early wake-up must not run the same occurrence twice.
         after = max(self.clock(), due)
         status = _Status(started, self._next(after), self.clock())
@@ -137,7 +136,7 @@ class Timer:
                 raise ValueError("a time has no zone")  # noqa: TRY301  # reported below
             return _Status(*moments)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("%s is not readable (%s): the timer starts afresh", self._file, error)
+            _log.warning("%s is not readable (%s): the timer starts without it", self._file, error)
             return None
 
     def _write(self, status: _Status) -> None:
@@ -149,4 +148,4 @@ class Timer:
             fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
             fresh.replace(self._file)
         except OSError as error:
-            _log.warning("%s cannot be written (%s): the timer goes on", self._file, error)
+            _log.warning("%s cannot be written (%s): the timer continues", self._file, error)
