@@ -180,16 +180,18 @@ def report(
     say = console.print
     moves = verdict.transitions
     say("\n[bold]What happened[/]")
-    say(f"  {verdict.states['Processed']} orders completed all their steps.")
+    say(f"  {_orders(verdict.states['Processed'])} completed all steps.")
     if moves["progress"]:
         say(f"  {moves['progress']} times a delivery got more time; no agent waited for it.")
     _report_calls(console, ledgers)
     resets = moves["step reset"] + moves["undo reset"] + moves["reset, not counted"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and started the step again.")
-    say(f"  {verdict.states['Compensated']} orders of the web shop failed and were undone:")
+    say(
+        f"  {_orders(verdict.states['Compensated'])} of the web shop failed; all their steps were undone:"
+    )
     say(f"    {moves['step undone']} steps were undone in reverse order.")
-    say(f"  {verdict.states['Error']} orders failed and wait for an operator.")
+    say(f"  {_orders(verdict.states['Error'])} failed: an operator must decide.")
     if alerts:
         say("    The first alerts on the queue operator-alerts:")
         for text in alerts[:3]:
@@ -201,6 +203,10 @@ def report(
     say(NEXT, highlight=False)
     color = "green" if verdict.holds else "red"
     say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+
+
+def _orders(count: int) -> str:
+    return f"{count} order" if count == 1 else f"{count} orders"
 
 
 def _report_calls(console: Console, ledgers: Mapping[str, LedgerView]) -> None:
