@@ -187,10 +187,8 @@ def report(
     resets = moves["step reset"] + moves["undo reset"] + moves["reset, not counted"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and started the step again.")
-    say(
-        f"  {_orders(verdict.states['Compensated'])} of the web shop failed; all their steps were undone:"
-    )
-    say(f"    {moves['step undone']} steps were undone in reverse order.")
+    say(f"  {_orders(verdict.states['Compensated'])} of the web shop failed;")
+    say(f"    {moves['step undone']} steps were undone, in reverse order.")
     say(f"  {_orders(verdict.states['Error'])} failed: an operator must decide.")
     if alerts:
         say("    The first alerts on the queue operator-alerts:")
