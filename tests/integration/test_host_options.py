@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from azure.servicebus import TransportType
 
-from devstack.functions import Host
-from devstack.functions.clients import Clients
+from devstack.functions.host import Host
 from devstack.functions.hostjson import parse_host_json
+from devstack.functions.service_bus import Clients
 from devstack.functions.settings import ServiceBusConnection
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devstack.functions import Host
+from devstack.functions.host import Host
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
 from tests.unit.test_broker_queue import raw

@@ -1,9 +1,9 @@
-"""NCRONTAB: cron with seconds, as timer triggers write it.
+"""Schedules of timers: NCRONTAB, which is cron with seconds, and .NET time spans.
 
     {second} {minute} {hour} {day} {month} {day of week}
 
-Five fields are taken as cron without seconds, which the host allows too. Both day fields
-must match where both are given (NCrontab's rule; Unix cron takes either).
+Five fields are cron without seconds, which the Functions host accepts too. When both day fields
+are given, both must match (NCrontab's rule; in Unix cron one is enough).
 """
 
 import re
@@ -23,13 +23,17 @@ _FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
     ("day of the week", 0, 6, _DAYS),
 )
 _PART = re.compile(r"(?P<low>\*|\w+)(?:-(?P<high>\w+))?(?:/(?P<step>\d+))?")
-# Four years reach every 29 February but one around 2100; eight reach them all.
+_TIMESPAN = re.compile(
+    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2}):(?P<seconds>\d{2})"
+    r"(?:\.(?P<fraction>\d{1,7}))?"
+)
+# Eight years contain a 29 February even around the year 2100.
 _HORIZON = timedelta(days=8 * 366)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a timer fires."""
+    """The moments at which a timer fires."""
 
     text: str
     seconds: frozenset[int]
@@ -41,17 +45,13 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """Read a schedule.
-
-        Raises:
-            ValueError: it is none, or never occurs; the message is one sentence.
-        """
+        """Read a schedule, or raise ValueError."""
         words = text.split()
         if len(words) == 5:
             words = ["0", *words]
         if len(words) != 6:
             raise ValueError(
-                f"{text!r} is no NCRONTAB schedule: it needs six fields, "
+                f"{text!r} is not an NCRONTAB schedule: it needs six fields, "
                 "{second} {minute} {hour} {day} {month} {day of week}."
             )
         sets = [_field(word, *spec) for word, spec in zip(words, _FIELDS, strict=True)]
@@ -61,10 +61,7 @@ class Schedule:
         return schedule
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first occurrence strictly after `moment`, in its own time zone.
-
-        None when the next eight years hold none.
-        """
+        """The first occurrence after `moment`, in its time zone; None beyond eight years."""
         now = moment.replace(microsecond=0) + timedelta(seconds=1)
         end = moment + _HORIZON
         while now < end:
@@ -89,27 +86,23 @@ def _field(word: str, name: str, low: int, high: int, names: list[str]) -> froze
     for part in word.split(","):
         match = _PART.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part!r} is no {name}: write a number, a-b, *, or */n.")
-        found |= _part(match, name, low, high, names)
+            raise ValueError(f"{part!r} is not a valid {name}: write a number, a-b, *, or */n.")
+        step = int(match["step"] or 1)
+        if step < 1:
+            raise ValueError(f"The step {step} in the {name} is too small: use 1 or more.")
+        if match["low"] == "*":
+            if match["high"]:
+                raise ValueError(f"{part!r} is not a valid {name}: a range needs two numbers.")
+            first, last = low, high
+        else:
+            first = _number(match["low"], name, low, high, names)
+            last = high if match["step"] else first
+            if match["high"]:
+                last = _number(match["high"], name, low, high, names)
+        if last < first:
+            raise ValueError(f"The {name} {part!r} ends before it begins: write it as two parts.")
+        found |= set(range(first, last + 1, step))
     return frozenset(found)
-
-
-def _part(match: re.Match[str], name: str, low: int, high: int, names: list[str]) -> set[int]:
-    step = int(match["step"] or 1)
-    if step < 1:
-        raise ValueError(f"A step of {step} in the {name} goes nowhere: use 1 or more.")
-    if match["low"] == "*":
-        if match["high"]:
-            raise ValueError(f"{match.group()!r} is no {name}: a range needs two numbers.")
-        return set(range(low, high + 1, step))
-    first = _number(match["low"], name, low, high, names)
-    if match["high"]:
-        last = _number(match["high"], name, low, high, names)
-    else:
-        last = high if match["step"] else first
-    if last < first:
-        raise ValueError(f"The {name} {match.group()!r} runs backwards: write it as two parts.")
-    return set(range(first, last + 1, step))
 
 
 def _number(word: str, name: str, low: int, high: int, names: list[str]) -> int:
@@ -117,9 +110,22 @@ def _number(word: str, name: str, low: int, high: int, names: list[str]) -> int:
         return names.index(word.lower()[:3]) + (1 if names is _MONTHS else 0)
     number = whole_number(word)
     if number is None:
-        raise ValueError(f"{word!r} is no {name}.")
+        raise ValueError(f"{word!r} is not a valid {name}.")
     if names is _DAYS and number == 7:
         number = 0
     if not low <= number <= high:
-        raise ValueError(f"{number} is no {name}: it lies between {low} and {high}.")
+        raise ValueError(f"{number} is not a valid {name}: it must be from {low} to {high}.")
     return number
+
+
+def parse_timespan(text: str) -> timedelta:
+    """Read a .NET time, `hh:mm:ss` or `d.hh:mm:ss` with a fraction, or raise ValueError."""
+    match = _TIMESPAN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a time: write hh:mm:ss, as in 00:05:00.")
+    hours, minutes, seconds = (int(match[part]) for part in ("hours", "minutes", "seconds"))
+    if hours > 23 or minutes > 59 or seconds > 59:
+        raise ValueError(f"{text!r} is not a time: at most 23 hours, 59 minutes, 59 seconds.")
+    micros = int((match["fraction"] or "0").ljust(7, "0")[:6])
+    days = int(match["days"] or 0)
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, microseconds=micros)
