@@ -36,7 +36,7 @@ test: setup ## every layer of tests, without the long ones (5 minutes on two cor
 	$(PYTEST)
 
 test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models
-	$(PYTEST) -m long
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in seconds
 	$(PY) -m pytest tests/unit -q
