@@ -128,7 +128,7 @@ async def drain(broker: BrokerProcess, ledger: Ledger) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.timeout(60 + 5 * CRASHES)
+@pytest.mark.long
 async def test_nothing_acknowledged_is_lost_and_nothing_completed_comes_back(
     tmp_path: Path,
 ) -> None:

@@ -16,7 +16,6 @@ PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
 
 
-@pytest.mark.timeout(180)
 def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -42,7 +41,7 @@ def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
     assert len(list(tmp_path.glob("host-*.log"))) >= 3
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.long
 def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends_whole(
     tmp_path: Path,
 ) -> None:
@@ -86,7 +85,7 @@ def test_without_node_the_demo_says_so_before_anything_else() -> None:
     assert run.stdout.startswith("Node was not found on PATH: install Node 20")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.long
 def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"SAS_DEMO_TEST={tmp_path.name}"
     demo = subprocess.Popen(

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -21,8 +20,6 @@ from samples.remote_services import Faults, RemoteServices
 from sas.client import NewOrder, OrdersClient
 from tests.functions_rig import ROOT, SHOP, northwind, until
 from tests.telemetry_kit import telling, trace_of
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @dataclass

@@ -49,7 +49,6 @@ def connection(project: Path, service: str) -> Iterator[str]:
         yield said["ServiceBus"]
 
 
-@pytest.mark.timeout(180)
 def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     project: Path, service: str, connection: str
 ) -> None:
@@ -76,7 +75,6 @@ def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: P
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
 
 
-@pytest.mark.timeout(180)
 def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     project: Path, service: str
 ) -> None:
