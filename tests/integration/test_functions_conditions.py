@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from orders.workflows import workflows
 from sas.codec.conditions import CELLS, from_cell
 from sas.codec.lags import cell_name
 from sas.codec.lags import from_cell as from_lag
 from sas.domain import lags, transitions
 from sas.domain.changes import first_change
 from sas.domain.conditions import Standing
+from tests.business import workflows
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses

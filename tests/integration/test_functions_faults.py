@@ -45,8 +45,8 @@ def collect_all_leftovers() -> Iterator[None]:
 async def running() -> AsyncIterator[Rig]:
     async with rig(
         SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
-        ORDERS_TIME_ALLOWED_SECONDS="3",
-        ORDERS_ATTEMPT_SECONDS="2",
+        TESTS_TIME_ALLOWED_SECONDS="3",
+        TESTS_ATTEMPT_SECONDS="2",
     ) as made:
         for queue in (*WORKED, SHOP):  # what is lost with a connection comes again soon
             made.broker.update_queue(queue, lock_duration_s=3.0)

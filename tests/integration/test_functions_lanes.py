@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import orders
-from orders.agents import PaymentAgent
 from sas.client import NewOrder, OrdersClient
 from sas.domain.queues import Queues
 from sas.ports import Call
+from tests.business import AGENTS, PaymentAgent
 from tests.functions_rig import SHOP, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
-LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in orders.AGENTS))
+LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in AGENTS))
 URGENT = tuple(f"{name}_urgent" for name in LANES)
 
 

@@ -32,8 +32,8 @@ WHOLE = sorted(["received", *["step-completed"] * 5, "completed"])
 async def made() -> AsyncIterator[Rig]:
     async with rig(
         SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
-        ORDERS_TIME_ALLOWED_SECONDS="2",
-        ORDERS_ATTEMPT_SECONDS="1",
+        TESTS_TIME_ALLOWED_SECONDS="2",
+        TESTS_ATTEMPT_SECONDS="1",
     ) as made:
         yield made
 
@@ -86,7 +86,7 @@ async def test_a_carrier_tells_by_http_and_strangers_do_not(made: Rig) -> None:
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": address,
-        "ORDERS_CARRIER_TELLS_SECONDS": "30",
+        "TESTS_CARRIER_TELLS_SECONDS": "30",
     }
     made.http_port = port
     async with made.host(**settings):
@@ -116,7 +116,7 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
-        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+        "TESTS_CARRIER_TELLS_SECONDS": "60",
     }
     async with made.host(**settings):
         await made.submit("Q-1", workflow=DELIVERED)
@@ -149,7 +149,7 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
-        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+        "TESTS_CARRIER_TELLS_SECONDS": "60",
     }
     made.http_port = port
     async with made.host(**settings):

@@ -24,7 +24,7 @@ OLD, LIVE, YOUNG = 12, 8, 3
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Rig]:
-    async with rig(ORDERS_TIME_ALLOWED_SECONDS="2") as running:
+    async with rig(TESTS_TIME_ALLOWED_SECONDS="2") as running:
         yield running
         running.nothing_lost()
 

@@ -1,4 +1,4 @@
-"""A simulated system over the business's own workflows, and what must hold at its end."""
+"""A simulated system over the workflows of ``tests.business``, and what must hold at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from orders.workflows import workflows
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.callbacks import Callbacks
 from sas.actors.compose import Addresses
@@ -56,6 +55,7 @@ from sas.simulation.world import (
     World,
     of_no_host,
 )
+from tests.business import workflows
 
 QUEUES = Queues()
 COURIER = "courier"

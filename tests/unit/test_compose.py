@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from orders.workflows import workflows
 from sas.actors.compose import Addresses, compose
 from sas.domain.messages import JournalEntry
 from sas.domain.model import Details, Order
 from sas.domain.queues import Queues
 from sas.domain.transitions import claim, submit
+from tests.business import workflows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKFLOW = workflows().find("order")
