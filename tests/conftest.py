@@ -7,6 +7,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.ports import free_port
+
 LAYERS = ("e2e", "orders", "integration", "contract", "simulation", "unit", "infra")
 """Tests that wait for processes come first, so that none of them is left over at the end."""
 
@@ -36,3 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def layer_of(item: pytest.Item) -> int:
     """Return the place of an item's layer, by its folder."""
     return next((n for n, name in enumerate(LAYERS) if name in item.path.parts), len(LAYERS))
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A free port, in place of pytest-asyncio's, which an outgoing connection may take."""
+    return free_port()

@@ -46,7 +46,7 @@ SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
 WORKED = (*Queues().on_the_way(business.AGENTS), "dead-letters")
 NEVER = "0 0 0 1 1 *"
 EVERY_SECOND = "* * * * * *"
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Rig:
         key = ("receive", queue)
         if key not in self.links:
             self.links[key] = self.client.get_queue_receiver(queue)
-        (message,) = await self.links[key].receive_messages(1, max_wait_time=10)
+        (message,) = await self.links[key].receive_messages(1, max_wait_time=60)
         await self.links[key].dead_letter_message(message, **why)
         return message  # type: ignore[no-any-return]
 
@@ -241,7 +241,7 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
                 "SAS_AGENT_DELAY_MAX_SECONDS": "0.2",
                 "SAS_INSTANCE": "rig",
                 **addresses(remote),
-                "TESTS_TIME_ALLOWED_SECONDS": "20",
+                "TESTS_TIME_ALLOWED_SECONDS": "300",
             }
             | settings,
         )

@@ -165,7 +165,7 @@ class System:
 
         def ask() -> str:
             address = f"http://127.0.0.1:{self.stack.management_port}/$Resources/queues"
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 return str(answer.read().decode())
 
         found = {}

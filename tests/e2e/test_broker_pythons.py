@@ -71,7 +71,7 @@ async def next_number(peer: Peer) -> int:
     while True:
         found = next(peer.frames.frames(), None)
         if found is None:
-            peer.frames.feed(await asyncio.wait_for(peer.reader.read(65536), 5))
+            peer.frames.feed(await asyncio.wait_for(peer.reader.read(65536), 120))
         elif found[2] and frames.performative(found[2])[0] == frames.TRANSFER:
             body = found[2]
             return number_in(body[body.index(b"\x00\x53\x70") :])

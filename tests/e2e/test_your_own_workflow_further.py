@@ -73,7 +73,7 @@ class Approver(ThreadingHTTPServer):
         token = url.removeprefix(f"{NOWHERE}/")
         body = json.dumps({"outcome": "done", "result": {"number": "A-1"}}).encode()
         request = urllib.request.Request(f"{self.callbacks}/{token}", body, method="POST")  # noqa: S310
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             self.answered.append(answer.status)
 
 

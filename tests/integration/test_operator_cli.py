@@ -44,7 +44,7 @@ async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), 120)
     assert "Traceback" not in err.decode(), err.decode()
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())

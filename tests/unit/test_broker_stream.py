@@ -99,7 +99,7 @@ async def test_nothing_is_read_while_reading_is_paused_or_after_a_close(
     await asyncio.sleep(0.02)
     assert user.data == b""
     stream.resume_reading()
-    await asyncio.wait_for(user.heard.wait(), 5)
+    await asyncio.wait_for(user.heard.wait(), 120)
     stream.write(MUCH)
     stream.close()
     stream.resume_reading()
@@ -119,7 +119,7 @@ async def test_a_peer_that_resets_ends_the_stream_once(
     if writes:
         stream.write(MUCH)
     pair[1].close()
-    await asyncio.wait_for(user.over.wait(), 5)
+    await asyncio.wait_for(user.over.wait(), 120)
     await asyncio.sleep(0)
     assert user.told.count("lost") == 1
 
@@ -140,7 +140,7 @@ async def test_a_listener_that_cannot_accept_tries_again(
 
     monkeypatch.setattr(socket.socket, "accept", failing)
     with socket.create_connection(("127.0.0.1", listener.port)):
-        (await asyncio.wait_for(taken.get(), 5)).close()
+        (await asyncio.wait_for(taken.get(), 120)).close()
     listener.close()
     listener.close()
     assert "no connection can be accepted" in caplog.text

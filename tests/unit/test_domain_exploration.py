@@ -130,16 +130,15 @@ def is_large(case: Case) -> bool:
     """Return whether a case has so many states that it is long. HOLD has two or three times as
     many as UNDO, and steps beside each other have more than steps in a row.
     """
-    held = case.on_failure is OnFailure.HOLD
-    if case.routes > 1:
-        return case.shape_name == "two beside each other" or (
-            held and (case.shape_name != "one" or case.routes > 2)
-        )
-    return {
-        "two beside each other": held and case != Case(case.shape_name, OnFailure.HOLD, 0),
-        "three beside each other": True,
-        "diamond": held or case.failures_max > 0,
-    }.get(case.shape_name, False)
+    patient = case.backoff or case.waits > 0 or case.call_limit or case.vain
+    if case.shape_name == "one":
+        return case.routes > 1 and (patient or case.routes > 2)
+    if case.shape_name == "two beside each other":
+        plain = case.routes == 1 and not patient
+        return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
+    if case.shape_name in {"three beside each other", "diamond"}:
+        return case != Case("diamond", OnFailure.UNDO, 0)
+    return case.routes > 1 and case.on_failure is OnFailure.HOLD
 
 
 SHORT = [case for case in CASES if not is_large(case)]

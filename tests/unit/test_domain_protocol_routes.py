@@ -28,18 +28,19 @@ Case = tuple[str, OnFailure, int, Budget, dict[str, Any]]
 
 SHORT: list[Case] = [
     *product(("one",), OnFailure, (0,), (ELSEWHERE, MEDDLED), (TWO,)),
-    ("one", OnFailure.HOLD, 1, ELSEWHERE, TWO),
     *product(
         ("one",), OnFailure, (1,), (BY_HAND,), (TWO | {"verbs": ("resubmit", "undo", "skip")},)
     ),
-    *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO | {"verbs": ("cancel", "resubmit")},)),
-    *product(("two in a row",), OnFailure, (1,), (LATE, TWICE), (TWO,)),
+    ("one", OnFailure.UNDO, 1, MEDDLED, TWO | {"verbs": ("cancel", "resubmit")}),
+    *product(("two in a row",), OnFailure, (1,), (LATE,), (TWO,)),
     ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
     *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1, waited=1),), (TWO,)),
 ]
 LONG: list[Case] = [
-    ("one", OnFailure.UNDO, 1, ELSEWHERE, TWO),
+    ("one", OnFailure.HOLD, 1, MEDDLED, TWO | {"verbs": ("cancel", "resubmit")}),
+    *product(("one",), OnFailure, (1,), (ELSEWHERE,), (TWO,)),
     *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO,)),
+    *product(("two in a row",), OnFailure, (1,), (TWICE,), (TWO,)),
     *product(("two beside each other",), OnFailure, (1,), (LATE, TWICE), (TWO,)),
     *product(("one",), OnFailure, (1,), (ALL,), (TWO,)),
     *product(("two in a row",), OnFailure, (1,), (ELSEWHERE,), (TWO,)),

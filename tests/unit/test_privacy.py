@@ -119,11 +119,11 @@ async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
 
 async def test_an_order_that_is_too_large_once_it_is_encrypted_is_refused() -> None:
     made = discreet()
-    fields = {"lines": [{"note": 1}] * 20_000}
+    fields = {"lines": [{"note": "x" * 1000}] * 2_500}
     made.submitter = type(made.submitter)(made.context, made.business, 4 * 1024 * 1024)
     await made.submit(order(order=fields))
     assert made.told() == ["received"]
-    await made.submit(order("O-2", order={"lines": [{"note": 1}] * 60_000}), "m-2")
+    await made.submit(order("O-2", order={"lines": [{"note": "x" * 1000}] * 3_500}), "m-2")
     (refused,) = [event.data.error for event in made.events() if event.data.error]
     assert refused.code == "too-large"
     assert "at most 4,194,304 can be stored" in refused.message
