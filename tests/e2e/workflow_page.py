@@ -74,7 +74,7 @@ def command(starting_with: str) -> list[str]:
 def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
     return subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=550, check=False
     )
 
 
