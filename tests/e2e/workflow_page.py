@@ -71,10 +71,12 @@ def command(starting_with: str) -> list[str]:
     return [sys.executable, *words[1:]]
 
 
-def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    words: list[str], cwd: Path, *, timeout_s: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
     return subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=550, check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 
