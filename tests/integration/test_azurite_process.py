@@ -50,7 +50,7 @@ async def test_it_runs_in_a_loop_too_with_the_services_asked_for() -> None:
             assert f"{name.capitalize()}Endpoint=http://127.0.0.1:{port}/" in (
                 azurite.connection_string
             )
-            with socket.create_connection(("127.0.0.1", port), timeout=2):
+            with socket.create_connection(("127.0.0.1", port), timeout=60):
                 pass
 
 

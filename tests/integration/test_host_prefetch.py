@@ -84,7 +84,7 @@ def app() -> Any:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 (the broker is asked, nothing signals)
             await asyncio.sleep(0.01)
 

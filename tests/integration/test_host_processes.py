@@ -70,7 +70,7 @@ class Command:
         await self.child.stop_async(timeout_s=8)
 
     async def ready(self) -> dict[str, Any]:
-        return await self.child.until(self.child.ready_line, timeout_s=20)
+        return await self.child.until(self.child.ready_line, timeout_s=120)
 
     async def ended(self) -> int:
         await until(lambda: not self.child.alive)
@@ -86,7 +86,7 @@ class Command:
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # processes and queues are asked
             await asyncio.sleep(0.02)

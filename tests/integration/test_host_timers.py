@@ -55,7 +55,7 @@ async def run(
     seen: list[Any] = function.code.__globals__["seen"]
     task = asyncio.create_task(timer.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(seen) < until:  # noqa: ASYNC110  # the function notes, nothing signals
                 await asyncio.sleep(0.005)
     finally:

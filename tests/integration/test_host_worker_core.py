@@ -279,7 +279,7 @@ def driven(app_dir: Path) -> dict[str, Any]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import orders
 from sas.adapters import keys
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of
 from sas.ports import Agent, Business, Call
+from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
 from tests.integration.test_operator_cli import sas
@@ -42,14 +42,14 @@ class Wordy:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Rig]:
-    real = orders.business
+    real = business.business
 
-    def business(environ: Mapping[str, str] | None = None) -> Business:
+    def changed(environ: Mapping[str, str] | None = None) -> Business:
         made = real(environ)
         return replace(made, agents={name: Wordy(agent) for name, agent in made.agents.items()})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orders, "business", business)
+        patch.setattr(business, "business", changed)
         async with rig(SAS_ORDER_BYTES_MAX=str(PREMIUM_BYTES)) as running:
             running.broker.update_queue("orders", max_message_kilobytes=5 * 1024)
             yield running

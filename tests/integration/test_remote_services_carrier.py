@@ -56,7 +56,7 @@ class Listener:
 
 
 async def until(there: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not there():  # noqa: ASYNC110  what is asked is outside
             await asyncio.sleep(0.02)
 

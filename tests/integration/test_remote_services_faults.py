@@ -129,7 +129,7 @@ async def test_a_reset_is_a_tcp_reset_and_not_an_orderly_end() -> None:
         request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
         def ask() -> bytes:
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
+            with socket.create_connection((host, int(port)), timeout=60) as connection:
                 connection.sendall(request)
                 return connection.recv(1)
 
@@ -198,7 +198,7 @@ async def test_unusable_faults_change_nothing(
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # what a service did, it tells by its ledger only
             await asyncio.sleep(0.005)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import QUEUES, System, build, check_end
 from tests.telemetry_kit import telling
 
-SEEDS = int(os.environ.get("SAS_SIMULATION_SEEDS", "15"))
 ORDERS = 3
 TROUBLE = Faults(
     crash=0.02,
@@ -104,7 +103,7 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
     assert sum(len(kept) for kept in system.store.payloads.values()) == len(set(referred))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
     system = await run(build(seed, TROUBLE, REMOTE, agent=Wordy), LARGE)
     referred = refs(system)
@@ -114,7 +113,7 @@ async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -
     assert system.alerts()["unreadable"] == 0
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

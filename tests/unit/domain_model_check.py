@@ -7,7 +7,6 @@ results and faults are forgotten. A decision is made at two moments: soon, and a
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,8 +49,6 @@ SOON = T0 + timedelta(seconds=31)
 LATE = T0 + timedelta(days=1)
 EPOCH_MAX = 2
 STATES_MAX = 4000
-BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
-"""How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
 REPLIES = ("done", "refused", "undone", "undo refused")

@@ -28,7 +28,7 @@ from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
-from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
+from tests.unit.domain_model_check import CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]
@@ -148,7 +148,7 @@ class Protocol:
     call_limit: bool = False
     routes: int = 1
     outside: bool = False
-    states_max: int = 100_000 if BUDGET == 1 else 4_000_000
+    states_max: int = 4_000_000
 
     def __post_init__(self) -> None:
         workflow = workflow_of(

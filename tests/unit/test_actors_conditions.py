@@ -16,6 +16,7 @@ from sas.features.incidents.board import IncidentBoard
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
+from tests.long import seeds
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
 WINDOW = timedelta(minutes=10)
@@ -171,7 +172,7 @@ async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
     assert told(made) == ["not-picked-up"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(5, 60))
 async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
     made = kit(duplicate_window=WINDOW)

@@ -86,7 +86,7 @@ def test_an_app_says_which_agents_there_are(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, {"gone": OPEN})
-    assert main(["breakers", "--app", "orders.workflows:workflows", "--json"]) == 0
+    assert main(["breakers", "--app", "tests.business:workflows", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     states = {one["Agent"]: one["State"] for one in shown}
     agents = ("inventory", "payment", "shipping", "invoice", "delivery")

@@ -156,7 +156,7 @@ def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -173,7 +173,7 @@ def test_help_does_not_wait_for_the_azure_sdk() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == "[]"

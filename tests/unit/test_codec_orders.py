@@ -95,10 +95,10 @@ def test_a_message_of_exactly_the_bound_is_taken_and_one_byte_more_is_not() -> N
     ids=["escaped quotes", "quotes", "braces", "backslashes", "pairs"],
 )
 def test_no_message_can_make_the_parser_slow(message: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     refused(message)
     salvage(message)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 @pytest.mark.parametrize(

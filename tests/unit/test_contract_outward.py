@@ -103,7 +103,7 @@ def check_all(sent: dict[str, list[Message]]) -> set[str]:
 
 async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> None:
     kinds: set[str] = set()
-    for seed in range(20):
+    for seed in range(8):
         faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
         system = build(seed, faults, remote)

@@ -122,11 +122,11 @@ async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
 
 async def test_an_order_that_is_too_large_once_it_is_encrypted_is_refused() -> None:
     made = discreet()
-    fields = {"lines": [{"note": 1}] * 20_000}
+    fields = {"lines": [{"note": "x" * 1000}] * 2_500}
     made.submitter = type(made.submitter)(made.context, made.business, 4 * 1024 * 1024)
     await made.submit(order(order=fields))
     assert made.told() == ["received"]
-    await made.submit(order("O-2", order={"lines": [{"note": 1}] * 60_000}), "m-2")
+    await made.submit(order("O-2", order={"lines": [{"note": "x" * 1000}] * 3_500}), "m-2")
     (refused,) = [event.data.error for event in made.events() if event.data.error]
     assert refused.code == "too-large"
     assert "at most 4,194,304 can be stored" in refused.message
@@ -192,7 +192,10 @@ async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_k
     await gone.submit(order(order=ORDER), "m-4")
     error = gone.events()[-1].data.error
     assert error is not None
-    assert (error.code, "can no longer be told" in error.message) == ("order-id-taken", True)
+    assert (error.code, "is gone, so the two cannot be compared" in error.message) == (
+        "order-id-taken",
+        True,
+    )
 
 
 async def test_an_order_without_any_id_is_repeated_once_across_a_rotation() -> None:
