@@ -25,7 +25,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 import orders
 from devstack.azurite import Azurite
-from devstack.functions import Host
+from devstack.functions.host import Host
 from devstack.servicebus import Broker, read_config
 from samples.remote_services import RemoteServices
 from sas.adapters.table_store import TableStore
@@ -234,11 +234,11 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
                 "SAS_AGENT_FIRST_DELAY_SECONDS": "0.02",
                 "SAS_AGENT_DELAY_MAX_SECONDS": "0.2",
                 "SAS_INSTANCE": "rig",
-                "ORDERS_STOCK_URL": remote.stock_url,
-                "ORDERS_PAYMENT_URL": remote.payment_url,
-                "ORDERS_SHIPPING_URL": remote.shipping_url,
-                "ORDERS_MAIL_URL": remote.mail_url,
-                "ORDERS_CARRIER_URL": remote.carrier_url,
+                "ORDERS_STOCK_URL": remote.urls["stock"],
+                "ORDERS_PAYMENT_URL": remote.urls["payment"],
+                "ORDERS_SHIPPING_URL": remote.urls["shipping"],
+                "ORDERS_MAIL_URL": remote.urls["mail"],
+                "ORDERS_CARRIER_URL": remote.urls["carrier"],
                 "ORDERS_TIME_ALLOWED_SECONDS": "20",
             }
             | settings,

@@ -1,9 +1,8 @@
-"""The ``sas`` command. Each verb has a file of its own, named in ``VERBS``.
+"""The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
-A verb's module gives ``SUMMARY``, ``DESCRIPTION``, ``add_arguments(parser)`` and
-``run(arguments) -> int``, the exit code. What verbs share: ``connection`` (which namespace),
-``storage`` (which table), ``feed`` (input in the background), ``output`` (lines, progress);
-what the operator's have in common: ``command``, ``finding``, ``intent``, ``page``.
+``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
+``act`` changes them, ``health`` shows faults of the system, ``workflows`` checks a deploy. They
+share ``arguments`` (the namespace, the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -15,54 +14,35 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Protocol, cast
 
-from sas.cli.errors import (
-    INTERRUPTED,
-    TROUBLE,
-    USAGE,
-    NotThereError,
-    OutputError,
-    TroubleError,
-    UsageError,
-)
+from sas.cli import act, health, look, submit, workflows
+from sas.cli.arguments import Verb
+from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
 
-VERBS = (
-    *("submit", "list", "show", "resubmit", "skip", "undo", "cancel", "acknowledge"),
-    *("breakers", "conditions", "export", "workflows"),
+VERBS: Sequence[Verb] = (
+    *(*submit.VERBS, *look.VERBS, *act.VERBS),
+    *(*health.VERBS, *workflows.VERBS),
 )
 EPILOG = f"""\
-exit codes: 0 all went well; 1 some order did not; {USAGE} bad usage or input; \
-{TROUBLE} Service Bus or Storage did not answer or refused; {INTERRUPTED} interrupted"""
-
-
-class Verb(Protocol):
-    """What the module of a verb gives."""
-
-    SUMMARY: str
-    DESCRIPTION: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the verb's own arguments."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; return the exit code."""
+exit codes:
+  0 done  1 not done, not possible, or an order did not complete  {USAGE} bad usage or input
+  {UNAVAILABLE} Service Bus or Storage did not answer or refused  {INTERRUPTED} interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    # What goes wrong is said in sentences of our own, not by the SDK's log on stderr.
+    # The command reports errors in its own sentences: the SDK's log would repeat them on stderr.
     logging.getLogger("azure").addHandler(logging.NullHandler())
     _prepare_output()
     try:
         arguments = build_parser().parse_args(argv)
-        verb = cast("Verb", arguments.verb)
+        verb: Verb = arguments.verb
         code = verb.run(arguments)
         sys.stdout.flush()
-    except (UsageError, NotThereError, TroubleError) as wrong:
+    except CommandError as wrong:
         print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
         if isinstance(wrong, OutputError):
             _stop_output()
@@ -70,25 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone (head, a pager): nobody is left to tell.
+        # The reader of the output has gone (head, a pager).
         _stop_output()
         return 1
     return code
 
 
 def _prepare_output() -> None:
-    """See to it that any text can be printed, whatever the terminal speaks, and that there is an
-    output at all.
-    """
+    """Make sure that there is an output, and that any text can be printed on it."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for good
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # stays open
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _stop_output() -> None:
-    """Let what is still in the buffer be written nowhere: at the end it would fail once more."""
+    """Discard what is still in the buffer: the interpreter's last flush would fail once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -96,23 +74,23 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
     parser = argparse.ArgumentParser(
         prog="sas",
-        description="Scheduler Agent Supervisor: submit orders and follow them to their end; "
-        "see what became of them, and lend a hand (docs/operating.md).",
+        description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
+        "see what became of them, and act when one fails (docs/operating.md).",
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for name in VERBS:
-        verb = cast("Verb", import_module(f"sas.cli.{name}"))
-        its_own = verbs.add_parser(
-            name,
-            help=verb.SUMMARY,
-            description=verb.DESCRIPTION,
+    for verb in VERBS:
+        own = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=verb.description,
             epilog=EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        verb.add_arguments(its_own)
-        its_own.set_defaults(verb=verb)
+        verb.add_arguments(own)
+        own.set_defaults(verb=verb)
     return parser
 
 

@@ -1,36 +1,72 @@
-"""What a command prints: results on stdout, progress and complaints on stderr."""
+"""What a command prints: results on stdout; progress, questions and errors on stderr.
+
+Also the errors that end a command: each has its exit code and one sentence.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TextIO
 
-from sas.cli.errors import OutputError
-from sas.codec import outward
-from sas.codec.outward import Notification, notice_of
+USAGE = 2
+UNAVAILABLE = 3
+INTERRUPTED = 130
 
-PLAIN_EVERY_S = 5.0
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CLEAR = "\r\x1b[K"
+_live: Progress | None = None
+"""The live line on the terminal; every other line goes above it."""
+
+
+class CommandError(Exception):
+    """A command ends: its text is one sentence, its class has the exit code."""
+
+    exit_code = 1
+
+
+class NotPossibleError(CommandError):
+    """What was asked for is not there, or not in a state for it. Nothing was changed."""
+
+
+class UsageError(CommandError):
+    """The caller must change something: an argument, a setting, a line of the input."""
+
+    exit_code = USAGE
+
+
+class OutputError(UsageError):
+    """The output could not be written: the disk is full, for instance."""
+
+
+class UnavailableError(CommandError):
+    """Service Bus or Storage did not answer, or refused. The same command may work later."""
+
+    exit_code = UNAVAILABLE
 
 
 def say(text: str) -> None:
-    """Print a result, one line, at once: whoever reads a pipe is waiting for it.
+    """Print a result, one line, at once: the reader of a pipe waits for it.
 
     Raises:
-        OutputError: it could not be.
-        BrokenPipeError: nobody reads it any more.
+        OutputError: it could not be written.
+        BrokenPipeError: the reader of the pipe has gone.
     """
-    with written():
+    with written(), _above_live_line():
         print(text, flush=True)  # noqa: T201  # a command prints
 
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Say of what cannot be written to stdout why not; raises as ``say`` does."""
+    """Turn an error of writing to stdout into a sentence; raises as ``say`` does."""
     try:
         yield
     except BrokenPipeError:
@@ -40,91 +76,186 @@ def written() -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """Print what went wrong, one line on stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+    """Print an error or a remark, one line on stderr."""
+    with _above_live_line():
+        print(text, file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
 def one_line(text: str) -> str:
-    """Return foreign text that can neither break the line nor drive a terminal."""
+    """Return foreign text with its control characters escaped."""
     return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
 
 
-def as_line(told: Notification) -> str:
-    """Return a notification for people."""
-    data = told.data
-    parts = [f"{data.order_id or '(no order id)':<20} {notice_of(told.type):<14}"]
-    if data.step:
-        parts.append(data.step)
-    if data.duplicate:
-        parts.append(f"again: it is {data.state}")
-    if data.error:
-        parts.append(f"{data.error.code}: {data.error.message}")
-    if data.awaits:
-        parts.append({"undo": "(being undone)", "operator": "(held for an operator)"}[data.awaits])
-    return one_line(" ".join(parts).rstrip())
+def columns(stream: TextIO) -> int | None:
+    """Return how wide the terminal of a stream is; None where it is not a terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
-def as_json(told: Notification) -> str:
-    """Return a notification for programs: the CloudEvent on one line."""
-    return outward.encode(told).decode()
+def row(parts: Sequence[str]) -> str:
+    """Return the parts of a row on one line; on a narrower terminal, on several lines."""
+    safe = [one_line(part) for part in parts]
+    line, width = "  ".join(safe), columns(sys.stdout)
+    if width is None or len(line) <= width:
+        return line
+    return "\n".join(_wrapped("  ".join(part.strip() for part in safe), width, first=""))
 
 
-class PlainProgress:
-    """A line on stderr every few seconds, for logs and where rich is not installed."""
+def table(
+    heading: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]] = ()
+) -> Iterator[str]:
+    """Yield the lines of a table; ``below`` has the lines that follow each row.
 
-    def __init__(self, describe: Callable[[], str], every_s: float = PLAIN_EVERY_S) -> None:
+    On a terminal that is too narrow for the table, a row is its first cell, and below it the
+    other cells with their headings; empty cells ("-") are left out.
+    """
+    safe = [[one_line(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
+    screen = columns(sys.stdout)
+    is_wide = screen is None or sum(widths) + 2 * (len(widths) - 1) <= screen
+    if is_wide:
+        yield _aligned(safe[0], widths)
+    for number, cells in enumerate(safe[1:]):
+        if is_wide:
+            yield _aligned(cells, widths)
+        else:
+            yield cells[0]
+            named = zip(heading[1:], cells[1:], strict=True)
+            text = "; ".join(f"{name}: {cell}" for name, cell in named if cell != "-")
+            yield from _wrapped(text, screen or 0)
+        for text in below[number] if below else ():
+            line = one_line(text)
+            yield from [f"    {line}"] if screen is None else _wrapped(line, screen)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
+
+
+def _wrapped(text: str, width: int, first: str = "    ") -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, 20),
+        initial_indent=first,
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+    )
+
+
+class Progress:
+    """How far a command is: one line that changes in place on a terminal, else a line now and then.
+
+    ``describe`` is asked for the text, at the first call and later.
+    """
+
+    LIVE_S = 0.1
+    PLAIN_S = 5.0
+
+    def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
-        self._every_s = every_s
+        self._live = bool(columns(sys.stderr)) and os.environ.get("TERM") != "dumb"
+        self._every_s = self.LIVE_S if self._live else self.PLAIN_S
         self._said_at = time.monotonic()
         self._said = ""
 
     def __call__(self) -> None:
-        """Say where things stand, if it is time and they have changed."""
+        """Show the text, if it is time and the text has changed."""
         now = time.monotonic()
         if now - self._said_at >= self._every_s and (text := self._describe()) != self._said:
             self._said_at, self._said = now, text
-            complain(text)
+            if self._live:
+                self.draw()
+            else:
+                complain(text)
 
-    def shown(self) -> AbstractContextManager[object]:
-        """Nothing stays on the screen."""
-        return nullcontext()
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the live line on the terminal as long as this lasts."""
+        global _live  # noqa: PLW0603  # a process has one terminal
+        if not self._live:
+            yield
+            return
+        _live, self._said = self, self._describe()
+        self.draw()
+        try:
+            yield
+        finally:
+            _live = None
+            self.clear()
 
+    def draw(self) -> None:
+        """Draw the live line, cut to the width of the terminal."""
+        width = columns(sys.stderr) or 80
+        _to_terminal(_CLEAR + self._said[: width - 1])
 
-class LiveProgress:
-    """One line on the terminal that changes in place."""
-
-    def __init__(self, describe: Callable[[], str], rich_live: Any, rich_console: Any) -> None:
-        self._describe = describe
-        self._shown_at = 0.0
-        self._live = rich_live(
-            describe(),
-            console=rich_console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # the lines of results go above it
-            redirect_stderr=False,
-        )
-
-    def __call__(self) -> None:
-        """Show where things stand, ten times a second at most."""
-        now = time.monotonic()
-        if now - self._shown_at >= 0.1:
-            self._shown_at = now
-            self._live.update(self._describe(), refresh=True)
-
-    def shown(self) -> AbstractContextManager[object]:
-        """Keep the line on the screen as long as this lasts."""
-        shown: AbstractContextManager[object] = self._live
-        return shown
+    @staticmethod
+    def clear() -> None:
+        """Take the live line away."""
+        _to_terminal(_CLEAR)
 
 
-def progress(describe: Callable[[], str]) -> PlainProgress | LiveProgress:
-    """Return what shows progress here: a live line on a terminal, where rich is installed."""
-    if not sys.stderr.isatty():
-        return PlainProgress(describe)
+@contextmanager
+def _above_live_line() -> Iterator[None]:
+    """Take the live line away, and draw it again below what was printed."""
+    if _live is None:
+        yield
+        return
+    _live.clear()
+    yield
+    _live.draw()
+
+
+def _to_terminal(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+
+
+def confirmed(what: str) -> bool:
+    """Ask at the terminal; return whether the answer is yes.
+
+    Raises:
+        UsageError: there is no terminal to ask at.
+        KeyboardInterrupt: the answer was Ctrl-C.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(f"{what}: there is no terminal to ask at; give --yes. Nothing was sent.")
+    _to_terminal(f"{what}? [y/N] ")
     try:
-        from rich.console import Console  # noqa: PLC0415  # rich is in the extra ``cli``
-        from rich.live import Live  # noqa: PLC0415
-    except ImportError:
-        return PlainProgress(describe)
-    return LiveProgress(describe, Live, Console(stderr=True, highlight=False, markup=False))
+        if _answer().strip().lower() in {"y", "yes"}:
+            return True
+    except KeyboardInterrupt:
+        complain("\nnothing was sent")
+        raise
+    complain("nothing was sent")
+    return False
+
+
+def _answer() -> str:
+    """Return a line of the terminal.
+
+    The event loop handles Ctrl-C, and would end the command only after the line was read. Here
+    Ctrl-C must end it at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return sys.stdin.readline()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def now() -> datetime:
+    """Return the time in UTC."""
+    return datetime.now(UTC)
+
+
+def time_of(moment: datetime | None) -> str:
+    """Return a moment for people, in UTC."""
+    return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def orders(count: int) -> str:
+    """Return how many orders, in words."""
+    return {0: "no order", 1: "1 order"}.get(count, f"{count:,} orders")

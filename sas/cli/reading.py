@@ -1,26 +1,32 @@
-"""Orders from a file: one object, an array, or JSON Lines; one at a time, whatever the size.
+"""Orders from a file: one object, an array, or JSON Lines; one order in memory at a time.
 
-An item is a full order message (it has members ``order`` and ``workflow``) or a bare order:
-an ``order_id``, all other members being the order's content.
+An item is a full order message (it has the members ``order`` and ``workflow``) or a bare order:
+an ``order_id``, all other members are the order's content. A thread reads in the background, so
+that a slow pipe never delays notifications.
 """
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 import re
+import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
 
-from sas.client.orders import NewOrder
+from sas.client import NewOrder
 from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
 from sas.codec.strict import MalformedError, Reason, convert, parse
 
 ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
-"""One item's text with all its indentation; what is sent of it is bounded by the client."""
+"""Longest text of one item, with its indentation. The client limits what is sent."""
+AHEAD_MAX = 1000
+"""Items read ahead at most: this bounds memory, however long the input is."""
 
 _CHUNK = 64 * 1024
 _SPACES = re.compile(r"[ \t\r\n]*")
@@ -44,7 +50,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What an item takes from the command where it does not say so itself."""
+    """What the command gives to an item that does not say it itself."""
 
     reply_queue: str
     workflow: str = "order"
@@ -55,7 +61,7 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
     """Yield the orders of a source.
 
     Raises:
-        InputError: at the first item that is none; those before it were yielded.
+        InputError: an item is not an order; those before it were yielded.
     """
     found = False
     for line, text in _values(source):
@@ -69,13 +75,13 @@ def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
 
 
 def to_order(text: bytes, defaults: Defaults) -> NewOrder:
-    """Return the order that one item says. Its content stays as it was written, to the byte.
+    """Return the order of one item. Its content stays as it was written, to the byte.
 
     Raises:
-        MalformedError: it says none.
+        MalformedError: the item is not an order.
     """
     if not isinstance(parse(text), dict):
-        raise MalformedError(Reason.INVALID, "this is no JSON object: an order is one, {...}")
+        raise MalformedError(Reason.INVALID, "this is not a JSON object: give an order as {...}")
     members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if "order" in members and "workflow" in members:
         return _full(members, defaults)
@@ -85,7 +91,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
         )
     order_id = msgspec.json.decode(members.pop("order_id"))
     if not isinstance(order_id, str):
-        raise MalformedError(Reason.INVALID, "order_id is no text: give it in quotes")
+        raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
     correlation_id = _prefixed(defaults, order_id)
     return NewOrder(order_id, content, defaults.workflow, correlation_id=correlation_id)
@@ -116,7 +122,7 @@ def _prefixed(defaults: Defaults, order_id: str) -> str | None:
 
 
 def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each value's text and line, by the form that the first line shows."""
+    """Yield each value's text and line. The first line shows the form of the input."""
     number, first = 0, b""
     while not first.strip():
         number, first = number + 1, _line(source, number + 1)
@@ -142,7 +148,9 @@ def _lines(source: BinaryIO, number: int) -> Iterator[tuple[int, bytes]]:
 def _line(source: BinaryIO, number: int) -> bytes:
     line = source.readline(ITEM_BYTES_MAX + 1)
     if len(line) > ITEM_BYTES_MAX:
-        raise InputError(number, f"longer than {ITEM_BYTES_MAX:,} bytes: no order is that large")
+        raise InputError(
+            number, f"longer than {ITEM_BYTES_MAX:,} bytes: an order is never that large"
+        )
     return line
 
 
@@ -150,7 +158,7 @@ def _is_whole(text: bytes) -> bool:
     try:
         json.loads(text)
     except RecursionError:
-        return True  # too deep, which is said where it is parsed
+        return True  # too deep: the parser says so
     except ValueError:
         return False
     return True
@@ -178,7 +186,7 @@ def _array(source: BinaryIO, number: int, first: bytes) -> Iterator[tuple[int, b
         text.take("]")
     else:
         while True:
-            text.peek()  # over what stands between, so that the line is the value's own
+            text.peek()  # skips spaces, so that the line is the value's own
             yield text.line, text.value().encode()
             if text.peek() == "]":
                 break
@@ -202,7 +210,7 @@ class _Text:
         self._add(first)
 
     def peek(self) -> str:
-        """Return the next character that is no space, "" at the end."""
+        """Return the next character that is not a space, "" at the end."""
         while True:
             spaces = _SPACES.match(self._window, self._at)
             self._move(spaces.end() if spaces else self._at)
@@ -224,12 +232,12 @@ class _Text:
     def value(self) -> str:
         """Return the text of the next value, and move over it."""
         if self.peek() != "{":
-            raise InputError(self.line, "an element of the array is no JSON object: {...}")
+            raise InputError(self.line, "an element of the array is not a JSON object: {...}")
         while True:
             try:
                 _, end = self._json.raw_decode(self._window, self._at)
             except RecursionError:
-                raise InputError(self.line, "this nests too deep: flatten it") from None
+                raise InputError(self.line, "this is nested too deep: flatten it") from None
             except ValueError as wrong:
                 if len(self._window) - self._at <= ITEM_BYTES_MAX and self._more():
                     continue
@@ -244,7 +252,7 @@ class _Text:
         self._at = to
 
     def _more(self) -> bool:
-        """Read on, by as much again as is there; False at the end."""
+        """Read more, as much again as is there; False at the end."""
         if self._ended:
             return False
         self._add(self._source.read(max(_CHUNK, len(self._window) - self._at)))
@@ -258,3 +266,70 @@ class _Text:
             raise InputError(self.line, "the input is not UTF-8: encode it as UTF-8") from None
         self._window = self._window[self._at :] + added
         self._at = 0
+
+
+class Feed:
+    """Hands on the items of an iterator, which a thread of its own reads.
+
+    The thread is a daemon: while it waits for the next line of a terminal it must not keep the
+    process from ending.
+    """
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._changed = threading.Condition()
+        self._ahead: deque[Item] = deque()
+        self._ended = False
+        self._closed = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._pull, name="input", daemon=True)
+        self._thread.start()
+
+    async def take(self, most: int) -> list[Item]:
+        """Return what was read, at least one item and at most so many; nothing at the end.
+
+        Raises:
+            Exception: what the iterator raised, once all items before it were taken.
+        """
+        while True:
+            self._wake.clear()
+            with self._changed:
+                taken = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+                self._changed.notify()
+                if taken:
+                    return taken
+                if self._error is not None:
+                    raise self._error
+                if self._ended:
+                    return []
+            await self._wake.wait()
+
+    def close(self) -> None:
+        """Let the thread end as soon as it has read its current item."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _pull(self) -> None:
+        try:
+            for item in self._items:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or len(self._ahead) < AHEAD_MAX)
+                    if self._closed:
+                        return
+                    self._ahead.append(item)
+                    first = len(self._ahead) == 1
+                if first:
+                    self._wake_taker()
+        except Exception as wrong:  # noqa: BLE001  # ``take`` raises it
+            self._error = wrong
+        with self._changed:
+            self._ended = True
+        self._wake_taker()
+
+    def _wake_taker(self) -> None:
+        with self._changed:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._wake.set)

@@ -1,29 +1,49 @@
-"""Sending and following side by side: what ``sas submit`` does once it knows what to do."""
+"""Sending orders and following them to their end: what ``sas submit`` does.
+
+Only counts and the ids of orders that have not ended are held in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
 
 from sas.cli import output
-from sas.cli.connection import Connection
-from sas.cli.errors import OutputError, TroubleError, UsageError
-from sas.cli.feed import Feed
-from sas.cli.reading import InputError, Item
-from sas.cli.tally import Tally
-from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError
+from sas.cli.arguments import Connection, unreadable
+from sas.cli.output import OutputError, UnavailableError, UsageError
+from sas.cli.reading import Feed, InputError, Item
+from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError, is_end
+from sas.codec import outward
+from sas.codec.outward import Notification, event_type, notice_of
+from sas.domain.messages import Notice
+from sas.domain.order import OrderState
 
 SEND_ORDERS_MAX = 500
 """Orders handed to the client at once."""
+SEEN_MAX = 10_000
+"""Notifications remembered, to count a repeated one once; and orders that ended."""
+
+K = TypeVar("K")
+_REJECTED = event_type(Notice.REJECTED)
+_RECEIVED = event_type(Notice.RECEIVED)
+_END_OF_STATE = {
+    OrderState.PROCESSED.value: "completed",
+    OrderState.ERROR.value: "failed",
+    OrderState.COMPENSATED.value: "undone",
+    OrderState.REJECTED.value: "rejected",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to submit, where, and how to tell of it."""
+    """What to submit, where, and what to print."""
 
     connection: Connection
     items: Iterator[Item]
@@ -34,11 +54,11 @@ class Plan:
 
 
 async def submit_and_follow(plan: Plan) -> int:
-    """Do it; return the exit code. The summary is printed whatever happens.
+    """Submit, follow, and print the summary whatever happens; return the exit code.
 
     Raises:
         UsageError: the input or the connection cannot be used.
-        TroubleError: Service Bus refused or did not answer.
+        UnavailableError: Service Bus refused or did not answer.
     """
     run = _Run(plan)
     try:
@@ -46,12 +66,12 @@ async def submit_and_follow(plan: Plan) -> int:
             with run.progress.shown():
                 await run.everything(client)
     except asyncio.CancelledError:
-        output.complain("interrupted: orders that were sent go on without us")
+        output.complain("interrupted: the orders that were sent are processed all the same")
         raise
     except InputError as wrong:
         raise UsageError(f"{wrong}. {run.sent_before()}") from None
     except (SubmitError, FollowError) as failed:
-        raise TroubleError(f"{failed} {run.sent_before()}") from None
+        raise UnavailableError(f"{failed} {run.sent_before()}") from None
     finally:
         run.summarise()
     return 0 if run.tally.went_well else 1
@@ -60,12 +80,12 @@ async def submit_and_follow(plan: Plan) -> int:
 class _Run:
     def __init__(self, plan: Plan) -> None:
         self.tally = Tally()
-        self.progress = output.progress(self._describe)
         self._plan = plan
         self._began = time.monotonic()
+        self.progress = output.Progress(self._describe)
 
     async def everything(self, client: OrdersClient) -> None:
-        """Send and follow side by side; whichever fails ends both."""
+        """Send and follow at the same time; a failure of one ends both."""
         feed = Feed(self._plan.items)
         try:
             async with asyncio.TaskGroup() as both:
@@ -104,7 +124,7 @@ class _Run:
         async with aclosing(client.follow(until=self._enough)) as notifications:
             async for told in notifications:
                 if self.tally.note(told):
-                    output.say(output.as_json(told) if self._plan.json else output.as_line(told))
+                    output.say(as_json(told) if self._plan.json else as_line(told))
                 self.progress()
 
     def _enough(self) -> bool:
@@ -117,22 +137,22 @@ class _Run:
         tally = self.tally
         parts = [f"submitted {tally.submitted:,}"]
         if self._plan.follow:
-            parts.append(f"ended {tally.ended:,}")
-            if bad := tally.failed + tally.undone + tally.rejected:
-                parts.append(f"of them not completed {bad:,}")
+            parts.append(f"ended {tally.ends.total():,}")
+            if bad := tally.not_completed:
+                parts.append(f"not completed {bad:,}")
         parts.append(f"{time.monotonic() - self._began:.0f} s")
         return ", ".join(parts)
 
     def sent_before(self) -> str:
-        """Say what was sent before something went wrong."""
+        """Say what was sent before the failure."""
         count = self.tally.submitted
         if not count:
             return "Nothing was sent."
         were = "1 order was" if count == 1 else f"{count:,} orders were"
-        return f"{were} sent before it; sending one again is safe."
+        return f"{were} sent before; to send one again is safe."
 
     def summarise(self) -> None:
-        """Print the figures, and what to do about what has not ended."""
+        """Print the counts, and what to do about orders that have not ended."""
         counts = self.tally.counts() if self._plan.follow else {"submitted": self.tally.submitted}
         if self._plan.json:
             output.say(json.dumps({"summary": counts}))
@@ -140,48 +160,165 @@ class _Run:
             said = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
             output.say(", ".join(said))
         if self._plan.follow and self.tally.all_sent and self.tally.waiting:
+            some = ", ".join(output.one_line(one) for one in islice(self.tally.waiting, 3))
+            more = ", ..." if len(self.tally.waiting) > 3 else ""
             output.complain(
-                f"sas: nothing came for {self._plan.patience_s:g} s and some orders have not ended "
-                f"({_some(self.tally.waiting)}): look at operator-alerts, or wait longer with "
-                "--patience"
+                f"sas: no notification came for {self._plan.patience_s:g} s and some orders have "
+                f"not ended ({some}{more}): look at operator-alerts and sas list, or wait longer "
+                "with --patience"
             )
 
 
-def _some(ids: dict[str, int]) -> str:
-    first = ", ".join(output.one_line(order_id) for order_id, _ in zip(ids, range(3), strict=False))
-    return first + (", ..." if len(ids) > 3 else "")
+@dataclass(slots=True)
+class Tally:
+    """What became of the orders of one submission: counts, and the ids that have not ended.
+
+    An id may be submitted several times (``waiting`` counts). Each repeat gets its own answer,
+    before or after the order's end: *received* as a duplicate; *rejected* if its content differs;
+    the same *received* once more if its submission_id is the same.
+    """
+
+    submitted: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    others: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
+    all_sent: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
+    _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _over: set[str] = field(default_factory=set)
+    _seen: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+
+    def expect(self, order_id: str) -> None:
+        """Expect an order that is about to be sent: its answer may come before the send returns."""
+        self.waiting[order_id] = self.waiting.get(order_id, 0) + 1
+
+    def forget(self, order_id: str) -> None:
+        """Forget an order that was not sent, or one of its submissions that was answered."""
+        left = self.waiting.pop(order_id, 0) - 1
+        if left > 0:
+            self.waiting[order_id] = left
+        else:
+            self._over.discard(order_id)
+            _keep(self._ended, order_id)
+
+    def sending_ended(self) -> None:
+        """Note that nothing more will be submitted: from now on silence counts."""
+        self.all_sent = True
+        self.heard_at = time.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything was sent and has ended."""
+        return self.all_sent and not self.waiting
+
+    @property
+    def not_completed(self) -> int:
+        """How many orders ended, but not completed."""
+        return self.ends.total() - self.ends["completed"]
+
+    @property
+    def went_well(self) -> bool:
+        """Whether every order has completed."""
+        return not (self.not_completed or self.waiting)
+
+    def silent_s(self) -> float:
+        """Return for how many seconds no notification came."""
+        return time.monotonic() - self.heard_at
+
+    def note(self, told: Notification) -> bool:
+        """Count a notification; False if it has been counted before."""
+        self.heard_at = time.monotonic()
+        order_id = told.data.order_id
+        repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
+        key = (told.source, told.id)
+        known = key in self._seen
+        _keep(self._seen, key)
+        if order_id not in self.waiting:
+            # A step that ran beside the failed one is notified after the order's end.
+            self.others += not known and order_id not in self._ended
+        elif repeats and told.type == _RECEIVED and (known or told.data.duplicate):
+            self.repeated += 1
+            self.forget(order_id)
+        elif known:
+            return False
+        elif told.type == _REJECTED or (is_end(told) and order_id not in self._over):
+            self.ends[_end_of(told)] += 1
+            if told.type != _REJECTED:
+                self._over.add(order_id)
+            self.forget(order_id)
+        return not known
+
+    def counts(self) -> dict[str, int]:
+        """Return the summary; the last two counts only if they are not 0."""
+        extra = {"repeated": self.repeated, "of_other_orders": self.others}
+        return {
+            "submitted": self.submitted,
+            **{end: self.ends[end] for end in _END_OF_STATE.values()},
+            "unfinished": sum(self.waiting.values()),
+            **{name: count for name, count in extra.items() if count},
+        }
+
+
+def _keep(latest: OrderedDict[K, None], key: K) -> None:
+    """Remember a key as the latest; forget the oldest if there are too many."""
+    latest[key] = None
+    latest.move_to_end(key)
+    if len(latest) > SEEN_MAX:
+        latest.popitem(last=False)
+
+
+def _end_of(told: Notification) -> str:
+    """Return how an order ended. The answer to a repeat has the state, not the end."""
+    if told.type == _RECEIVED:
+        return _END_OF_STATE.get(told.data.state, "failed")
+    return notice_of(told.type)
+
+
+def as_line(told: Notification) -> str:
+    """Return a notification for people."""
+    data = told.data
+    parts = [f"{data.order_id or '(no order id)':<20} {notice_of(told.type):<14}"]
+    if data.step:
+        parts.append(data.step)
+    if data.duplicate:
+        parts.append(f"again: it is {data.state}")
+    if data.error:
+        parts.append(f"{data.error.code}: {data.error.message}")
+    if data.awaits:
+        awaits = {"undo": "(being undone)", "operator": "(waiting for an operator)"}
+        parts.append(awaits[data.awaits])
+    return output.one_line(" ".join(parts).rstrip())
+
+
+def as_json(told: Notification) -> str:
+    """Return a notification for programs: the CloudEvent on one line."""
+    return outward.encode(told).decode()
 
 
 @asynccontextmanager
 async def _client(where: Connection, *, urgent: bool) -> AsyncIterator[OrdersClient]:
-    queues = where.queues.urgent if urgent else where.queues
-    if where.namespace is None:
+    """Open the client as long as this lasts.
+
+    Raises:
+        UsageError: the connection string cannot be read.
+    """
+    async with AsyncExitStack() as stack:
+        address: dict[str, Any] = {"connection_string": where.endpoint.connection_string}
+        if where.endpoint.address is not None:
+            from sas.adapters.endpoints import token_credential  # noqa: PLC0415  # slow to import
+
+            address = {
+                "fully_qualified_namespace": where.endpoint.address,
+                "credential": await stack.enter_async_context(token_credential()),
+            }
         try:
             client = OrdersClient(
-                where.connection_string,
                 reply_queue=where.reply_queue,
-                queues=queues,
+                queues=where.queues.urgent if urgent else where.queues,
                 order_bytes_max=where.order_bytes_max,
+                **address,
             )
         except ValueError as wrong:
-            raise UsageError(
-                f"the connection string cannot be read: {wrong} It looks like "
-                "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;"
-                "SharedAccessKey=..."
-            ) from None
-        async with client:
-            yield client
-        return
-    from sas.adapters.endpoints import token_credential  # noqa: PLC0415  # slow to import
-
-    async with (
-        token_credential() as credential,
-        OrdersClient(
-            reply_queue=where.reply_queue,
-            fully_qualified_namespace=where.namespace,
-            credential=credential,
-            queues=queues,
-            order_bytes_max=where.order_bytes_max,
-        ) as client,
-    ):
-        yield client
+            raise UsageError(unreadable(wrong)) from None
+        yield await stack.enter_async_context(client)

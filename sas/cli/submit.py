@@ -1,4 +1,4 @@
-"""``sas submit FILE``: send orders and, if wished, follow them to their end."""
+"""``sas submit FILE``: the arguments of the verb; ``submission`` does the work."""
 
 from __future__ import annotations
 
@@ -10,59 +10,63 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-from sas.cli import connection
-from sas.cli.errors import UsageError
+from sas.cli import arguments as args
+from sas.cli.arguments import Verb
+from sas.cli.output import UsageError
 
-SUMMARY = "send orders to the orders queue, and follow them to their end"
 DESCRIPTION = """\
 Send orders to the orders queue. FILE holds one JSON object, an array of them, or JSON Lines
-(one object a line); - reads them from stdin as they come. Each is either
+(one object a line); - reads stdin as it arrives. Each object is
 
   an order message   {"order_id": "A-1", "workflow": "order", "order": {...}}
   or a bare order    {"order_id": "A-1", ...}: every other member is its content
 
-With --follow, each notification from the response queue is printed as a line on stdout, and a
-summary at the end. Use a response queue that nobody else reads: notifications are taken off it.
+With --follow each notification from the response queue is printed as a line on stdout, and a
+summary at the end. Give a response queue of your own: notifications are removed from it.
 
   export ServiceBus='Endpoint=sb://...'  SAS_REPLY_QUEUE=responses-me
   sas submit samples/northwind-orders.jsonl --follow
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="JSON or JSON Lines; - for stdin")
     parser.add_argument("--follow", action="store_true", help="print what becomes of the orders")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
+    args.add_json(parser)
     parser.add_argument(
-        "--urgent", action="store_true", help="send them by the lane that overtakes all others"
+        "--urgent",
+        action="store_true",
+        help="send the orders in the lane that overtakes all others",
     )
     parser.add_argument(
         "--patience",
-        type=_seconds,
+        type=args.number("seconds", 0.001, 7 * 86_400),
         default=300.0,
         metavar="SECONDS",
-        help="with --follow: give up when nothing has come for so long after the last order "
-        "was sent (default: 300)",
+        help="with --follow: stop when no notification came for so long, counted from the last "
+        "order sent (default: 300)",
     )
     parser.add_argument(
-        "--workflow", default="order", metavar="NAME", help="of bare orders (default: order)"
+        "--workflow",
+        default="order",
+        metavar="NAME",
+        help="the workflow of bare orders (default: order)",
     )
     parser.add_argument(
         "--correlation-prefix",
         metavar="TEXT",
-        help="give each order without a correlation id this text and its order id as one",
+        help="give TEXT and the order id as correlation id to each order that has none",
     )
-    connection.add_arguments(parser)
+    args.add_connection(parser)
+    args.add_reply_queue(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Submit; return the exit code."""
+def _run(arguments: argparse.Namespace) -> int:
     # Slow to import (Azure's SDK), and not needed for --help.
     from sas.cli.reading import Defaults, read_items  # noqa: PLC0415
     from sas.cli.submission import Plan, submit_and_follow  # noqa: PLC0415
 
-    where = connection.read(arguments, os.environ)
+    where = args.read_connection(arguments, os.environ)
     defaults = Defaults(where.reply_queue, arguments.workflow, arguments.correlation_prefix)
     with _opened(arguments.file) as source:
         plan = Plan(
@@ -90,20 +94,21 @@ def _opened(name: str) -> AbstractContextManager[BinaryIO]:
 def _stdin() -> BinaryIO:
     """Return stdin with a buffer of its own.
 
-    At its end the interpreter locks ``sys.stdin``'s buffer, which a thread that is still
-    waiting for a line would hold.
+    At its end the interpreter locks the buffer of ``sys.stdin``. A thread that still waits for a
+    line would hold that lock.
     """
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)  # an fd
-    except (OSError, ValueError, AttributeError):  # no real file: a test's, an embedder's
+    except (OSError, ValueError, AttributeError):  # not a real file: a test's, an embedder's
         return sys.stdin.buffer
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 7 * 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r}: give seconds, more than 0, at most a week")
-    return value
+VERBS = (
+    Verb(
+        "submit",
+        "send orders to the orders queue, and follow them to their end",
+        DESCRIPTION,
+        _add_arguments,
+        _run,
+    ),
+)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from sas.cli import finding, output, page, storage
-from sas.cli.errors import UsageError
+from sas.cli import arguments as args
+from sas.cli import output, selection
+from sas.cli.arguments import Storage, Verb
+from sas.cli.output import UsageError
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
@@ -24,26 +26,26 @@ from sas.features.field_encryption.paths import ENCRYPTED, encrypted_places
 from sas.features.version_check import fingerprint, value_name
 from sas.ports import Business, ConflictError, StateStore
 
-SUMMARY = "check workflow definitions against the orders in flight, before a deploy"
 DESCRIPTION = """\
 Compare the workflows of an application with the orders in flight (under way or in Error) and with
-what the table remembers of each version. An order is pinned to its version: that must still be
-there, and its steps, their order, agents, undos and what follows a failure must be as they were.
-Times and thresholds may change. Where --app names a Business, its secret fields are looked at,
-too. Exit code 0 if all is well, 1 if a deploy would break something (or there is no such
-table), 2 if the app cannot be loaded, 3 if Storage does not answer.
+the definitions that the table remembers. An order keeps the workflow version it was submitted with.
+That version must still exist, with the same steps, order, agents, undos and reaction to a failure.
+Times and thresholds may change. Where --app names a Business, its secret fields are checked too.
 
---record has the table remember the definitions as they are now, if no order in flight would break:
-after a change to a version that only finished orders used.
+--record makes the table remember the definitions as they are now, unless an order in flight would
+break. Use it after a change to a version that only finished orders used.
+
+Exit code 0: all is well. 1: a deploy would break something, or there is no such table. 2: the app
+cannot be loaded. 3: Storage does not answer.
 
   sas workflows check --app orders.workflows:workflows
   sas workflows check --app orders:business --json
 """
 
 SOME = 3
-"""Order ids named of those that use a version (--json has all)."""
+"""Order ids shown for a version (--json shows all)."""
 KNOWN = (ImportError, AttributeError, TypeError, ValueError)
-"""Errors whose own words say enough."""
+"""Errors whose own text says enough."""
 
 
 @dataclass(slots=True)
@@ -62,8 +64,9 @@ class Finding:
         return len(self.ids)
 
     def count(self, order: Order, *, encrypted: bool) -> None:
-        """Count an order in flight that uses this version; ``encrypted`` where nothing decrypts its
-        secret fields.
+        """Count an order in flight that uses this version.
+
+        ``encrypted``: its secret fields would not be decrypted any more.
         """
         self.ids.append(order.order_id)
         self.encrypted += encrypted
@@ -77,7 +80,7 @@ class Finding:
         return self.remembered is not None and known is not None and self.remembered != known
 
     def trouble(self) -> str:
-        """Return what a deploy would break; nothing if nothing."""
+        """Return what a deploy would break, or nothing."""
         if self.definition is None:
             return "missing: keep this version until its orders have ended" if self.orders else ""
         if self.changed and self.orders:
@@ -86,46 +89,43 @@ class Finding:
             return "changed: orders in flight have other steps"
         if self.encrypted:
             return (
-                f"secret fields: {page.orders(self.encrypted)} would be given to agents encrypted; "
-                "secret_fields must go on to name the workflow, () where nothing new is secret"
+                f"secret fields: {output.orders(self.encrypted)} would go to agents encrypted; "
+                "keep the workflow in secret_fields, with () if no new field is secret"
             )
         return ""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this verb."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check"])
     parser.add_argument(
         "--app",
         required=True,
         metavar="MODULE:NAME",
-        help="what has the workflows: a Workflows, a Business, or a function that returns one",
+        help="a Workflows, a Business, or a function that returns one",
     )
     parser.add_argument("--record", action="store_true", help="remember the definitions")
-    parser.add_argument("--json", action="store_true", help="print JSON lines, with every order id")
-    storage.add_arguments(parser)
+    args.add_json(parser, "JSON lines, with every order id")
+    args.add_storage(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Check; return the exit code."""
-    where = storage.read(arguments, os.environ)
+def _run(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
     made = _made(arguments.app)
     check = _Check(made, record=arguments.record, as_json=arguments.json)
     return asyncio.run(check.run(where))
 
 
 def load(app: str) -> Workflows:
-    """Return the workflows that an application defines; raises as ``_made``."""
+    """Return the workflows that an application defines.
+
+    Raises:
+        UsageError: the application cannot be imported, or defines none.
+    """
     made = _made(app)
     return made.workflows if isinstance(made, Business) else made
 
 
 def _made(app: str) -> Workflows | Business:
-    """Return what an application defines.
-
-    Raises:
-        UsageError: it cannot be imported, or has none.
-    """
     module, _, name = app.partition(":")
     if not module or not name:
         raise UsageError(f"--app {app!r}: give MODULE:NAME, like orders.workflows:workflows")
@@ -136,7 +136,7 @@ def _made(app: str) -> Workflows | Business:
         if callable(made):
             made = made()
         if isinstance(made, Business):
-            FieldEncryption.of(made, None)  # its paths are what they should be
+            FieldEncryption.of(made, None)  # checks the paths of its secret fields
     except Exception as wrong:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None
@@ -154,12 +154,12 @@ class _Check:
         self._record = record
         self._as_json = as_json
 
-    async def run(self, where: storage.Storage) -> int:
-        """Check, say what was found, record if all is well; return the exit code."""
+    async def run(self, where: Storage) -> int:
+        """Check, print the findings, record if all is well; return the exit code."""
         if self._business is None:
-            output.complain("sas: --app names workflows alone: secret fields are not looked at")
+            output.complain("sas: --app names workflows only: secret fields are not checked")
         broken = False
-        async with storage.opened(where) as store:
+        async with args.open_store(where) as store:
             for (name, version), one in sorted((await self._findings(store)).items()):
                 broken = broken or bool(one.trouble()) or (one.changed and not self._record)
                 record = _record(name, version, one)
@@ -187,7 +187,7 @@ class _Check:
         return found
 
     async def _stays_encrypted(self, store: StateStore, order: Order) -> bool:
-        """Return whether an order holds secret fields that nobody would open any more."""
+        """Return whether an order's secret fields would not be decrypted any more."""
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
         texts = [step.call.edited for step in order.steps if step.call.edited]
@@ -214,23 +214,23 @@ def _record(name: str, version: int, one: Finding) -> dict[str, object]:
 
 def _said(one: Finding, trouble: str) -> str:
     some = ", ".join(one.ids[:SOME]) + (", ..." if one.orders > SOME else "")
-    users = f"{page.orders(one.orders)} in flight" + (f" ({some})" if some else "")
+    users = f"{output.orders(one.orders)} in flight" + (f" ({some})" if some else "")
     if trouble:
         return f"{users}; {trouble}"
     if one.changed:
         return f"{users}; changed since it was used: --record accepts that"
     if one.remembered is None:
         return f"{users}; not used yet" if not one.orders else f"{users}; not recorded yet"
-    return f"{users}; as it was"
+    return f"{users}; unchanged"
 
 
 async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
-    ids = dict.fromkeys(await finding.under_way(store))
-    async for batch in finding.summaries(store, in_error=True):
+    ids = dict.fromkeys(await selection.under_way(store))
+    async for batch in selection.summaries(store, in_error=True):
         ids.update((one.order_id, None) for one in batch)
     every = list(ids)
-    for start in range(0, len(every), finding.BATCH):
-        for order in await finding.load_all(store, every[start : start + finding.BATCH]):
+    for start in range(0, len(every), selection.BATCH):
+        for order in await selection.load_all(store, every[start : start + selection.BATCH]):
             if not order.rejected and order.process_state not in FINISHED:
                 yield order
 
@@ -244,4 +244,15 @@ async def _remember(store: StateStore, workflow: Workflow) -> None:
     try:
         await store.write_shared(name, known, found.token if found else None)
     except ConflictError:
-        output.complain(f"sas: {name} was written by somebody else just now: check again")
+        output.complain(f"sas: {name} was changed by another process just now: check again")
+
+
+VERBS = (
+    Verb(
+        "workflows",
+        "check workflow definitions against the orders in flight, before a deploy",
+        DESCRIPTION,
+        _add_arguments,
+        _run,
+    ),
+)

@@ -10,11 +10,11 @@
 Applications in other languages send the same JSON: see docs/contract.
 """
 
-from sas.client.client import OrdersClient
-from sas.client.orders import (
+from sas.client.client import (
     FollowError,
     InvalidOrderError,
     NewOrder,
+    OrdersClient,
     Receipt,
     SubmitError,
     is_end,

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -14,27 +16,89 @@ import msgspec
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.exceptions import MessageLockLostError
 from opentelemetry.trace import SpanKind
 
 from sas.client import links
 from sas.client.links import LinkError
-from sas.client.orders import (
-    FollowError,
-    InvalidOrderError,
-    NewOrder,
-    Receipt,
-    SubmitError,
-    is_end,
-)
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_order
-from sas.codec.outward import Notification
+from sas.codec.outward import Notification, event_type
 from sas.codec.strict import MalformedError
+from sas.domain.messages import Notice
+from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
+RECEIVE_MAX = 50
+
+
+_ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
+_ENDED = frozenset(
+    state.value
+    for state in (
+        OrderState.PROCESSED,
+        OrderState.COMPENSATED,
+        OrderState.REJECTED,
+        OrderState.ERROR,
+    )
+)
+
+
+class InvalidOrderError(ValueError):
+    """The system would reject an order. The orders before it were sent, none after it.
+
+    ``index`` is its place (from 0) among the orders of the call.
+    """
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__(text)
+        self.index = index
+
+
+class SubmitError(Exception):
+    """Service Bus did not take an order. To submit it again is safe: repeats are recognised."""
+
+
+class FollowError(Exception):
+    """The response queue cannot be read. Nothing is lost: its messages stay there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewOrder:
+    """One order to submit.
+
+    ``order`` is the content: values that JSON can hold, or JSON text (``msgspec.Raw``).
+    ``submission_id`` identifies the submission: give the same one when you submit again. Without
+    it, a new one is made.
+    """
+
+    order_id: str
+    order: Mapping[str, Any] | msgspec.Raw
+    workflow: str = "order"
+    correlation_id: str | None = None
+    submission_id: str | None = None
+    workflow_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The ids of a submission."""
+
+    order_id: str
+    submission_id: str
+
+
+def is_end(told: Notification) -> bool:
+    """Return whether a notification is an order's last, unless an operator acts on the order.
+
+    The answer to a repeated submission is the last if the order had already ended.
+    """
+    if told.type in _ENDS:
+        return True
+    if told.type == event_type(Notice.FAILED):
+        return told.data.awaits == "operator"
+    return told.data.duplicate and told.data.state in _ENDED
 
 
 class OrdersClient:
@@ -52,18 +116,19 @@ class OrdersClient:
         order_bytes_max: int = ORDER_BYTES_MAX,
         **options: Any,
     ) -> None:
-        """Prepare a client; nothing is opened before the first use.
+        """Prepare a client. The first use opens the connection.
 
         Args:
             connection_string: of the Service Bus namespace or the local broker.
             reply_queue: this application's response queue.
             fully_qualified_namespace: with ``credential``, instead of a connection string.
             credential: an azure-identity credential.
-            queues: the queues' names, where they are not the default ones; ``Queues().urgent``
-                submits by the lane that overtakes all others (it takes the right to send there).
-            patience_s: longest that one send or one read may take, in seconds.
+            queues: names of the queues, if not the default; ``Queues().urgent`` submits in the
+                lane that overtakes all others (the sender needs the right to send there).
+            patience_s: longest outage of Service Bus that the client survives, in seconds.
             order_bytes_max: largest order message that the system takes (SAS_ORDER_BYTES_MAX).
-            options: for the SDK's client, ``transport_type`` or ``retry_total`` for instance.
+            options: for the SDK's client, for instance ``transport_type``. The SDK does not
+                retry by itself unless ``retry_total`` says so: this client does.
 
         Raises:
             ForbiddenReplyQueueError: the reply queue is not an application's.
@@ -71,6 +136,7 @@ class OrdersClient:
         """
         self._queues = queues or Queues()
         self._reply_queue = self._queues.check_reply_queue(reply_queue)
+        options = {"retry_total": 0} | options
         if connection_string:
             self._client = ServiceBusClient.from_connection_string(connection_string, **options)
         elif fully_qualified_namespace and credential:
@@ -98,14 +164,14 @@ class OrdersClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; a dead one is left after some seconds."""
+        """Close every connection; a dead one is abandoned after some seconds."""
         await links.close(self._client)
 
     async def submit(self, new: NewOrder) -> Receipt:
         """Submit one order.
 
         Raises:
-            InvalidOrderError: it would be rejected; the text says why.
+            InvalidOrderError: the system would reject it; the text says why.
             SubmitError: Service Bus did not take it.
         """
         return (await self.submit_many([new]))[0]
@@ -113,12 +179,11 @@ class OrdersClient:
     async def submit_many(
         self, orders: Iterable[NewOrder], on_sent: Callable[[int], None] | None = None
     ) -> list[Receipt]:
-        """Submit orders in batches; ``on_sent`` is told how many have been sent so far.
+        """Submit orders in batches. ``on_sent`` gets how many have been sent so far.
 
         Raises:
-            InvalidOrderError: one would be rejected; those before it were sent.
-            SubmitError: Service Bus did not take them; ``on_sent`` was told how many it
-                surely took.
+            InvalidOrderError: the system would reject one; those before it were sent.
+            SubmitError: Service Bus did not take all; ``on_sent`` got how many it surely took.
         """
         receipts: list[Receipt] = []
         waiting: list[ServiceBusMessage] = []
@@ -150,14 +215,14 @@ class OrdersClient:
         until: Callable[[], bool] | None = None,
         patience_seconds: float | None = None,
     ) -> AsyncGenerator[Notification]:
-        """Yield what the response queue brings, until every order named has come to its end.
+        """Yield the notifications of the response queue until every named order has ended.
 
-        An order ends completed, undone, rejected, or failed and held for an operator. A
-        notification is completed once the next one is asked for, so that a crash in between
-        brings it again; what was read and not yielded goes back to the queue.
-        Notifications of other orders on the same queue are yielded too.
-        Without ``order_ids`` it goes on until the caller stops, or ``until`` (asked at least
-        once a second) returns True.
+        An order ends completed, undone, rejected, or failed and waiting for an operator. A
+        notification is removed from the queue when the caller asks for the next one; after a
+        crash in between it is delivered again. Notifications that were read but not yielded go
+        back to the queue. Notifications of other orders on the same queue are yielded too.
+        Without ``order_ids`` it goes on until the caller stops, or ``until`` returns True;
+        ``until`` is called about once a second while the queue can be read.
 
         Raises:
             FollowError: the queue cannot be read.
@@ -182,7 +247,7 @@ class OrdersClient:
                     told = await self._told(receiver, waiting[0])
                     if told is not None:
                         yield told
-                        await self._settle(receiver.complete_message(waiting[0]))
+                        await self._settle(receiver, partial(receiver.complete_message, waiting[0]))
                         if left is not None and is_end(told):
                             left.discard(told.data.order_id)
                     waiting.popleft()
@@ -192,9 +257,8 @@ class OrdersClient:
             await links.close(receiver)
 
     async def _receive(self, receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
-        receiving = receiver.receive_messages(max_message_count=50, max_wait_time=1)
         try:
-            return await links.bounded(receiving, self._patience_s)
+            return await links.receive(receiver, RECEIVE_MAX, self._patience_s)
         except LinkError as failed:
             raise FollowError(f"queue {self._reply_queue!r} cannot be read: {failed}") from failed
 
@@ -205,21 +269,25 @@ class OrdersClient:
             return outward.decode_notification(links.bytes_of(message))
         except MalformedError as wrong:
             await self._settle(
-                receiver.dead_letter_message(
-                    message, reason="not-a-notification", error_description=str(wrong)
-                )
+                receiver,
+                partial(
+                    receiver.dead_letter_message,
+                    message,
+                    reason="not-a-notification",
+                    error_description=str(wrong),
+                ),
             )
             return None
 
-    async def _settle(self, settling: Awaitable[None]) -> None:
-        """Finish a message; one whose lease has run out comes again, as at-least-once allows."""
+    async def _settle(
+        self, receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]]
+    ) -> None:
         try:
-            await links.bounded(settling, self._patience_s)
+            await links.settle(receiver, action, self._patience_s)
         except LinkError as failed:
-            if not isinstance(failed.__cause__, MessageLockLostError):
-                raise FollowError(
-                    f"a notification on {self._reply_queue!r} comes again: {failed}"
-                ) from failed
+            raise FollowError(
+                f"a notification on {self._reply_queue!r} is delivered again: {failed}"
+            ) from failed
 
     async def _send_all(self, messages: Sequence[ServiceBusMessage]) -> None:
         if not messages:
@@ -233,7 +301,7 @@ class OrdersClient:
             await links.close(broken)
             raise SubmitError(
                 f"queue {self._queues.orders!r} did not take orders: {failed} "
-                "Submitting them again is safe: a repeat of the same order is recognised."
+                "To submit them again is safe: a repeat of the same order is recognised."
             ) from failed
 
     def _message(self, index: int, new: NewOrder) -> tuple[ServiceBusMessage, Receipt]:

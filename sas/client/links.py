@@ -1,17 +1,24 @@
-"""Links to Service Bus: each operation bounded in time, each failure said in a sentence."""
+"""Operations on Service Bus that survive an outage, and say in one sentence why they failed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    ServiceBusReceivedMessage,
+)
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.amqp import AmqpMessageBodyType
 from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
     MessageSizeExceededError,
+    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -20,24 +27,90 @@ from azure.servicebus.exceptions import (
 
 T = TypeVar("T")
 CLOSE_S = 5.0
-"""Longest that closing is waited for, in seconds: a dead connection may not answer."""
+"""Longest wait for a link to close, in seconds: a dead connection may not answer."""
+PAUSE_S = 0.5
+"""Pause before a failed operation is tried again, in seconds."""
+POLL_S = 1.0
+"""Longest wait of one read, in seconds."""
+_REFUSALS = (
+    *(MessagingEntityNotFoundError, MessagingEntityDisabledError),
+    *(ServiceBusAuthenticationError, ServiceBusAuthorizationError),
+    *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
+)
+"""Answers that stay the same however often the operation is tried."""
 
 
 class LinkError(Exception):
     """An operation failed; the text is a sentence that says what to look at."""
 
 
-async def bounded(operation: Awaitable[T], patience_s: float) -> T:
-    """Return what an operation returns.
+async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T:
+    """Try an operation until it succeeds, and return its result.
+
+    A broken connection is opened again. All attempts together take at most ``patience_s``.
 
     Raises:
-        LinkError: Service Bus refused it, or did not answer in time.
+        LinkError: Service Bus refused the operation, or the patience has run out.
     """
+    deadline = asyncio.get_running_loop().time() + patience_s
+    last: Exception | None = None
     try:
-        async with asyncio.timeout(patience_s):
-            return await operation
+        async with asyncio.timeout_at(deadline):
+            while True:
+                try:
+                    return await operation()
+                except _REFUSALS:
+                    raise
+                except ServiceBusError as failed:
+                    last = failed
+                await asyncio.sleep(PAUSE_S)
     except (ServiceBusError, TimeoutError) as failed:
-        raise LinkError(_why(failed)) from failed
+        why = last if last and isinstance(failed, TimeoutError) else failed
+        raise LinkError(_why(why)) from why
+
+
+async def receive(
+    receiver: ServiceBusReceiver, most: int, patience_s: float
+) -> Sequence[ServiceBusReceivedMessage]:
+    """Return what arrives within about a second.
+
+    The link is opened first, with the full patience: ``receive_messages`` would give up when
+    opening the link takes longer than its own waiting time.
+
+    Raises:
+        LinkError: the queue cannot be read.
+    """
+
+    async def poll() -> Sequence[ServiceBusReceivedMessage]:
+        await _open(receiver)
+        return await receiver.receive_messages(max_message_count=most, max_wait_time=POLL_S)
+
+    return await persist(poll, patience_s)
+
+
+async def settle(
+    receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]], patience_s: float
+) -> None:
+    """Complete or dead-letter a message. One whose lock has expired is delivered again.
+
+    Raises:
+        LinkError: the message was not settled.
+    """
+
+    async def act() -> None:
+        await _open(receiver)  # a receiver whose link is closed settles nothing
+        await action()
+
+    try:
+        await persist(act, patience_s)
+    except LinkError as failed:
+        if not isinstance(failed.__cause__, MessageLockLostError):
+            raise
+
+
+async def _open(receiver: ServiceBusReceiver) -> None:
+    """Open the link of a receiver. Return at once where it is open."""
+    await receiver.__aenter__()
 
 
 async def send_batches(
@@ -48,39 +121,41 @@ async def send_batches(
     Raises:
         LinkError: some were not sent; those before them were.
     """
-    batch = await bounded(sender.create_message_batch(), patience_s)
+
+    async def send(what: ServiceBusMessage | ServiceBusMessageBatch) -> None:
+        await persist(lambda: sender.send_messages(what), patience_s)
+
+    batch = await persist(sender.create_message_batch, patience_s)
     for message in messages:
         try:
             batch.add_message(message)
         except MessageSizeExceededError:
             if len(batch):
-                await bounded(sender.send_messages(batch), patience_s)
-                batch = await bounded(sender.create_message_batch(), patience_s)
+                await send(batch)
+                batch = await persist(sender.create_message_batch, patience_s)
             try:
                 batch.add_message(message)
             except MessageSizeExceededError:  # without a batch's wrapping it may fit
-                await bounded(sender.send_messages(message), patience_s)
+                await send(message)
     if len(batch):
-        await bounded(sender.send_messages(batch), patience_s)
+        await send(batch)
 
 
 async def close(link: ServiceBusClient | ServiceBusSender | ServiceBusReceiver) -> None:
     """Close a link, or leave it after ``CLOSE_S`` seconds."""
-    with suppress(LinkError):
-        await bounded(link.close(), CLOSE_S)
+    with suppress(ServiceBusError, TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await link.close()
 
 
 async def hand_back(
     receiver: ServiceBusReceiver, messages: Iterable[ServiceBusReceivedMessage]
 ) -> None:
-    """Put messages back on their queue now; where that fails, their leases run out instead."""
-
-    async def abandon() -> None:
-        for message in messages:
-            await receiver.abandon_message(message)
-
-    with suppress(LinkError):
-        await bounded(abandon(), CLOSE_S)
+    """Put messages back on their queue now. Where that fails, their locks expire instead."""
+    with suppress(ServiceBusError, TimeoutError, ValueError):  # ValueError: the link is closed
+        async with asyncio.timeout(CLOSE_S):
+            for message in messages:
+                await receiver.abandon_message(message)
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:

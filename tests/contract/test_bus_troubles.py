@@ -52,7 +52,7 @@ def message(queue: str, number: int = 1, body: bytes = b"{}") -> Message:
 
 def links_to(broker: Broker, queue: str) -> list[object]:
     wanted = broker.namespace.queue(queue)
-    return [link for link in broker.server.links() if link.queue is wanted]
+    return [link for link in broker.links() if link.queue is wanted]
 
 
 async def test_a_connection_cut_between_two_sends_is_opened_again(

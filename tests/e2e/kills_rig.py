@@ -97,7 +97,6 @@ class System:
         broker = self.stack.broker
         assert broker is not None
         self.killed.append(broker.pid)
-        self.stack._unwatched.add(broker)
         port = str((broker.ready_line() or {})["port"])
         management = str(self.stack.management_port)
         broker.kill()
@@ -105,7 +104,6 @@ class System:
         for name, value in (("--port", port), ("--management-port", management)):
             broker.argv[broker.argv.index(name) + 1] = value
         await _start_again(broker)
-        self.stack._unwatched.discard(broker)
 
     async def stop_azurite(self) -> None:
         """Stop Azurite, and start it again on its port with its tables.
@@ -117,7 +115,6 @@ class System:
         assert azurite is not None
         assert azurite.child is not None
         self.killed.append(azurite.child.pid)
-        self.stack._unwatched.add(azurite.child)
         again = Azurite(azurite.location, ports=azurite.ports, logs=self.stack.logs)
         await azurite.child.stop_async(signal.SIGINT)
         await self.pause(2.0, 4.0)
@@ -130,7 +127,6 @@ class System:
         assert azurite is not None
         assert azurite.child is not None
         for child in self.stack.children():
-            self.stack._unwatched.add(child)
             self.killed.append(child.pid)
             if child is not azurite.child:
                 child.kill()
@@ -226,11 +222,11 @@ def stack_of(
 ) -> Stack:
     """Describe a stack that keeps its data in the folder."""
     addresses = {
-        "ORDERS_STOCK_URL": remote.stock_url,
-        "ORDERS_PAYMENT_URL": remote.payment_url,
-        "ORDERS_SHIPPING_URL": remote.shipping_url,
-        "ORDERS_MAIL_URL": remote.mail_url,
-        "ORDERS_CARRIER_URL": remote.carrier_url,
+        "ORDERS_STOCK_URL": remote.urls["stock"],
+        "ORDERS_PAYMENT_URL": remote.urls["payment"],
+        "ORDERS_SHIPPING_URL": remote.urls["shipping"],
+        "ORDERS_MAIL_URL": remote.urls["mail"],
+        "ORDERS_CARRIER_URL": remote.urls["carrier"],
     }
     return Stack(
         ROOT,

@@ -111,9 +111,9 @@ def test_a_busy_port_is_told_with_what_to_do(config: Path) -> None:
     ("arguments", "says"),
     [
         (["--config", "missing.json"], "missing.json could not be read"),
-        (["--config", "{config}", "--port", "70000"], "'70000' is no port"),
-        (["--config", "{config}", "--port", "²"], "'²' is no port: give a number from 0"),
-        (["--config", "{config}", "--management-port", "9" * 5000], "is no port: give a number"),
+        (["--config", "{config}", "--port", "70000"], "'70000' is not a port"),
+        (["--config", "{config}", "--port", "²"], "'²' is not a port: give a number from 0"),
+        (["--config", "{config}", "--management-port", "9" * 5000], "is not a port: give a number"),
         (["--config", "{config}", "--require-key", ""], "the key must not be empty"),
         (["--config", "{config}", "--data", "{config}"], "give --data a directory"),
         (["--port", "0"], "--config"),

@@ -63,11 +63,11 @@ async def test_200_idle_connections_are_told_and_closed_and_a_busy_one_stays() -
         await busy.open()
         await busy.attach("q", receives=False)
         async with idle_peers(broker.port) as peers:
-            assert len(broker.server.connections) == IDLE + 1
+            assert len(broker.connections) == IDLE + 1
             endings = asyncio.gather(*(peer.closed(within=20) for peer in peers))
             while not endings.done():
                 busy.write(b"\x00\x00\x00\x08\x02\x00\x00\x00")
                 await asyncio.sleep(0.2)
             assert all(b"inactive for more than" in ending for ending in await endings)
-            assert len(broker.server.connections) == 1
+            assert len(broker.connections) == 1
         busy.writer.transport.abort()

@@ -185,7 +185,7 @@ async def test_up_says_who_died_and_ends_with_a_code(
         (["up", "{app}", "--processes", "0"], "--processes must be at least 1"),
         (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
         (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
-        (["up", "{app}", "--setting", "x"], "is no NAME=VALUE"),
+        (["up", "{app}", "--setting", "x"], "must have the form NAME=VALUE"),
         (["up", "{app}"], "name the emulator's Config.json with --config"),
         (["up", "{app}", "--config", "none.json"], "none.json could not be read"),
         (["up", "{app}", "--data", "{app}/host.json"], "cannot be a directory for data"),

@@ -83,11 +83,11 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         Stack(
             ROOT,
             settings={
-                "ORDERS_STOCK_URL": remote.stock_url,
-                "ORDERS_PAYMENT_URL": remote.payment_url,
-                "ORDERS_SHIPPING_URL": remote.shipping_url,
-                "ORDERS_MAIL_URL": remote.mail_url,
-                "ORDERS_CARRIER_URL": remote.carrier_url,
+                "ORDERS_STOCK_URL": remote.urls["stock"],
+                "ORDERS_PAYMENT_URL": remote.urls["payment"],
+                "ORDERS_SHIPPING_URL": remote.urls["shipping"],
+                "ORDERS_MAIL_URL": remote.urls["mail"],
+                "ORDERS_CARRIER_URL": remote.urls["carrier"],
                 "SAS_TELEMETRY": "otlp",
                 "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,

@@ -109,7 +109,7 @@ async def test_a_busy_server_refuses_a_settlement_and_the_client_settles_otherwi
 async def test_a_busy_server_refuses_requests(bench: Bench) -> None:
     await bench.sender.send_messages(ServiceBusMessage("1"))
     await bench.ask("server-busy", operation="manage", count=2)
-    with pytest.raises(ServiceBusServerBusyError, match="busy; wait a moment and ask again"):
+    with pytest.raises(ServiceBusServerBusyError, match="busy; wait a moment and try again"):
         await bench.receiver.peek_messages(1)
     assert len(await bench.receiver.peek_messages(1)) == 1
 

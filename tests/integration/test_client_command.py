@@ -18,7 +18,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
-from devstack.servicebus.wire.outlets import QueueOutlet
+from devstack.servicebus.wire.links import QueueSenderLink
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 
@@ -147,7 +147,7 @@ async def test_patience_ends_the_waiting_and_says_what_to_do(broker: Broker) -> 
         code, out, err = await run(broker, *arguments, stdin=lines("A", "S-1"))
     assert code == 1
     assert out[-1].endswith("completed 1, failed 0, undone 0, rejected 0, unfinished 1")
-    assert "nothing came for 2 s" in err
+    assert "no notification came for 2 s" in err
     assert "S-1" in err
     assert "--patience" in err
     assert 2 < time.monotonic() - started < 20
@@ -159,7 +159,7 @@ async def test_a_bad_line_ends_with_2_and_says_what_was_sent(broker: Broker) -> 
     assert code == 2
     assert out == ["submitted 2"]
     assert err.startswith("sas: line 4: order 'a/b': order_id contains '/'")
-    assert "2 orders were sent before it; sending one again is safe." in err
+    assert "2 orders were sent before; to send one again is safe." in err
     assert broker.counts("orders").active == 2
 
 
@@ -179,7 +179,7 @@ async def test_orders_flow_while_the_input_is_still_open(broker: Broker) -> None
 
 async def _follows(broker: Broker) -> bool:
     """Return whether somebody receives from the response queue."""
-    links = (link for link in broker.server.links() if isinstance(link, QueueOutlet))
+    links = (link for link in broker.links() if isinstance(link, QueueSenderLink))
     return any(link.queue is not None and link.queue.name == REPLIES for link in links)
 
 
@@ -202,7 +202,7 @@ async def test_ctrl_c_ends_with_130_and_a_summary(broker: Broker, stdin: str) ->
     assert code == 130
     assert time.monotonic() - started < 10
     assert out[-1].startswith(f"submitted {len(stdin.splitlines())}, ")
-    assert err == "interrupted: orders that were sent go on without us\n"
+    assert err == "interrupted: the orders that were sent are processed all the same\n"
     assert broker.counts(REPLIES).locked == 0
 
 

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from azure.servicebus import TransportType
 
-from devstack.functions import Host
-from devstack.functions.clients import Clients
+from devstack.functions.host import Host
 from devstack.functions.hostjson import parse_host_json
+from devstack.functions.service_bus import Clients
 from devstack.functions.settings import ServiceBusConnection
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
@@ -67,7 +67,7 @@ def host_of(app_dir: Path, broker: Broker, only: str, **extensions: Any) -> Host
 def put(broker: Broker, queue: str, count: int) -> None:
     messages = [parse_message(raw(b"x")) for _ in range(count)]
     broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.server.touch()
+    broker.context.touch()
 
 
 def seen() -> list[Any]:

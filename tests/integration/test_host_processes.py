@@ -231,11 +231,11 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         (["--only", "work"], 1, "uses the connection 'SB'"),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
-        (["--func", "--processes", "2"], 2, "knows no --processes, --data or --respawn"),
+        (["--func", "--processes", "2"], 2, "without --processes, --data and --respawn"),
         (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
-        (["--setting", "X"], 2, "is no NAME=VALUE"),
+        (["--setting", "X"], 2, "must have the form NAME=VALUE"),
         (["--only", ","], 2, "name at least one function"),
     ],
 )
@@ -286,7 +286,7 @@ async def test_func_starts_the_core_tools_on_the_same_settings(app_dir: Path) ->
     ("setting", "sentence"),
     [
         ("SB=ends at once", "func ended with exit code 3 before it was ready"),
-        ("SB=ends later", "func ended by itself with exit code 0"),
+        ("SB=ends later", "died with exit code 0"),
     ],
 )
 async def test_core_tools_that_end_by_themselves_are_told(

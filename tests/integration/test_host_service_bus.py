@@ -12,7 +12,8 @@ import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient
 
-from devstack.functions import Host, HostError
+from devstack.functions.host import Host
+from devstack.functions.settings import HostError
 from devstack.servicebus import Broker
 from tests.integration.broker_sdk_kit import LEFTOVERS
 
@@ -328,7 +329,7 @@ async def test_sessions_keep_their_order_while_others_go_on(bench: Bench, host: 
 
 
 async def test_a_settlement_does_not_wait_for_the_idle_receive(bench: Bench, host: Host) -> None:
-    """The SDK alone would take 0.2 s and more: see devstack.functions.pump."""
+    """The SDK alone would take 0.2 s and more: see devstack.functions.pumps."""
     loop = asyncio.get_running_loop()
     took: list[float] = []
     for _ in range(20):

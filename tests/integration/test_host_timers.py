@@ -48,8 +48,9 @@ async def run(
 
     async def finish(*_: Any) -> None: ...
 
+    assert isinstance(function.trigger, TimerTrigger)
     timer = Timer(
-        function, invoker, finish=finish, status_dir=status_dir, clock=clock, pace=clock.rate
+        function, function.trigger, invoker, finish, status_dir, clock=clock, pace=clock.rate
     )
     seen: list[Any] = function.code.__globals__["seen"]
     task = asyncio.create_task(timer.run())

@@ -23,7 +23,7 @@ from azure.servicebus.aio import ServiceBusClient
 from multidict import CIMultiDict
 
 from devstack.functions import metadata
-from devstack.functions.errors import IndexingError
+from devstack.functions.bindings import IndexingError
 from devstack.functions.http import request_datum
 from devstack.functions.indexing import bind, find, imported
 from devstack.functions.invocation import Invoker

@@ -91,7 +91,10 @@ async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone
     await alone.store.commit(cases.claimed(order))
     overtaken = await undoing
     assert overtaken.code == 1
-    assert "you saw seq 1 and it is at 2 (Processing); since then: 2 claimed by" in overtaken.err
+    assert (
+        "you saw seq 1, but the order is at seq 2 (Processing); since then: 2 claimed by"
+        in overtaken.err
+    )
     await alone.receive("scheduler")
 
 
@@ -116,7 +119,7 @@ async def test_where_the_bus_does_not_answer_the_exit_code_says_try_again(alone:
     silent += "UseDevelopmentEmulator=true;"
     failed = await sas(alone, "undo", "W-1", "--yes", ServiceBus=silent)
     assert failed.code == 3
-    assert "0 of 1 commands were sent before it" in failed.err
+    assert "0 of 1 commands were sent before." in failed.err
 
 
 async def test_the_purge_function_exports_and_removes_what_is_old_and_nothing_else(
@@ -175,7 +178,7 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made
     shown = await sas(made, "show", "R-1")
     assert shown.out.startswith("order R-1  Error  (seq ")
     assert "-> alert step-failed: " in shown.out
-    assert shown.out.splitlines()[-1].startswith("next: put right what the error of take-payment")
+    assert shown.out.splitlines()[-1].startswith("next: repair what the error of take-payment")
 
     edited = await sas(made, "resubmit", "R-1", "--input", "{}", "--yes")
     assert (edited.code, edited.err.count("\n")) == (1, 1)
@@ -202,7 +205,7 @@ async def test_a_stale_seq_is_refused_with_what_changed_and_nothing_is_sent(made
 
     stale = await sas(made, "resubmit", "S-1", "--seq", str(seen), "--yes")
     assert (stale.code, stale.out) == (1, "")
-    assert f"you saw seq {seen} and it is at {seen + 1} (Error)" in stale.err
+    assert f"you saw seq {seen}, but the order is at seq {seen + 1} (Error)" in stale.err
     assert f"{seen + 1} acknowledged by operator bob" in stale.err
     await made.quiet()
     assert await made.state("S-1") == "Error"
@@ -238,7 +241,7 @@ async def test_a_running_order_is_cancelled_and_undone(
 
     cancelled = await sas(made, "cancel", "C-1", "--yes")
     assert (cancelled.code, cancelled.err) == (0, "")
-    assert "reserve-stock is waited for" in cancelled.out
+    assert "wait for reserve-stock" in cancelled.out
     made.remote.set_faults(Faults())
     held.go.set()
     assert await made.ends("C-1", "Compensated") == "Compensated"
@@ -265,7 +268,7 @@ async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed
     unsure = await sas(made, *chosen)
     assert unsure.code == 2
     assert f"skip of 3 orders: 3 {print_of}" in unsure.out
-    assert "say --yes where nobody can be asked. Nothing was sent." in unsure.err
+    assert "there is no terminal to ask at; give --yes. Nothing was sent." in unsure.err
     assert await made.state("M-1") == "Error"
 
     others = await sas(made, *chosen, "--workflow", "order", "--yes")
@@ -273,7 +276,7 @@ async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed
 
     done = await sas(made, *chosen, "--yes")
     assert (done.code, done.err) == (0, "")
-    assert done.out.endswith("asked 3, carried out 3\n")
+    assert done.out.endswith("sent 3, carried out 3\n")
     for order_id in ("M-1", "M-2", "M-3"):
         order = await made.order(order_id)
         assert order.process_state.value == "Processed"
@@ -305,7 +308,7 @@ async def test_what_is_not_there_or_cannot_be_is_one_sentence_and_changes_nothin
     assert len(failed.err.splitlines()) == 1
 
 
-async def test_who_does_not_wait_is_told_the_commands_id_and_it_is_carried_out(made: Rig) -> None:
+async def test_without_waiting_the_commands_id_is_printed_and_it_is_carried_out(made: Rig) -> None:
     await refused_at(made, "payment", "N-1")
     sent = await sas(made, "undo", "N-1", "--yes", "--no-wait")
     assert (sent.code, sent.err) == (0, "")

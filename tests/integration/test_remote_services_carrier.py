@@ -23,7 +23,7 @@ async def remote() -> AsyncIterator[RemoteServices]:
 
 async def call(remote: RemoteServices, method: str, body: Any = None) -> tuple[int, Any]:
     headers = {"Idempotency-Key": "a/deliver"}
-    address = f"{remote.carrier_url}/deliveries"
+    address = f"{remote.urls['carrier']}/deliveries"
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, address, json=body, headers=headers) as answer,

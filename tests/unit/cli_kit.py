@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sas.cli import storage
+from sas.cli import arguments as args
 from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
 
@@ -17,9 +17,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     made = MemoryStore()
 
     @asynccontextmanager
-    async def opened(where: storage.Storage) -> AsyncIterator[StateStore]:
+    async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
         yield made
 
-    monkeypatch.setattr(storage, "opened", opened)
+    monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     return made

@@ -97,7 +97,7 @@ def test_without_any_breaker_that_is_said(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["breakers"]) == 0
-    assert capsys.readouterr().out == "no breaker was ever opened here\n"
+    assert capsys.readouterr().out == "no circuit breaker ever opened here\n"
     assert main(["breakers", "--json"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -165,7 +165,7 @@ def test_a_path_that_is_none_is_bad_usage(store: MemoryStore, check: Check, caps
 
 def test_workflows_alone_say_what_was_not_looked_at(store: MemoryStore, capsys: Said) -> None:
     assert main(["workflows", "check", "--app", "orders.workflows:workflows"]) == 0
-    assert "secret fields are not looked at" in capsys.readouterr().err
+    assert "secret fields are not checked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

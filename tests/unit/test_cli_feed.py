@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sas.cli.feed import AHEAD_MAX, Feed
-from sas.cli.reading import InputError, Item
+from sas.cli.reading import AHEAD_MAX, Feed, InputError, Item
 from sas.client import NewOrder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sas.cli.intent import Intent, outlook, refusal
+from sas.cli.act import Intent, outlook, refusal
 from sas.domain.change import Change
 from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
@@ -88,7 +88,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are() -> None:
 
 def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
     said = refusal(ORDERS["in error"], Intent(Verb.RESUBMIT, "ann", "step-0"))
-    assert said == "only a step in Error can be, and step-0 is Processed"
+    assert said == "the step must be in Error, and step-0 is Processed"
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,23 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
         (
             "in error",
             Intent(Verb.RESUBMIT, "ann", input="{}"),
-            "run again with the input given: step-1 (out-of-stock: none left of article 11)",
+            "run again with the given input: step-1 (out-of-stock: none left of article 11)",
         ),
         (
             "in error",
             Intent(Verb.SKIP, "ann", input='{"a":1}'),
-            'go on as if done, with the result {"a":1}: step-1 (out-of-stock',
+            'count as done, with the result {"a":1}: step-1 (out-of-stock',
         ),
         ("undo failed", Intent(Verb.RESUBMIT, "ann"), "run again: undo of step-1 (shut: no)"),
-        ("undo failed", Intent(Verb.SKIP, "ann"), "take as undone by hand: undo of step-1 (shut"),
-        ("pending", Intent(Verb.UNDO, "ann"), "undo the order, for good; no step was ever begun"),
-        ("in error", Intent(Verb.UNDO, "ann"), "where they name an undo: step-1, step-0"),
-        ("processing", Intent(Verb.CANCEL, "ann"), "start no new step, step-0 is waited for, then"),
-        ("in error", Intent(Verb.ACKNOWLEDGE, "ann"), "note that somebody has seen"),
+        ("undo failed", Intent(Verb.SKIP, "ann"), "count as undone by hand: undo of step-1 (shut"),
+        (
+            "pending",
+            Intent(Verb.UNDO, "ann"),
+            "undo the order (there is no way back); no step ever began",
+        ),
+        ("in error", Intent(Verb.UNDO, "ann"), "if they have an undo: step-1, step-0"),
+        ("processing", Intent(Verb.CANCEL, "ann"), "start no new step, wait for step-0, then undo"),
+        ("in error", Intent(Verb.ACKNOWLEDGE, "ann"), "note that you have seen"),
     ],
 )
 def test_what_it_would_do_is_said_in_one_sentence(name: str, intent: Intent, said: str) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli import carrying, main, storage
+from sas.cli import act, main
+from sas.cli import arguments as args
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
@@ -71,7 +72,7 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     made = Scheduler(store)
 
     @asynccontextmanager
-    async def opened_store(where: storage.Storage) -> AsyncIterator[StateStore]:
+    async def opened_store(where: args.Storage) -> AsyncIterator[StateStore]:
         yield store
 
     @asynccontextmanager
@@ -79,8 +80,8 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
         assert endpoint.connection_string == KEY
         yield made
 
-    monkeypatch.setattr(storage, "opened", opened_store)
-    monkeypatch.setattr(carrying, "opened", opened_bus)
+    monkeypatch.setattr(args, "open_store", opened_store)
+    monkeypatch.setattr(args, "open_bus", opened_bus)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", KEY)
     monkeypatch.setenv("SAS_OPERATOR", "ann")
@@ -109,7 +110,7 @@ def sas(*arguments: str) -> int:
         (["A", "--fingerprint", "x/y"], "they go with --state"),
         (["--state", "error", "--seq", "3"], "it goes with ORDER_ID"),
         (["A", "--input", "{"], "--input: the body is not JSON"),
-        (["A", "--input", '{"a":1,"a":2}'], "is there twice"),
+        (["A", "--input", '{"a":1,"a":2}'], "stands twice"),
         (["A", "--input", '"' + "x" * 4001 + '"'], "--input has over 4,000 characters"),
         (["A", "--input", "@nowhere.json"], "cannot read nowhere.json"),
         (["A", "--by", "x" * 101], "--by has 101 characters"),
@@ -210,7 +211,7 @@ async def test_a_dry_run_says_what_would_be_and_sends_nothing(
 ) -> None:
     await failed(store, "A", "B")
     assert sas("undo", "A", "--dry-run") == 0
-    assert "undo would undo the order, for good" in capsys.readouterr().out
+    assert "undo would undo the order (there is no way back)" in capsys.readouterr().out
     assert sas("undo", "--state", "error", "--dry-run") == 0
     assert capsys.readouterr().out == "undo of 2 orders: 2 step-0/out-of-stock\n"
     assert scheduler.got == []
@@ -232,7 +233,7 @@ async def test_of_many_each_is_told_that_was_not_carried_out(
     scheduler.works = lambda order_id: order_id != "B"
     assert sas("resubmit", "--state", "error", "--yes", "--wait", "0.3") == 1
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "asked 3, carried out 2"
+    assert said.out.splitlines()[-1] == "sent 3, carried out 2"
     assert said.err.startswith("sas: order B: not carried out within 0.3 s")
     assert said.err.count("\n") == 1
 
@@ -244,7 +245,7 @@ async def test_of_many_those_that_cannot_be_are_left_alone(
     assert sas("skip", "--state", "error", "--step", "step-1", "--yes") == 0
     assert capsys.readouterr().out.splitlines() == [
         "skip of no order",
-        "2 orders besides cannot be put to it and are left alone",
+        "skip is not possible for 2 orders more: left unchanged",
     ]
 
 
@@ -254,11 +255,11 @@ async def test_where_the_bus_fails_half_way_it_is_said_how_many_were_sent(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Said,
 ) -> None:
-    monkeypatch.setattr(carrying, "SEND_MAX", 2)
+    monkeypatch.setattr(act, "SEND_MAX", 2)
     await failed(store, "A", "B", "C")
     scheduler.down_after = 2
     assert sas("undo", "--state", "error", "--yes") == 3
-    assert "The bus is down. 2 of 3 commands were sent before it" in capsys.readouterr().err
+    assert "The bus is down. 2 of 3 commands were sent before." in capsys.readouterr().err
 
 
 def arguments(given: str | None = None, table: str | None = None) -> argparse.Namespace:
@@ -267,17 +268,19 @@ def arguments(given: str | None = None, table: str | None = None) -> argparse.Na
 
 def test_the_storage_comes_from_the_argument_then_the_environment() -> None:
     env = {"SAS_TABLES__endpoint": "https://a.table.core.windows.net", "SAS_TABLE": "mine"}
-    assert storage.read(arguments(), env).endpoint == Endpoint(
+    assert args.read_storage(arguments(), env).endpoint == Endpoint(
         address="https://a.table.core.windows.net"
     )
-    assert storage.read(arguments(), env).table == "mine"
-    assert storage.read(arguments("a=b", "other"), env) == storage.Storage(
+    assert args.read_storage(arguments(), env).table == "mine"
+    assert args.read_storage(arguments("a=b", "other"), env) == args.Storage(
         Endpoint(connection_string="a=b"), "other"
     )
-    by_name = storage.read(arguments("https://b.table.core.windows.net"), {"SAS_TABLES": "c=d"})
+    by_name = args.read_storage(
+        arguments("https://b.table.core.windows.net"), {"SAS_TABLES": "c=d"}
+    )
     assert by_name.endpoint == Endpoint(address="https://b.table.core.windows.net")
     assert (
-        storage.read(arguments(), {"AzureWebJobsStorage": "e=f"}).endpoint.connection_string
+        args.read_storage(arguments(), {"AzureWebJobsStorage": "e=f"}).endpoint.connection_string
         == "e=f"
     )
 

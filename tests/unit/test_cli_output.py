@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import builtins
 import json
-import sys
 from typing import Any
 
 import pytest
 
 from sas.cli import output
+from sas.cli.submission import as_json, as_line
 from sas.codec.outward import Error, decode_notification
+from tests.terminal import terminal
 from tests.unit.test_cli_tally import told
 
 
@@ -25,7 +25,7 @@ from tests.unit.test_cli_tally import told
         (
             "failed",
             {"step": "ship", "awaits": "operator"},
-            "A-1                  failed         ship (held for an operator)",
+            "A-1                  failed         ship (waiting for an operator)",
         ),
         (
             "received",
@@ -37,68 +37,71 @@ from tests.unit.test_cli_tally import told
 def test_a_notification_is_one_line_for_people(
     notice: str, data: dict[str, Any], line: str
 ) -> None:
-    assert output.as_line(told("A-1", notice, **data)) == line
+    assert as_line(told("A-1", notice, **data)) == line
 
 
 def test_foreign_text_neither_breaks_the_line_nor_drives_the_terminal() -> None:
-    line = output.as_line(told("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
+    line = as_line(told("A\n1", "rejected", error=Error("x", "\x1b[2J\x9b1m\u202eevil\r")))
     assert line.isprintable()
     assert "A\\n1" in line
     assert "\\x1b[2J" in line
 
 
 def test_a_rejection_without_an_order_id_says_so() -> None:
-    assert output.as_line(told("", "rejected")).startswith("(no order id)")
+    assert as_line(told("", "rejected")).startswith("(no order id)")
 
 
 def test_for_programs_it_is_the_cloudevent_on_one_line() -> None:
     event = told("A-1", "completed", correlation_id="c")
-    text = output.as_json(event)
+    text = as_json(event)
     assert "\n" not in text
     assert decode_notification(text.encode()) == event
     assert json.loads(text)["type"] == "sas.order.completed.v1"
 
 
-def test_plain_progress_speaks_at_intervals_and_only_of_changes(
-    capsys: pytest.CaptureFixture[str],
+def test_without_a_terminal_progress_is_a_line_now_and_then_and_only_of_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(output.Progress, "PLAIN_S", 0.0)
     said = ["submitted 1"]
-    progress = output.PlainProgress(lambda: said[0], every_s=0.0)
+    progress = output.Progress(lambda: said[0])
     with progress.shown():
         progress()
         progress()
         said[0] = "submitted 2"
         progress()
     assert capsys.readouterr() == ("", "submitted 1\nsubmitted 2\n")
-    patient = output.PlainProgress(lambda: said[0], every_s=60.0)
+    monkeypatch.setattr(output.Progress, "PLAIN_S", 60.0)
+    patient = output.Progress(lambda: said[0])
     patient()
     assert capsys.readouterr().err == ""
 
 
-def test_no_terminal_means_plain_progress() -> None:
-    assert isinstance(output.progress(lambda: ""), output.PlainProgress)
-
-
-def test_a_terminal_gets_a_live_line_where_rich_is_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_terminal_gets_one_line_that_changes_below_the_results(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    shown = output.progress(lambda: "submitted 7")
-    assert isinstance(shown, output.LiveProgress)
-    with shown.shown():
-        shown()
-    assert "submitted 7" in capsys.readouterr().err
+    monkeypatch.setattr(output.Progress, "LIVE_S", 0.0)
+    said = ["submitted 1 " + "x" * 50]
+    with terminal(40) as screen:
+        progress = output.Progress(lambda: said[0])
+        with progress.shown():
+            output.say("A result")
+            said[0] = "submitted 2"
+            progress()
+            screen.drain()
+            assert screen.last == ["A result", "submitted 2"]
+        screen.drain()
+    assert screen.last == ["A result"]
+    assert max(len(line) for line in screen.lines) == 39
 
 
-def test_a_terminal_without_rich_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_rich(name: str, *rest: Any) -> Any:
-        if name.startswith("rich"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(builtins, "__import__", without_rich)
-    assert isinstance(output.progress(lambda: ""), output.PlainProgress)
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with terminal(80) as screen:
+        with output.Progress(lambda: "submitted 1").shown():
+            output.say("A result")
+        screen.drain()
+    assert screen.raw == "A result\r\n"

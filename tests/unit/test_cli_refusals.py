@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import carrying, confirming, finding, main
+from sas.cli import act, main, output, selection
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
@@ -74,7 +74,7 @@ async def test_an_order_purged_while_its_command_was_under_way_is_said_to_be_gon
         await failed(store, "A")
         assert sas(verb, "A", "--yes") == 1
         said = capsys.readouterr().err
-        assert said.startswith("sas: not carried out: it is not there any more")
+        assert said.startswith("sas: not carried out: the order does not exist any more")
         assert said.count("\n") == 1
 
 
@@ -126,7 +126,7 @@ async def test_a_name_that_cannot_be_printed_goes_into_no_journal(
 ) -> None:
     await failed(store, "A")
     assert sas("undo", "A", "--yes", "--by", by) == 2
-    assert "give a name as it can be printed" in capsys.readouterr().err
+    assert "give a name that can be printed" in capsys.readouterr().err
     assert scheduler.got == []
 
 
@@ -146,7 +146,10 @@ async def test_a_seq_that_has_not_been_yet_is_said_to_be_none(
 ) -> None:
     await failed(store, "A")
     assert sas("undo", "A", "--yes", "--seq", "9") == 1
-    assert "you say seq 9 and it is at 3 (Error) yet: look which you saw" in capsys.readouterr().err
+    assert (
+        "you gave seq 9, but the order is at seq 3 (Error): check which seq you saw"
+        in capsys.readouterr().err
+    )
 
 
 async def test_one_orders_content_is_never_given_to_many(
@@ -154,7 +157,7 @@ async def test_one_orders_content_is_never_given_to_many(
 ) -> None:
     await failed(store, "A", "B")
     assert sas("resubmit", "--state", "error", "--input", "{}", "--yes") == 2
-    assert "--input stands for one order's content" in capsys.readouterr().err
+    assert "--input replaces one order's content" in capsys.readouterr().err
     assert sas("skip", "--state", "error", "--input", "{}", "--yes") == 0
     assert {one.order_id for one in scheduler.got} == {"A", "B"}
 
@@ -187,8 +190,8 @@ async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
-    wanted = finding.Wanted("running", since=cases.NOW + cases.SECOND)
-    assert [one.order_id for one in await finding.find(store, wanted)] == ["new"]
+    wanted = selection.Wanted("running", since=cases.NOW + cases.SECOND)
+    assert [one.order_id for one in await selection.find(store, wanted)] == ["new"]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
@@ -215,7 +218,7 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
 @pytest.mark.parametrize("when", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "noon"])
 def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, when: str) -> None:
     assert sas("list", "--since", when) == 2
-    assert f"{when!r} is no moment" in capsys.readouterr().err
+    assert f"{when!r} is not a time" in capsys.readouterr().err
 
 
 # Ctrl-C
@@ -224,7 +227,7 @@ def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, wh
 async def test_whoever_interrupts_the_waiting_is_told_what_was_sent(
     scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
-    monkeypatch.setattr(carrying, "SEND_MAX", 2)
+    monkeypatch.setattr(act, "SEND_MAX", 2)
     await failed(store, "A", "B", "C")
     send, begun = scheduler.send, asyncio.CancelledError
 
@@ -269,7 +272,7 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("sys.stdin", Interrupting())
 
     async def ask() -> bool:
-        return confirming.confirmed("undo 26 orders")
+        return output.confirmed("undo 26 orders")
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -282,9 +285,10 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
 
 PRINTS = """
 import sys, sas.cli
-import sas.cli.list as verb
 from sas.cli import output
-verb.run = lambda arguments: output.say("Zoë \\u4f60") or 0
+from sas.cli.arguments import Verb
+run = lambda arguments: output.say("Zoë \\u4f60") or 0
+sas.cli.VERBS = [Verb("list", "", "", lambda parser: None, run)]
 sys.exit(sas.cli.main(["list"]))
 """
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.cli import page
+from sas.cli import look
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import (
     Alert,
@@ -56,29 +56,29 @@ JOURNAL = [
     ("name", "said"),
     [
         ("pending", "step-0 is ready; a scheduler claims it by 2026-"),
-        ("processing", "step-0 is with its agent, who has until 2026-"),
-        ("in error", "put right what the error of step-1 says, then `sas resubmit o`"),
-        ("undo failed", "`sas skip o --step step-1` once it is undone by hand"),
-        ("processed", "nothing to do; `sas undo o` would undo all of it"),
-        ("compensated", "nothing to do: all of it is undone"),
-        ("rejected", "the application submits it again"),
+        ("processing", "step-0 is with its agent, which has until 2026-"),
+        ("in error", "repair what the error of step-1 says, then `sas resubmit o`"),
+        ("undo failed", "`sas skip o --step step-1` after you undid it by hand"),
+        ("processed", "nothing to do; `sas undo o` would undo the whole order"),
+        ("compensated", "nothing to do: the whole order is undone"),
+        ("rejected", "the application corrects the order and submits it again"),
     ],
 )
 def test_what_to_do_next_follows_from_the_state(name: str, said: str) -> None:
-    assert said in page.advice(ORDERS[name], NOW)
-    assert page.advice(ORDERS[name], NOW).count(". ") == 0
+    assert said in look.advice(ORDERS[name], NOW)
+    assert look.advice(ORDERS[name], NOW).count(". ") == 0
 
 
 def test_a_step_past_its_time_says_that_the_supervisor_is_missing() -> None:
-    said = page.advice(ORDERS["processing"], NOW + timedelta(hours=1))
-    assert "the supervisor has not looked yet" in said
+    said = look.advice(ORDERS["processing"], NOW + timedelta(hours=1))
+    assert "the supervisor has not looked at it yet" in said
 
 
 def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line() -> None:
     order = ORDERS["processing"]
     step = replace(order.steps[0], turn=Dispatched("host-1", NOW, HOSTILE))
     order = replace(order, steps=(step, *order.steps[1:]))
-    lines = list(page.lines(order, [], NOW))
+    lines = list(look.page(order, [], NOW))
     place = next(n for n, line in enumerate(lines) if line.startswith("step-0"))
     assert lines[place + 1].strip().startswith("one")
     assert not set("\x1b\n\u202e") & set(lines[place + 1])
@@ -88,11 +88,11 @@ def test_what_an_agent_last_said_of_a_steps_progress_stands_below_it_on_one_line
 def test_a_step_that_rests_says_until_when() -> None:
     order = ORDERS["pending"]
     held = replace(order, steps=(replace(order.steps[0], turn=Resting(NOW)), *order.steps[1:]))
-    assert "step-0 rests until" in page.advice(held, NOW)
+    assert "step-0 rests until" in look.advice(held, NOW)
 
 
 def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
-    text = "\n".join(page.lines(ORDERS["undo failed"], JOURNAL, NOW))
+    text = "\n".join(look.page(ORDERS["undo failed"], JOURNAL, NOW))
     for part in (
         "order o  Error  (seq ",
         *("LockedBy", "CompleteBy", "FailureCount", "ProcessState"),
@@ -101,7 +101,7 @@ def test_the_page_shows_the_five_fields_the_undo_and_the_journal() -> None:
         "   1  2026-03-01 12:00:00.123Z  submitted        by host-1",
         "-> wake a scheduler",
         "-> request: do step-0, epoch 3, by 2026-03-01 12:00:00Z",
-        "-> tell the application: failed step-1 (shut)",
+        "-> notify the application: failed step-1 (shut)",
         "-> alert step-failed: ",
         "next: the undo of step-1 failed",
     ):
@@ -119,12 +119,14 @@ def test_the_page_says_which_of_several_agents_has_a_step_and_where_it_is_to_be_
     )
     request = Request(0, Direction.UNDO, 4, 0, NOW, 1)
     journal = [JournalEntry(3, NOW, JournalWord.CLAIMED, "host-1", "c", None, (request,))]
-    text = "\n".join(page.lines(asked, journal, NOW))
-    assert "with its agent number 3, to be undone at its agent number 2, 1 too" in text
+    text = "\n".join(look.page(asked, journal, NOW))
+    assert (
+        "    with agent number 3 of the step\n    to be undone at agent number 2, 1 too\n" in text
+    )
     assert "undo step-0, epoch 4" in text
     assert "agent number 2" in text
     assert "version 2, urgent" in text
-    assert "the undo of step-1 at an agent asked before failed" in text
+    assert "the undo of step-1 at an earlier agent failed" in text
 
 
 def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> None:
@@ -132,12 +134,12 @@ def test_foreign_text_can_neither_break_the_page_nor_drive_the_terminal() -> Non
     step = replace(order.steps[1], error=Fault(HOSTILE, HOSTILE), turn=Dispatched(HOSTILE, NOW))
     details = replace(order.details, correlation_id=HOSTILE, reply_queue=HOSTILE)
     order = replace(order, details=details, steps=(order.steps[0], step), acknowledged_by=HOSTILE)
-    for line in page.lines(order, JOURNAL, NOW):
+    for line in look.page(order, JOURNAL, NOW):
         assert not set(line) & set("\x1b\n\u202e"), line
 
 
 def test_a_journal_whose_beginning_was_removed_says_so() -> None:
-    text = "\n".join(page.lines(ORDERS["processed"], JOURNAL[1:], NOW))
+    text = "\n".join(look.page(ORDERS["processed"], JOURNAL[1:], NOW))
     assert "(journal rows 1 to 1 were removed)" in text
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from sas.cli.tally import SEEN_MAX, Tally
-from sas.codec.outward import Notification, NotificationData
+from sas.cli.submission import SEEN_MAX, Tally
+from sas.codec.outward import Notification, NotificationData, event_type
+from sas.domain.messages import Notice
 
 _NUMBER = iter(range(10**9))
 
@@ -14,7 +15,7 @@ def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) 
     return Notification(
         id=own_id or f"{order_id}/{next(_NUMBER)}",
         source="/sas",
-        type=f"sas.order.{notice}.v1",
+        type=event_type(Notice(notice)),
         subject=order_id,
         time="2026-03-01T12:00:00.000000Z",
         data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
@@ -47,7 +48,7 @@ def test_each_end_of_an_order_is_counted_as_what_it_is(
 ) -> None:
     tally = expecting("A", "B")
     assert tally.note(told("A", notice, **data))
-    assert (getattr(tally, counted), tally.ended, tally.finished) == (1, 1, False)
+    assert (tally.ends[counted], tally.ends.total(), tally.finished) == (1, 1, False)
     tally.note(told("B", "completed"))
     assert tally.finished
     assert tally.went_well is (counted == "completed")
@@ -66,7 +67,7 @@ def test_each_end_of_an_order_is_counted_as_what_it_is(
 def test_what_is_no_end_leaves_the_order_waiting(notice: str, data: dict[str, Any]) -> None:
     tally = expecting("A")
     assert tally.note(told("A", notice, **data))
-    assert (tally.ended, tally.finished, tally.went_well) == (0, False, False)
+    assert (tally.ends.total(), tally.finished, tally.went_well) == (0, False, False)
     assert tally.counts()["unfinished"] == 1
 
 
@@ -112,9 +113,9 @@ def test_a_repeat_may_be_answered_after_the_end_and_is_waited_for(state: str) ->
     tally.note(told("A", "completed"))
     assert tally.waiting == {"A": 1, "B": 1}
     tally.note(told("A", "received", duplicate=True, state=state))
-    assert (tally.completed, tally.repeated, tally.waiting) == (1, 1, {"B": 1})
+    assert (tally.ends["completed"], tally.repeated, tally.waiting) == (1, 1, {"B": 1})
     tally.note(told("B", "received", duplicate=True, state="Processed"))
-    assert (tally.completed, tally.repeated, tally.finished) == (2, 1, True)
+    assert (tally.ends["completed"], tally.repeated, tally.finished) == (2, 1, True)
 
 
 def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None:
@@ -122,7 +123,7 @@ def test_the_same_submission_twice_is_answered_by_the_same_event_again() -> None
     assert tally.note(told("A", "received", own_id="A/the-one"))
     assert not tally.note(told("A", "received", own_id="A/the-one"))
     tally.note(told("A", "completed"))
-    assert (tally.completed, tally.repeated, tally.finished) == (1, 1, True)
+    assert (tally.ends["completed"], tally.repeated, tally.finished) == (1, 1, True)
 
 
 def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> None:
@@ -130,7 +131,7 @@ def test_another_order_under_a_taken_id_is_rejected_and_the_first_goes_on() -> N
     tally.note(told("A", "rejected"))
     assert tally.waiting == {"A": 1}
     tally.note(told("A", "completed"))
-    assert (tally.completed, tally.rejected, tally.finished) == (1, 1, True)
+    assert (tally.ends["completed"], tally.ends["rejected"], tally.finished) == (1, 1, True)
 
 
 def test_nothing_is_finished_while_orders_are_still_being_sent() -> None:

@@ -79,7 +79,7 @@ async def test_definitions_as_they_were_are_fine(
     await in_flight(store)
     assert run_in_thread(lambda: check(workflow(), workflow(3))) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "order version 2: 2 orders in flight (o-1, o-0); as it was",
+        "order version 2: 2 orders in flight (o-1, o-0); unchanged",
         "order version 3: no order in flight; not used yet",
     ]
 

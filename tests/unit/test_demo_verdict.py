@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orders.workflows import workflows
-from samples.demo.story import FAULTS
+from samples.demo.display import FAULTS
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.faults import FaultKind

@@ -1,18 +1,18 @@
-"""The operator's guide names what there is: every alert, every verb, commands that can be typed."""
+"""The operator's guide: it has every alert and every verb, and shows what the commands print."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from sas.cli import VERBS, build_parser
+from sas.cli import VERBS
 from sas.domain.messages import AlertKind, Verb
+from tests.unit.operating_story import Story, shown_in, without_ids
+from tests.unit.operating_story import story as story  # noqa: PLC0414  a fixture
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
-TYPED = re.findall(r"^    \$ sas (.+)$", GUIDE, re.MULTILINE)
 
 
 def test_every_kind_of_alert_has_its_line_and_no_other() -> None:
@@ -26,14 +26,22 @@ def test_every_verb_of_the_operator_is_explained() -> None:
     table = GUIDE[GUIDE.index("## Act") : GUIDE.index("## Many at once")]
     explained = set(re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE))
     assert explained == {verb.value for verb in Verb}
-    assert explained < set(VERBS)
 
 
-def test_commands_are_shown() -> None:
-    assert len(TYPED) > 10
+def test_the_guide_has_examples_and_each_shows_what_is_printed() -> None:
+    shown = shown_in(GUIDE)
+    assert {command.split()[0] for command, _ in shown} < {verb.name for verb in VERBS}
+    assert len(shown) > 10
+    assert all(output for _, output in shown)
 
 
-@pytest.mark.parametrize("line", TYPED)
-def test_a_command_in_the_guide_can_be_typed(line: str) -> None:
-    arguments = build_parser().parse_args(shlex.split(line))
-    assert arguments.verb.SUMMARY
+def test_the_guide_shows_what_the_commands_print(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = shown_in(without_ids(GUIDE))
+    printed: list[tuple[str, list[str]]] = []
+    for command, _ in shown:
+        story.type(command)
+        said = capsys.readouterr()
+        printed.append((command, without_ids(said.out + said.err).splitlines()))
+    assert printed == shown

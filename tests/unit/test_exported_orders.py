@@ -15,7 +15,8 @@ import pytest
 
 from sas.actors.purge import Purger
 from sas.adapters.export import JsonLines
-from sas.cli import main, storage
+from sas.cli import arguments as args
+from sas.cli import main
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
 from sas.ports import RefusedError, StateStore
@@ -184,11 +185,11 @@ async def test_an_order_purged_or_taken_up_while_it_is_read_is_no_line_of_an_exp
         return found
 
     @asynccontextmanager
-    async def opened(where: storage.Storage) -> AsyncIterator[StateStore]:
+    async def opened(where: args.Storage) -> AsyncIterator[StateStore]:
         yield store
 
     monkeypatch.setattr(store, "journal", read)
-    monkeypatch.setattr(storage, "opened", opened)
+    monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     assert run_in_thread(lambda: main(["export", "-"])) == 0
     said = capsys.readouterr()

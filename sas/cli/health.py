@@ -1,0 +1,191 @@
+"""``sas breakers`` and ``sas incidents``: what is wrong with the system, not with one order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sas.cli import arguments as args
+from sas.cli import output, workflows
+from sas.cli.arguments import Storage, Verb
+from sas.codec.record import to_line
+from sas.domain.ids import key_time
+from sas.features.circuit_breaker.guard import breakers
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents
+from sas.features.incidents.rules import ActiveIncident
+from sas.ports import StateStore
+
+Record = dict[str, object]
+
+# -- sas breakers -----------------------------------------------------------------------------
+
+BREAKERS = """\
+Show the circuit breaker of each agent's remote service. All instances share it.
+
+  closed      calls go out
+  open        no call goes out; after the moment shown one request probes the service
+  half-open   one request probes the service, the others wait; the probe ends at the moment shown
+
+Since: when the breaker closed, or first opened. Rounds: how often it opened since it last closed.
+Why: the failure that opened it. Breakers that never opened are shown only if you name their agents
+or give --app.
+
+  sas breakers
+  sas breakers payment shipping --json
+  sas breakers --app orders.workflows:workflows
+"""
+
+
+def _add_breakers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("agents", nargs="*", metavar="AGENT", help="only these (default: all)")
+    parser.add_argument(
+        "--app", metavar="MODULE:NAME", help="show every agent that these workflows use"
+    )
+    args.add_json(parser, "JSON lines instead of a table")
+    args.add_storage(parser)
+
+
+def _run_breakers(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
+    known = workflows.load(arguments.app).agents() if arguments.app else set()
+    return asyncio.run(_breakers(where, arguments.agents, known, as_json=arguments.json))
+
+
+async def _breakers(
+    where: Storage, wanted: Iterable[str], known: Iterable[str], *, as_json: bool
+) -> int:
+    async with args.open_store(where) as store:
+        shared = await breakers(store).all()
+    names = sorted(list(wanted) or {*known, *shared})
+    found = [shared[name].value if name in shared else Breaker() for name in names]
+    records = [_breaker_record(name, one) for name, one in zip(names, found, strict=True)]
+    if as_json or not records:
+        _print_json(records) if as_json else output.say("no circuit breaker ever opened here")
+        return 0
+    for record, one in zip(records, found, strict=True):
+        record["Why"] = one.why or ("-" if one.since else "never opened")
+    _print_table(("Agent", "State", "Since", "Until", "Rounds", "Why"), records)
+    counts = Counter(one.state for one in found)
+    output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
+    return 0
+
+
+def _breaker_record(name: str, one: Breaker) -> Record:
+    return {
+        "Agent": name,
+        "State": one.state.value,
+        "Since": one.since,
+        "Until": one.until,
+        "Rounds": one.rounds,
+        "Why": one.why,
+        "Prober": one.prober,
+    }
+
+
+# -- sas incidents ----------------------------------------------------------------------------
+
+INCIDENTS = """\
+Show the incidents of the system: faults that affect many orders, not one. An alert on
+operator-alerts says when an incident begins, from time to time while it lasts, and when it is over.
+
+  not-picked-up   steps are ready and no scheduler claims them
+  not-runnable    a workflow version that orders need is not deployed
+  breaker-open    a remote service failed; no calls go out to it (see sas breakers)
+  waiting         steps of a workflow rest longer than its threshold before they are tried again
+  behind          messages wait in a queue for a minute or longer
+  key-missing     a key that encrypted secret fields is not in SAS_ENCRYPTION_KEYS
+
+LastSeen is when an order last met the incident. State is active; or over, until the alert that
+says so is sent. Alerts counts the alerts sent.
+
+  sas incidents
+  sas incidents --json
+"""
+
+
+def _add_incidents(parser: argparse.ArgumentParser) -> None:
+    args.add_json(parser, "JSON lines instead of a table")
+    args.add_storage(parser)
+
+
+def _run_incidents(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
+    return asyncio.run(_incidents(where, as_json=arguments.json))
+
+
+async def _incidents(where: Storage, *, as_json: bool) -> int:
+    async with args.open_store(where) as store:
+        found = await incidents(store)
+    now = output.now()
+    records = [_incident_record(one, now) for one in found]
+    if as_json:
+        _print_json(records)
+    elif records:
+        fields = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
+        _print_table(fields, records, [[one.text] for one in found])
+    else:
+        output.say("no incident is active")
+    return 0
+
+
+async def incidents(store: StateStore) -> list[ActiveIncident]:
+    """Return every incident that is active, or is over without an alert that says so."""
+    shared = await active_incidents(store).all()
+    return [one.value for one in shared.values() if one.value is not None]
+
+
+def _incident_record(one: ActiveIncident, now: datetime) -> Record:
+    return {
+        "Kind": one.kind.value,
+        "About": one.scope,
+        "State": "over" if rules.is_over(one, now) else "active",
+        "Since": one.since,
+        "LastSeen": one.last_seen,
+        "Alerts": one.alerts_sent,
+        "AlertedAt": one.last_alert_at,
+        "NextAlertAt": rules.next_alert_at(one),
+        "Orders": list(one.orders),
+        "Text": one.text,
+    }
+
+
+def _print_json(records: Sequence[Record]) -> None:
+    for record in records:
+        times = {name: key_time(at) for name, at in record.items() if isinstance(at, datetime)}
+        output.say(to_line(record | times))
+
+
+def _print_table(
+    fields: Sequence[str], records: Sequence[Record], below: Sequence[Sequence[str]] = ()
+) -> None:
+    rows = [[_cell(record[name]) for name in fields] for record in records]
+    for line in output.table(fields, rows, below):
+        output.say(line)
+
+
+def _cell(value: object) -> str:
+    return output.time_of(value) if isinstance(value, datetime | None) else str(value)
+
+
+VERBS = (
+    Verb(
+        "breakers",
+        "show which remote services are not called, and why",
+        BREAKERS,
+        _add_breakers,
+        _run_breakers,
+    ),
+    Verb(
+        "incidents",
+        "show what is wrong with the system right now",
+        INCIDENTS,
+        _add_incidents,
+        _run_incidents,
+    ),
+)

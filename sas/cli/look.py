@@ -1,0 +1,420 @@
+"""``sas list``, ``sas show`` and ``sas export``: what became of orders."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TextIO
+
+from sas.cli import arguments as args
+from sas.cli import health, output, selection
+from sas.cli.arguments import Storage, Verb
+from sas.cli.output import UsageError, one_line, time_of
+from sas.cli.selection import STATES, Wanted
+from sas.codec.record import record_of, to_line
+from sas.domain.ids import key_time
+from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.features.claim_check import ClaimCheck
+from sas.ports import StateStore, Summary
+
+# -- sas list ---------------------------------------------------------------------------------
+
+LIST = """\
+List orders, those longest in their state first. The state is one of
+
+  error        waiting for an operator (the default); with the step, its error, its fingerprint
+  running      under way: a step is ready, with its agent, being undone, or resting
+  finished     processed, compensated (undone) or rejected; or one of these alone
+
+A fingerprint is STEP/CODE. Orders with the same fingerprint failed alike; one command can change
+them all (sas resubmit --state error --fingerprint STEP/CODE).
+
+  sas list
+  sas list --state processed --since 2026-11-20 --limit 10 --json
+"""
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    selection.add_arguments(parser, STATES, default="error", limit=50)
+    args.add_json(parser)
+    args.add_storage(parser)
+
+
+def _run_list(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
+    wanted = selection.read(arguments) or Wanted("error")
+    return asyncio.run(_list(where, wanted, as_json=arguments.json))
+
+
+async def _list(where: Storage, wanted: Wanted, *, as_json: bool) -> int:
+    async with args.open_store(where) as store:
+        if wanted.state in {"error", "running"}:
+            await _list_loaded(store, wanted, as_json=as_json)
+        else:
+            await _list_finished(store, wanted, as_json=as_json)
+    return 0
+
+
+async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
+    found, failures = 0, Counter[str]()
+    async for order in selection.each(store, wanted):
+        found += 1
+        failures.update(selection.fingerprints(order))
+        record = record_of(order, (), content=False)
+        output.say(to_line(record) if as_json else _list_line(order))
+    if as_json:
+        return
+    what = "in Error" if wanted.state == "error" else "under way"
+    _list_end(f"{output.orders(found)} {what}", selection.in_words(failures), found, wanted.limit)
+    if active := await health.incidents(store):
+        kinds = ", ".join(sorted({one.kind.value for one in active}))
+        output.say(f"incidents of the system: {kinds}; see `sas incidents`")
+
+
+async def _list_finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
+    found = await selection.find_finished(store, wanted)
+    for one in found:
+        output.say(to_line(_finished_record(one)) if as_json else _finished_line(one))
+    if not as_json:
+        counts = Counter(summary.process_state.value for summary in found)
+        parts = selection.in_words(counts)
+        _list_end(f"{output.orders(len(found))} finished", parts, len(found), wanted.limit)
+
+
+def _list_end(said: str, parts: str, found: int, limit: int) -> None:
+    more = f" (the first {limit:,}; --limit shows more)" if found == limit else ""
+    output.say((f"{said}: {parts}" if parts else said) + more)
+
+
+def _list_line(order: Order) -> str:
+    parts = [
+        time_of(selection.since(order)),
+        f"{order.order_id:<20}",
+        f"{order.details.workflow}/{order.details.version}",
+        order.process_state.value,
+    ]
+    failed = [step for step in order.steps if step.error and is_failed(step)]
+    parts += [
+        f"{name}: {step.error.message}"
+        for name, step in zip(selection.fingerprints(order), failed, strict=False)
+        if step.error
+    ]
+    if order.acknowledged_by:
+        parts.append(f"(seen by {order.acknowledged_by})")
+    return output.row(parts)
+
+
+def _finished_line(one: Summary) -> str:
+    return output.row(
+        (time_of(one.at), f"{one.order_id:<20}", one.workflow, one.process_state.value)
+    )
+
+
+def _finished_record(one: Summary) -> dict[str, object]:
+    return {
+        "OrderID": one.order_id,
+        "ProcessState": one.process_state.value,
+        "SettledAt": key_time(one.at),
+        "Workflow": one.workflow,
+    }
+
+
+# -- sas show ---------------------------------------------------------------------------------
+
+SHOW = """\
+Show one order: its state, its steps with their errors and undos, its journal (when, what, by whom,
+which messages were sent), and what to do next.
+
+  sas show 10248
+  sas show 10248 --json --content
+"""
+FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("order_id", metavar="ORDER_ID")
+    args.add_json(parser, "one JSON object instead of text")
+    parser.add_argument(
+        "--content",
+        action="store_true",
+        help="with --json: also the order's content and the agents' results (may be personal)",
+    )
+    args.add_storage(parser)
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
+    if arguments.content and not arguments.json:
+        raise UsageError("--content needs --json: the text shows no content")
+    return asyncio.run(_show(where, arguments))
+
+
+async def _show(where: Storage, arguments: argparse.Namespace) -> int:
+    async with args.open_store(where) as store:
+        order = await selection.load(store, arguments.order_id)
+        journal = await store.journal(order.order_id)
+        if arguments.content:
+            order = await ClaimCheck(store).fetch_all(order)
+    if arguments.json:
+        output.say(to_line(record_of(order, journal, content=arguments.content)))
+    else:
+        for line in page(order, journal, output.now()):
+            output.say(line)
+    return 0
+
+
+def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterator[str]:
+    """Yield the lines of one order's page."""
+    yield from _head(order)
+    yield ""
+    yield from output.table(
+        FIELDS, [_row(step) for step in order.steps], [_below(step) for step in order.steps]
+    )
+    yield ""
+    if journal and journal[0].seq > 1:
+        yield f"(journal rows 1 to {journal[0].seq - 1} were removed)"
+    for entry in journal:
+        yield from _entry(order, entry)
+    yield ""
+    yield "next: " + one_line(advice(order, now))
+
+
+def is_failed(step: StepRecord) -> bool:
+    """Return whether a step is in Error."""
+    return step.process_state is StepState.ERROR
+
+
+def advice(order: Order, now: datetime) -> str:
+    """Return what an operator does next, in one sentence."""
+    name = order.order_id
+    match order.process_state:
+        case OrderState.REJECTED:
+            return "no step began; the application corrects the order and submits it again."
+        case OrderState.PROCESSED:
+            return f"nothing to do; `sas undo {name}` would undo the whole order."
+        case OrderState.COMPENSATED:
+            return "nothing to do: the whole order is undone; this id cannot be run again."
+        case OrderState.ERROR:
+            return _after_failure(order)
+        case _:
+            return _while_under_way(order, now)
+
+
+def _after_failure(order: Order) -> str:
+    failed = next(step for step in order.steps if is_failed(step))
+    name, step = order.order_id, failed.name
+    if failed.undo_failed:
+        where = "" if failed.direction is Direction.UNDO else " at an earlier agent"
+        return (
+            f"the undo of {step}{where} failed: repair what its error says, then "
+            f"`sas resubmit {name}` tries the undo again, or `sas skip {name} --step {step}` "
+            "after you undid it by hand."
+        )
+    return (
+        f"repair what the error of {step} says, then `sas resubmit {name}`; or "
+        f"`sas skip {name} --step {step}` if you did the step by hand; or `sas undo {name}`."
+    )
+
+
+def _while_under_way(order: Order, now: datetime) -> str:
+    open_steps = [step for step in order.steps if step.complete_by is not None]
+    if not open_steps:
+        return "no step is open: report this as a bug, with this page."
+    step = min(open_steps, key=lambda one: one.complete_by or now)
+    until = time_of(step.complete_by)
+    if step.complete_by is not None and step.complete_by < now:
+        return (
+            f"{step.name} was due at {until} and the supervisor has not looked at it yet: if this "
+            "lasts longer than a minute, check that the function app runs."
+        )
+    if step.resting:
+        then = "undone" if step.direction is Direction.UNDO else "tried again"
+        return f"nothing to do: {step.name} rests until {until}, then it is {then}."
+    if step.dispatched:
+        return f"nothing to do: {step.name} is with its agent, which has until {until}."
+    return f"nothing to do: {step.name} is ready; a scheduler claims it by {until}."
+
+
+def _head(order: Order) -> Iterator[str]:
+    details = order.details
+    yield one_line(f"order {order.order_id}  {order.process_state.value}  (seq {order.seq})")
+    urgent = ", urgent" if details.urgent else ""
+    yield f"  workflow      {details.workflow} version {details.version}{urgent}"
+    yield f"  submitted     {time_of(details.submitted_at)}"
+    yield f"  LockedBy      {one_line(order.locked_by or '-')}"
+    yield f"  CompleteBy    {time_of(order.complete_by)}"
+    yield f"  FailureCount  {order.failure_count}"
+    own = f"correlation {details.correlation_id}" if details.correlation_id else "no correlation id"
+    yield one_line(f"  answers to    {details.reply_queue}, {own}")
+    if order.settled_at is not None:
+        yield f"  settled       {time_of(order.settled_at)}"
+    if order.deadline is not None:
+        yield f"  deadline      {time_of(order.deadline)}"
+    if order.acknowledged_by is not None:
+        yield one_line(f"  seen by       {order.acknowledged_by}")
+
+
+def _row(step: StepRecord) -> tuple[str, ...]:
+    return (
+        step.name,
+        step.process_state.value,
+        str(step.failure_count),
+        step.locked_by or "-",
+        time_of(step.complete_by),
+        step.undo.status.value,
+    )
+
+
+def _below(step: StepRecord) -> list[str]:
+    """Return the lines below a step: its error, when it is tried again, its agents, progress."""
+    said = [f"{step.error.code}: {step.error.message}"] if step.error else []
+    if step.resting:
+        then = "undone" if step.direction is Direction.UNDO else "tried again"
+        said.append(f"resting until {time_of(step.complete_by)}, then it is {then}")
+    if step.call.route:
+        said.append(f"with agent number {step.call.route + 1} of the step")
+    others = [str(route + 1) for route in step.undo.routes if route != step.call.route]
+    if others:
+        said.append(f"to be undone at agent number {', '.join(others)} too")
+    return [*said, step.note] if step.note else said
+
+
+def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
+    at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}"))
+    for message in entry.messages:
+        yield one_line(f"        -> {_sent(order, message)}")
+
+
+def _sent(order: Order, message: Outgoing) -> str:
+    """Return which message a journal row sent, in a few words."""
+    match message:
+        case Wake():
+            return "wake a scheduler"
+        case Request():
+            what = f"{message.direction.value} {_name(order, message.step)}"
+            by = time_of(message.complete_by)
+            agent = f", agent number {message.route + 1}" if message.route else ""
+            return f"request: {what}, epoch {message.epoch}, by {by}{agent}"
+        case Notify():
+            of = f" {_name(order, message.step)}" if message.step is not None else ""
+            why = f" ({message.fault.code})" if message.fault else ""
+            return f"notify the application: {message.notice.value}{of}{why}"
+        case Alert():
+            return f"alert {message.alert.value}: {message.text}"
+
+
+def _name(order: Order, step: int) -> str:
+    return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
+
+
+# -- sas export -------------------------------------------------------------------------------
+
+EXPORT = """\
+Write finished orders (processed, compensated, rejected) with their content and their journals, one
+JSON object a line, the oldest first. FILE appears when it is complete; - writes to stdout at once.
+Nothing is removed. The content may be personal: protect the file.
+
+  sas export --older-than 30 finished.jsonl
+"""
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the file to write; - for stdout")
+    parser.add_argument(
+        "--older-than",
+        type=args.number("days", 0, 36_500),
+        default=0.0,
+        metavar="DAYS",
+        help="only orders that finished at least so many days ago (default: all)",
+    )
+    args.add_storage(parser)
+
+
+def _run_export(arguments: argparse.Namespace) -> int:
+    where = args.read_storage(arguments, os.environ)
+    until = output.now() - timedelta(days=arguments.older_than)
+    return asyncio.run(_export(where, arguments.file, until))
+
+
+async def _export(where: Storage, name: str, until: datetime) -> int:
+    count = 0
+    async with args.open_store(where) as store:
+        with _writing(name) as file:
+            async for orders in _finished(store, until):
+                lines = await asyncio.gather(*(_export_line(store, one, until) for one in orders))
+                for line in lines:
+                    if line is not None:
+                        file.write(f"{line}\n")
+                        count += 1
+    output.complain(f"exported {output.orders(count)}")
+    return 0
+
+
+async def _export_line(store: StateStore, order: Order, until: datetime) -> str | None:
+    """Return an order as a line; None if it was purged or is under way again by now."""
+    while True:
+        journal = await store.journal(order.order_id)
+        line = to_line(record_of(await ClaimCheck(store).fetch_all(order), journal, content=True))
+        now = await store.load(order.order_id)
+        if now is None or not _ended(now, until):
+            return None
+        if now.token == order.token:
+            return line
+        order = now
+
+
+async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequence[Order]]:
+    """Yield finished orders, a few at a time: their content is read at once."""
+    async for batch in selection.summaries(store, in_error=False, until=until):
+        ids = [one.order_id for one in batch]
+        for start in range(0, len(ids), selection.CONCURRENT):
+            loaded = await selection.load_all(store, ids[start : start + selection.CONCURRENT])
+            yield [order for order in loaded if _ended(order, until)]
+
+
+def _ended(order: Order, until: datetime) -> bool:
+    in_error = order.process_state is OrderState.ERROR
+    return order.settled_at is not None and order.settled_at <= until and not in_error
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[TextIO]:
+    """Give a file to write. It takes its name once it is complete."""
+    if name == "-":
+        with output.written():
+            yield sys.stdout
+            sys.stdout.flush()
+        return
+    part = Path(f"{name}.{os.getpid()}.part")
+    try:
+        with open(part, "w", encoding="utf-8", opener=_for_owner) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(name)
+    except OSError as wrong:
+        raise UsageError(f"cannot write {name}: {wrong.strerror}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    """Open a file that only its owner can read: the content may be personal."""
+    return os.open(path, flags, 0o600)
+
+
+VERBS = (
+    Verb("list", "list orders in Error (or under way, or finished)", LIST, _add_list, _run_list),
+    Verb("show", "show one order: steps, journal, what to do next", SHOW, _add_show, _run_show),
+    Verb("export", "write finished orders to a file", EXPORT, _add_export, _run_export),
+)

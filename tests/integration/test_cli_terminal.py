@@ -1,0 +1,244 @@
+"""Every verb of ``sas`` at a real terminal, wide and narrow: what is shown, and that it fits."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from devstack.servicebus import Broker
+from sas.cli import build_parser, main
+from sas.domain.change import Incident
+from sas.domain.messages import AlertKind
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import Sightings
+from sas.simulation.store import MemoryStore
+from tests.contract import cases
+from tests.integration.client_cases import REPLIES
+from tests.integration.test_client_command import lines, system
+from tests.terminal import Terminal, terminal
+from tests.unit.actors_kit import keep_breaker
+from tests.unit.test_cli_operator import Scheduler, failed
+from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414  a fixture
+from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
+
+NARROW, WIDE = 40, 200
+ERROR = ["    step-0/out-of-stock: none left of", "    article 11"]
+WHY = "payment could not be reached: [Errno 104] Connection reset by peer"
+
+
+@dataclass(frozen=True)
+class At:
+    """A terminal, and what the commands typed there find."""
+
+    store: MemoryStore
+    scheduler: Scheduler
+    screen: Terminal
+    folder: Path
+
+    async def sas(self, *arguments: str) -> int:
+        """Run the command as it is typed."""
+        try:
+            return await asyncio.to_thread(main, arguments)
+        finally:
+            self.screen.drain()
+
+    @property
+    def narrow(self) -> bool:
+        return self.screen.columns == NARROW
+
+    def fits(self) -> None:
+        """Check that no line is wider than the terminal."""
+        wide = [line for line in self.screen.lines if len(line) > self.screen.columns]
+        assert not wide, wide
+
+
+async def submit(at: At) -> None:
+    file = at.folder / "orders.jsonl"
+    file.write_text(lines("A-1", "F-2", "A-3"))
+    async with Broker(["orders", REPLIES]) as broker, system(broker):
+        to = ("--connection", broker.connection_string, "--reply-queue", REPLIES)
+        assert await at.sas("submit", str(file), "--follow", *to) == 1
+    live = [line for line in at.screen.lines if line.startswith("submitted ")]
+    assert live[0] == "submitted 0, ended 0, 0 s"
+    assert any(line.startswith("submitted 3, ended ") for line in live[:-1])
+    assert all(len(line) < at.screen.columns for line in live[:-1])  # the last is the summary
+    assert sorted(line.split()[0] for line in at.screen.last[:-1]) == sorted(
+        ["A-1", "A-1", "A-3", "A-3", "F-2", "F-2"]
+    )
+    assert at.screen.last[-1] == (
+        "submitted 3, completed 2, failed 1, undone 0, rejected 0, unfinished 0"
+    )
+
+
+async def list_(at: At) -> None:
+    await failed(at.store, "A", "B")
+    assert await at.sas("list") == 0
+    if at.narrow:
+        assert at.screen.last[0].endswith("Z  A  order/2  Error")
+        assert at.screen.last[1:3] == ERROR
+    else:
+        assert at.screen.last[0].endswith(
+            f"A                     order/2  Error  {' '.join(x.strip() for x in ERROR)}"
+        )
+    assert at.screen.last[-1] == "2 orders in Error: 2 step-0/out-of-stock"
+    at.fits()
+
+
+async def show(at: At) -> None:
+    await failed(at.store, "A")
+    assert await at.sas("show", "A") == 0
+    shown = at.screen.last
+    assert shown[0] == "order A  Error  (seq 3)"
+    assert shown[-1].startswith("next: repair what the error of step-0 says, then `sas resub")
+    if at.narrow:
+        place = shown.index("step-0")
+        assert shown[place + 1] == "    ProcessState: Error; FailureCount: 0"
+    else:
+        heading = ["Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo"]
+        assert heading in [line.split() for line in shown]
+        assert ["step-0", "Error", "0", "-", "-", "-"] in [line.split() for line in shown]
+    assert [line for line in shown if "out-of-stock: none left" in line]
+    table = shown[shown.index("") : shown.index("", shown.index("") + 1)]
+    assert all(len(line) <= at.screen.columns for line in table)
+
+
+async def breakers(at: At) -> None:
+    since = datetime(2026, 11, 21, tzinfo=UTC)
+    await keep_breaker(at.store, opened(Breaker(), BreakerPolicy(), since, WHY), "payment")
+    assert await at.sas("breakers") == 0
+    if at.narrow:
+        assert at.screen.last[:2] == ["payment", "    State: open; Since: 2026-11-21"]
+    else:
+        assert at.screen.last[0].split() == ["Agent", "State", "Since", "Until", "Rounds", "Why"]
+        assert at.screen.last[1].startswith("payment  open   2026-11-21 00:00:00Z  ")
+    assert WHY in " ".join(line.strip() for line in at.screen.last)
+    assert at.screen.last[-1] == "1 open"
+    at.fits()
+
+
+async def incidents(at: At) -> None:
+    now = datetime.now(UTC)
+    text = "Steps of ordinary orders are ready and no scheduler picks them up."
+    incident = Incident(
+        AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now + timedelta(days=1)
+    )
+    active = rules.seen(None, Sightings(incident, 1, ("O-1",)), now)
+    await active_incidents(at.store).write(name_of(incident.kind, incident.scope), active, None)
+    assert await at.sas("incidents") == 0
+    shown = at.screen.last
+    if at.narrow:
+        assert shown[0] == "not-picked-up"
+        assert shown[1].startswith("    About: ordinary orders; State:")
+    else:
+        assert shown[1].startswith("not-picked-up  ordinary orders  active")
+    assert text in " ".join(line.strip() for line in shown)
+    at.fits()
+
+
+async def export(at: At) -> None:
+    await at.store.commit(cases.rejected("done"))
+    assert await at.sas("export", "-") == 0
+    assert json.loads(at.screen.last[0])["OrderID"] == "done"
+    assert at.screen.last[-1] == "exported 1 order"
+
+
+async def workflows(at: At) -> None:
+    assert await at.sas("workflows", "check", "--app", "orders.workflows:workflows") == 0
+    assert at.screen.last[0] == "sas: --app names workflows only: secret fields are not checked"
+    assert "order version 1: no order in flight; not used yet" in at.screen.last
+
+
+def asked(verb: str, *arguments: str, outlook: str, done: str) -> Callable[[At], Awaitable[None]]:
+    """Return the case of a verb that asks before it changes an order."""
+
+    async def run(at: At) -> None:
+        await failed(at.store, "A", "B")
+        running = asyncio.ensure_future(at.sas(verb, "A", *arguments))
+        await at.screen.answer(f"{verb} order A? [y/N] ", "n\n")
+        assert await running == 1
+        assert at.screen.last[0].startswith(f"order A is Error (seq 3); {verb} would {outlook}")
+        assert at.screen.last[-1] == "nothing was sent"
+        assert at.scheduler.got == []
+
+        running = asyncio.ensure_future(at.sas(verb, "B", *arguments))
+        await at.screen.answer(f"{verb} order B? [y/N] ", "y\n")
+        assert await running == 0
+        assert at.screen.last[-1] == done
+        assert [(one.verb.value, one.order_id) for one in at.scheduler.got] == [(verb, "B")]
+
+    return run
+
+
+async def acknowledge(at: At) -> None:
+    await failed(at.store, "A")
+    assert await at.sas("acknowledge", "A", "--by", "bob") == 0
+    assert at.screen.last[-1] == "done: seq 4, acknowledged; the order is Error"
+    assert "?" not in at.screen.raw  # it does not ask
+
+
+CASES: dict[str, Callable[[At], Awaitable[None]]] = {
+    "submit": submit,
+    "list": list_,
+    "show": show,
+    "resubmit": asked(
+        "resubmit",
+        outlook="run again: step-0 (out-of-stock: none left of article 11)",
+        done="done: seq 4, resubmitted; the order is Pending",
+    ),
+    "skip": asked(
+        *("skip", "--input", "7"),
+        outlook="count as done, with the result 7: step-0 (out-of-stock",
+        done="done: seq 4, skipped; the order is Processing",
+    ),
+    "undo": asked(
+        "undo",
+        outlook="undo the order (there is no way back); these",
+        done="done: seq 4, undo decided; the order is Compensating",
+    ),
+    "cancel": asked(
+        "cancel",
+        outlook="start no new step, then undo the order (there",
+        done="done: seq 4, cancelled; the order is Compensating",
+    ),
+    "acknowledge": acknowledge,
+    "breakers": breakers,
+    "incidents": incidents,
+    "export": export,
+    "workflows": workflows,
+}
+
+
+def verbs() -> set[str]:
+    """Return the verbs that the parser knows."""
+    actions = build_parser()._actions
+    (found,) = (one for one in actions if isinstance(one, argparse._SubParsersAction))
+    return set(found.choices)
+
+
+def test_every_verb_has_a_case_at_a_terminal() -> None:
+    assert set(CASES) == verbs()
+
+
+@pytest.mark.parametrize("verb", CASES)
+@pytest.mark.parametrize("columns", [WIDE, NARROW])
+async def test_a_verb_at_a_terminal(
+    store: MemoryStore,
+    scheduler: Scheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    columns: int,
+    verb: str,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal(columns) as screen:
+        await CASES[verb](At(store, scheduler, screen, tmp_path))
+    assert "Traceback" not in screen.raw

@@ -1,0 +1,168 @@
+"""The client survives any outage that is shorter than its patience, and ends after a longer one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+
+import pytest
+
+from devstack.servicebus import Broker
+from sas.client import FollowError, OrdersClient, SubmitError
+from tests.integration.client_cases import REPLIES, order, put, told
+
+# The SDK leaves a socket open whenever it gives a connection up and opens another.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+async def _collect_what_the_sdk_leaves() -> AsyncIterator[None]:
+    yield
+    gc.collect()
+
+
+class Proxy:
+    """A TCP proxy before the broker. It can be slow, and it can be away."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.slow_s = 0.0
+        """How late each piece of an answer is."""
+        self._broker = broker
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def connection_string(self) -> str:
+        return self._broker.connection_string.replace(str(self._broker.port), str(self._port))
+
+    async def come(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def go(self) -> None:
+        """Cut every connection and refuse new ones."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
+
+    async def away(self, seconds: float) -> None:
+        await self.go()
+        await asyncio.sleep(seconds)
+        await self.come()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        its_reader, its_writer = await asyncio.open_connection("127.0.0.1", self._broker.port)
+        self._writers |= {writer, its_writer}
+        pipes = (
+            self._pipe(reader, its_writer, lambda: 0.0),
+            self._pipe(its_reader, writer, lambda: self.slow_s),
+        )
+        self._pipes |= {asyncio.create_task(pipe) for pipe in pipes}
+
+    async def _pipe(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, late: Callable[[], float]
+    ) -> None:
+        with suppress(OSError):
+            while piece := await source.read(65_536):
+                await asyncio.sleep(late())
+                sink.write(piece)
+        sink.close()
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[tuple[Broker, Proxy]]:
+    async with Broker(["orders", REPLIES]) as broker:
+        proxy = Proxy(broker)
+        await proxy.come()
+        try:
+            yield broker, proxy
+        finally:
+            await proxy.go()
+
+
+def client_of(proxy: Proxy, patience_s: float = PATIENCE_S) -> OrdersClient:
+    return OrdersClient(proxy.connection_string, reply_queue=REPLIES, patience_s=patience_s)
+
+
+async def test_a_broker_that_answers_the_attach_late_is_followed_and_submitted_to() -> None:
+    async with proxied() as (broker, proxy), client_of(proxy) as client:
+        proxy.slow_s = 0.5
+        await put(broker, told("A-1", "completed"))
+        began = time.monotonic()
+        seen = [event.data.order_id async for event in client.follow(["A-1"])]
+        assert seen == ["A-1"]
+        assert time.monotonic() - began > 1.5  # the link took longer to open than a poll takes
+        await client.submit(order(1))
+        assert broker.counts("orders").active == 1
+        assert broker.counts(REPLIES).total == 0
+
+
+@pytest.mark.parametrize("away_s", [0.1, 4.0])
+async def test_following_survives_a_namespace_that_is_away_for_a_while(away_s: float) -> None:
+    async with proxied() as (broker, proxy), client_of(proxy) as client:
+        await put(broker, told("A-1", "received"))
+        seen: list[str] = []
+        async for event in client.follow(["A-1"], patience_seconds=PATIENCE_S):
+            seen.append(event.type)
+            if len(seen) == 1:
+                await proxy.go()
+                broker.drop_connections(REPLIES)
+                back = asyncio.create_task(proxy.away(away_s))
+                await put(broker, told("A-1", "completed"))
+        await back
+        assert seen[-1] == "sas.order.completed.v1"
+        assert broker.counts(REPLIES).total == 0
+
+
+async def test_following_survives_an_outage_while_it_waits_for_the_first_notification() -> None:
+    async with proxied() as (broker, proxy), client_of(proxy) as client:
+        asked = asyncio.Event()
+
+        def until() -> bool:
+            asked.set()
+            return False
+
+        async with aclosing(client.follow(["A-1"], until=until)) as events:
+            first = asyncio.ensure_future(anext(events))
+            await asked.wait()
+            await asyncio.sleep(1.5)  # the link is open, and one poll has brought nothing
+            await proxy.away(3)
+            await put(broker, told("A-1", "completed"))
+            assert (await first).data.order_id == "A-1"
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+async def test_submitting_survives_a_namespace_that_is_away_for_a_while(
+    *, used_before: bool
+) -> None:
+    async with proxied() as (broker, proxy), client_of(proxy) as client:
+        if used_before:
+            await client.submit(order(1))
+        await proxy.go()
+        submitting = asyncio.create_task(client.submit(order(2)))
+        await proxy.away(3)
+        assert (await submitting).order_id == "A-2"
+        assert broker.counts("orders").active == 1 + used_before
+
+
+async def test_an_outage_longer_than_the_patience_ends_with_a_sentence() -> None:
+    async with proxied() as (broker, proxy), client_of(proxy, patience_s=3) as client:
+        async with aclosing(client.follow()) as events:
+            await put(broker, told("A-1", "received"))
+            assert (await anext(events)).data.order_id == "A-1"
+            await proxy.go()
+            began = time.monotonic()
+            with pytest.raises(FollowError, match="is the namespace or broker up"):
+                await anext(events)
+        with pytest.raises(SubmitError, match="is the namespace or broker up"):
+            await client.submit(order(1))
+        assert 5 < time.monotonic() - began < 20

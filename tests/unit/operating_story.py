@@ -1,0 +1,196 @@
+"""One night of an operator, over the actors in memory: the examples of docs/operating.md.
+
+``Story.type`` runs a command as it is typed. ``BEFORE`` has what happens to the system before some
+of the commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from orders.workflows import workflows
+from sas.adapters.endpoints import Endpoint
+from sas.cli import arguments as args
+from sas.cli import main, output
+from sas.domain.change import Incident
+from sas.domain.messages import AlertKind
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened
+from sas.features.incidents import rules
+from sas.features.incidents.board import active_incidents, name_of
+from sas.features.incidents.rules import Sightings
+from sas.features.version_check import Versions
+from sas.ports import Message, MessageBus, RefusedError, StateStore
+from tests.unit import actors_kit
+from tests.unit.actors_kit import SHOP, Kit, keep_breaker, kit, order
+
+CARE = "order-with-care"
+DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
+NO_ADDRESS = RefusedError(
+    "address-refused", "shipping refused: no carrier delivers to this address"
+)
+
+
+class Content(msgspec.Struct):
+    """What an order of the story must hold."""
+
+    customer_id: str
+
+
+class Story:
+    """The system, and an operator who types commands."""
+
+    def __init__(self, made: Kit) -> None:
+        self.made = made
+        self.scheduler_runs = True
+
+    async def fail(self, order_id: str, agent: str, error: RefusedError) -> None:
+        """Submit an order that fails at one of its agents."""
+        self.made.agents[agent].then(error)
+        await self.submit(order_id)
+        await self.made.drain()
+        await self.made.later(1)
+
+    async def submit(self, order_id: str) -> None:
+        content = {"customer_id": "ALFKI"}
+        body = order(order_id, workflow=CARE, reply_queue=SHOP, order=content)
+        await self.made.submit(body, f"m-{order_id}")
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Take commands as the bus does, and let the actors work on them."""
+        if not self.scheduler_runs:
+            return
+        for message in messages:
+            await self.made.hand(message)
+        await self.made.drain()
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def type(self, line: str) -> None:
+        """Run a command as it is typed after ``$ sas``."""
+        happens = BEFORE.get(line)
+        if happens is not None:
+            asyncio.run(happens(self))
+        asyncio.run(self.made.later(2))
+        main(shlex.split(line))
+
+
+async def _start(story: Story) -> None:
+    await story.fail("10248", "payment", DECLINED)
+    await story.fail("10249", "payment", DECLINED)
+    await story.fail("10250", "shipping", NO_ADDRESS)
+
+
+async def _breakers(story: Story) -> None:
+    now, policy = story.made.clock.now(), BreakerPolicy()
+    why = "payment could not be reached: [Errno 104] Connection reset by peer"
+    states = {"payment": opened(Breaker(), policy, now, why), "shipping": closed(now)}
+    for agent, breaker in states.items():
+        await keep_breaker(story.made.store, breaker, agent)
+
+
+async def _incident(story: Story) -> None:
+    now = story.made.clock.now()
+    text = (
+        "Steps of ordinary orders are ready and no scheduler picks them up. Look whether the "
+        "scheduler's function runs; they go on by themselves once it does."
+    )
+    incident = Incident(AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now)
+    active = rules.alert_sent(rules.seen(None, Sightings(incident, 1, ()), now), now)
+    name = name_of(incident.kind, incident.scope)
+    await active_incidents(story.made.store).write(name, active, None)
+
+
+async def _bob_was_here(story: Story) -> None:
+    order = story.made.order("10250")
+    command = actors_kit.command("acknowledge", order.seq, "w-bob", "10250")
+    body = command.body.replace(b'"by":"ann"', b'"by":"bob"')
+    await story.made.hand(replace(command, body=body))
+
+
+async def _scheduler_stops(story: Story) -> None:
+    story.scheduler_runs = False
+
+
+async def _payment_was_down(story: Story) -> None:
+    story.scheduler_runs = True
+    for order_id in ("10252", "10253"):
+        await story.fail(order_id, "payment", DECLINED)
+
+
+async def _weeks_pass(story: Story) -> None:
+    await story.made.later(21 * 86_400)
+
+
+async def _versions(story: Story) -> None:
+    await Versions(story.made.store, workflows()).check(story.made.order("10248"))
+
+
+BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
+    "list": _start,
+    "breakers": _breakers,
+    "incidents": _incident,
+    "skip 10250 --seq 4 --yes": _bob_was_here,
+    "undo 10249 --yes --wait 1": _scheduler_stops,
+    "resubmit --state error --fingerprint take-payment/card-declined --dry-run": _payment_was_down,
+    "export --older-than 20 finished.jsonl": _weeks_pass,
+    "workflows check --app orders.workflows:workflows": _versions,
+}
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Return the system before the night, with the commands connected to it."""
+    monkeypatch.setattr(actors_kit, "AGENTS", tuple(sorted(workflows().agents())))
+    checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
+    made = Story(kit(*workflows(), **checks))
+    made.made.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
+
+    @asynccontextmanager
+    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
+        yield made.made.store
+
+    @asynccontextmanager
+    async def open_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
+        yield made
+
+    monkeypatch.setattr(args, "open_store", open_store)
+    monkeypatch.setattr(args, "open_bus", open_bus)
+    monkeypatch.setattr(output, "now", made.made.clock.now)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("SAS_OPERATOR", "ann")
+    monkeypatch.chdir(tmp_path_factory.mktemp("operator"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return made
+
+
+def shown_in(guide: str) -> list[tuple[str, list[str]]]:
+    """Return each command that a page shows, with the lines that it prints there."""
+    found: list[tuple[str, list[str]]] = []
+    printing = False
+    for line in guide.splitlines():
+        if line.startswith("    $ sas "):
+            found.append((line.removeprefix("    $ sas "), []))
+            printing = True
+        elif line and not line.startswith("    "):
+            printing = False
+        elif printing:
+            found[-1][1].append(line.removeprefix("    "))
+    return [(command, "\n".join(lines).rstrip().splitlines()) for command, lines in found]
+
+
+def without_ids(text: str) -> str:
+    """Return a text in which every command id is the same."""
+    return re.sub(r"sas-[0-9a-f]{32}", "sas-" + "0" * 32, text)
