@@ -1,4 +1,4 @@
-"""What an agent returned, as it is kept: JSON in whole characters, within bounds."""
+"""Results of agents as JSON text, within the limits of size and nesting."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from sas.bounds import RESULT_BYTES_MAX
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
 from sas.domain.order import Fault
 
-"""A result travels on inside ``results`` of the next request, two levels down."""
-
 
 def encode_result(value: Any, agent: str) -> str | Fault:
-    """Return what an agent returned as the JSON that is recorded; a fault where it cannot be."""
+    """Return the JSON text of a result; a Fault if JSON cannot hold it or it is too large."""
     try:
         text = _whole_json(value)
     except RecursionError:
