@@ -1,9 +1,11 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo test test-infra test-sdk check lint types contracts format bench clean
+.PHONY: help setup demo test test-all test-unit test-infra test-sdk check lint types contracts format bench clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 ORDERS ?= 830
+TEST_PROCESSES ?= 4
+PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -30,8 +32,14 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
 
-test: setup ## every test, in two halves side by side
-	$(PY) -m tools.run_tests
+test: setup ## every layer of tests, without the long ones (5 minutes on two cores)
+	$(PYTEST)
+
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
+
+test-unit: setup ## the unit tests alone, in seconds
+	$(PY) -m pytest tests/unit -q
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
 	$(PY) -m pytest tests/infra

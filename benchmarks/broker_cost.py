@@ -1,11 +1,10 @@
 """The broker's CPU over its client's, in many short rounds.
 
-One long measurement says little: the same work costs either side a half more when the scheduler
-has them on two cores (each wake-up then finds an idle core and cold caches, and crosses the
-hypervisor) than on one, and which it is changes from second to second. So plain, `--data` and
-batches take turns, each round gives a ratio of its own, and medians are told for all rounds and
-for either placement. Nothing is pinned. The brokers are restarted a few times, as each process
-lies in memory in its own way.
+The same work costs both sides half as much again on two cores as on one: each wake-up then finds
+an idle core with cold caches, and crosses the hypervisor. The scheduler changes the placement from
+second to second. So plain, `--data` and batches take turns, each round has its own ratio, and the
+program prints medians for all rounds and for each placement. Nothing is pinned. The brokers are
+restarted a few times, because each process is placed differently in memory.
 """
 
 import statistics
@@ -25,15 +24,15 @@ _SINGLES, _BATCHED = 250, 2000
 _WAITS_APART = 1.0
 
 ROWS: dict[str, tuple[Callable[[Driver, int], Cost], int, bool]] = {
-    "single (goal .30)": (Driver.singles, _SINGLES, False),
-    "  --data  (.40)": (Driver.singles, _SINGLES, True),
-    "batches   (.15)": (Driver.batches, _BATCHED, False),
-    "  --data": (Driver.batches, _BATCHED, True),
+    "single (goal .50)": (Driver.singles, _SINGLES, False),
+    "single --data": (Driver.singles, _SINGLES, True),
+    "batches": (Driver.batches, _BATCHED, False),
+    "batches --data": (Driver.batches, _BATCHED, True),
 }
 
 
 def rounds_of_costs(folder: Path, rounds: int) -> dict[str, list[Cost]]:
-    """Let every row have ``rounds`` turns, or as many as a busy machine has time for."""
+    """Measure ``rounds`` rounds of every row, or fewer on a busy machine."""
     found: dict[str, list[Cost]] = {row: [] for row in ROWS}
     config = write_config(folder, 4)
     for start in range(_STARTS):

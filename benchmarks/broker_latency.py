@@ -1,4 +1,4 @@
-"""How long a message takes from its sender to a receiver that waits, and what of it is whose."""
+"""The time from a send to a waiting receiver, and the shares of the SDK and the broker."""
 
 import asyncio
 import statistics
@@ -21,7 +21,7 @@ from devstack.servicebus import BrokerProcess
 
 @contextmanager
 def noted_moments() -> Iterator[dict[str, float]]:
-    """Note when a whole message last left the SDK for its socket, and when one last came in."""
+    """Note the last times at which the SDK wrote a whole message, and read one."""
     moments = {"left": 0.0, "came": 0.0}
     write, feed = asyncio.StreamWriter.write, asyncio.StreamReader.feed_data
 
@@ -45,7 +45,7 @@ def noted_moments() -> Iterator[dict[str, float]]:
 
 
 def latency(broker: BrokerProcess, count: int) -> tuple[float, float]:
-    """Median ms from a send to its message in a waiting receiver; and what of it the SDK was out.
+    """Median ms from a send to the waiting receiver, and the share outside the SDK.
 
     The second is from the SDK's write to the socket until the delivery's bytes are back: the
     broker, and loopback twice.
@@ -105,7 +105,7 @@ def _echo_process() -> Iterator[int]:
 
 
 def bare_round_trip(count: int, *, own_process: bool) -> float:
-    """Median ms of the same message through the SDK's codec and a TCP echo, and back, twice over.
+    """Median ms of two round trips of the same message through the SDK's codec and a TCP echo.
 
     Twice is the goal; a send has an acknowledgement, and a delivery follows it. The echo runs on
     the client's own loop, which is the least that TCP costs, or, as a broker does, in a process.

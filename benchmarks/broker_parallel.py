@@ -1,4 +1,4 @@
-"""Several client processes on one broker, and how much of the machine they were given.
+"""Several client processes on one broker, and the share of the machine that they got.
 
 python -m benchmarks.broker_parallel CONNECTION QUEUE COUNT    (one client; started by below)
 """
@@ -17,7 +17,7 @@ from devstack.servicebus import BrokerProcess
 
 @dataclass(frozen=True)
 class Parallel:
-    """Full cycles a second; the broker's CPU for each; the cores that all of us used."""
+    """Full cycles a second; the broker's CPU for each; the cores that all processes used."""
 
     rate: float
     broker_us: float

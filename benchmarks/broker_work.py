@@ -1,4 +1,4 @@
-"""What the broker's benchmarks let a real SDK client do, and what it costs either side."""
+"""The work of a real SDK client in the broker's benchmarks, and its cost on both sides."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def write_config(folder: Path, queues: int) -> Path:
 
 
 class Driver:
-    """A client with a sender, a receiver of queue q0, and one of q1 that settles at once.
+    """A client with a sender, a receiver of queue q0, and a receive-and-delete one of q1.
 
     Use it with ``with``; to close a client takes a second, so a driver serves many rounds.
     """
@@ -48,7 +48,7 @@ class Driver:
             part.close()
 
     def singles(self, count: int) -> Cost:
-        """Send one by one, then receive and complete one by one; one more goes before."""
+        """Send, receive and complete one message at a time, after one to warm up."""
         self._cycle(1)
         with Meter(self._pid, count) as meter:
             self._cycle(count)
@@ -63,7 +63,7 @@ class Driver:
                 left -= 1
 
     def batches(self, count: int) -> Cost:
-        """Send in batches of 100, then receive and delete 100 at a time; one goes before."""
+        """Send in batches of 100, receive and delete 100 at a time, after one to warm up."""
         self._batch_sender.send_messages([message()])
         self._take(1)
         with Meter(self._pid, count) as meter:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from benchmarks.orders import PROJECT, REPLY_QUEUE, Run, closed_loop, content, settings_of
 from devstack.stack import Stack
 from samples.services.remote import RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import NewOrder, OrdersClient, is_end
 from sas.codec.outward import notice_of
 

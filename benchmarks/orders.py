@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.floor import bare_storage_cpu_ms
-from devstack.functions import Host
+from devstack.functions.host import Host
 from devstack.stack import Stack
 from samples.services.remote import RemoteServices
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import NewOrder, OrdersClient, is_end
 from sas.domain.ids import parse_key_time
 
@@ -170,11 +170,11 @@ async def memory(orders: int) -> None:
 def settings_of(remote: RemoteServices) -> dict[str, str]:
     """Return the app settings of a host that speaks to these services."""
     return {
-        "ORDERS_STOCK_URL": remote.stock_url,
-        "ORDERS_PAYMENT_URL": remote.payment_url,
-        "ORDERS_SHIPPING_URL": remote.shipping_url,
-        "ORDERS_MAIL_URL": remote.mail_url,
-        "ORDERS_CARRIER_URL": remote.carrier_url,
+        "ORDERS_STOCK_URL": remote.urls["stock"],
+        "ORDERS_PAYMENT_URL": remote.urls["payment"],
+        "ORDERS_SHIPPING_URL": remote.urls["shipping"],
+        "ORDERS_MAIL_URL": remote.urls["mail"],
+        "ORDERS_CARRIER_URL": remote.urls["carrier"],
         "ORDERS_TIME_ALLOWED_SECONDS": "60",
     }
 

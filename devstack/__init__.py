@@ -2,7 +2,7 @@
 
 import sys
 
-# In words that every Python 3 reads: whoever has an old one is to be told so, not to see why.
+# This must parse on every Python 3, so that an old one prints the sentence below.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
         "devstack: this is Python %d.%d: use 3.11 or newer; `make setup` finds one."  # noqa: UP031

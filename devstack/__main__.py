@@ -1,50 +1,174 @@
 """`python -m devstack up [APP_DIR]` and `python -m devstack doctor`."""
 
 import argparse
+import asyncio
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devstack.doctor import run_doctor
-from devstack.errors import DevstackError
-from devstack.up import run_up
+from devstack.children import Child, is_error, readable
+from devstack.doctor import busy_ports, check_packages, run_doctor
+from devstack.inputs import PROCESSES_MAX, DevstackError, name_list, setting_pair
+from devstack.stack import Stack
+
+_FOLLOW_EVERY_S = 0.2
 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
     found = argparse.ArgumentParser(
         prog="python -m devstack",
-        description="Azure on one machine: a Service Bus broker, Azurite, a Functions host.",
+        description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
-    up = verbs.add_parser("up", help="start all three and say what runs where")
+    up = verbs.add_parser("up", help="start all three and show where they run")
     add = up.add_argument
     add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
         help="the directory of function_app.py (default: here)")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="the emulator's Config.json: which queues")
+    add("--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues")
     add("--processes", type=int, default=1, metavar="N", help="host processes (default 1)")
-    add("--only", default="", metavar="NAME[,NAME]", help="run these functions only")
-    add("--except", dest="without", default="", metavar="NAME[,NAME]",
-        help="run all functions but these")  # fmt: skip
-    add("--setting", action="append", default=[], metavar="NAME=VALUE", help="an app setting")
+    add("--only", type=name_list, default=[], metavar="NAME[,NAME]", help="run these functions")
+    add("--except", type=name_list, dest="without", default=[], metavar="NAME[,NAME]",
+        help="do not run these functions")  # fmt: skip
+    add("--setting", type=setting_pair, action="append", default=[], metavar="NAME=VALUE",
+        help="an app setting")  # fmt: skip
     add("--ports", choices=["fixed", "free"], default="fixed",
         help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
     add("--func", action="store_true", help="run the real Core Tools (func) as the host")
-    add("--data", type=Path, metavar="DIR", help="keep messages, tables and timers here")
-    add("-v", "--verbose", action="store_true", help="show the logs, by component")
-    doctor = verbs.add_parser("doctor", help="say what is missing and how to mend it")
+    add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
+    add("-v", "--verbose", action="store_true", help="show all log lines, by component")
+    doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
     doctor.add_argument("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR")
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 when all went well, 1 when something failed, 2 for bad usage."""
+    """Run a verb; return 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
-        return run_up(arguments) if arguments.verb == "up" else run_doctor(arguments.app_dir)
+        if arguments.verb == "doctor":
+            return run_doctor(arguments.app_dir)
+        return asyncio.run(_up(_stack(arguments), verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
+
+
+def _stack(arguments: argparse.Namespace) -> Stack:
+    app_dir = arguments.app_dir.resolve()
+    if not (app_dir / "function_app.py").exists():
+        raise DevstackError(
+            f"{app_dir} has no function_app.py: name the directory of a function app."
+        )
+    if missing := check_packages():
+        raise DevstackError(" ".join(missing))
+    if not 1 <= arguments.processes <= PROCESSES_MAX:
+        raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
+    if arguments.ports == "fixed" and (busy := busy_ports()):
+        raise DevstackError(" ".join(busy))
+    return Stack(
+        app_dir,
+        config=arguments.config,
+        settings=dict(arguments.setting),
+        groups={"host": arguments.only},
+        without=arguments.without,
+        processes=arguments.processes,
+        data=arguments.data,
+        ports=arguments.ports,
+        core_tools=arguments.func,
+    )
+
+
+async def _up(stack: Stack, *, verbose: bool) -> int:
+    """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    running = _run(stack, verbose=verbose)
+    tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(running)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        _print("Stopping.")
+        await stack.stop()
+    _print("Everything is stopped.")
+    return 0
+
+
+async def _run(stack: Stack, *, verbose: bool) -> None:
+    await stack.start()
+    _print(_screen(stack, verbose=verbose))
+    await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
+
+
+def _screen(stack: Stack, *, verbose: bool) -> str:
+    """The processes with their addresses, and the connection strings to copy."""
+    endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
+    rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
+    if stack.management_port:
+        rows.append(("management", _pid(stack.broker), f"http://127.0.0.1:{stack.management_port}"))
+    if stack.azurite is not None:
+        for service, port in stack.azurite.ports.items():
+            where = f"http://127.0.0.1:{port}"
+            rows.append((f"azurite {service}", _pid(stack.azurite.child), where))
+    for host in stack.processes:
+        where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
+        what = ", ".join(host.functions) or "func, with every function"
+        rows.append(("host", _pid(host), where + what))
+    lines = [f"Azure on this machine, for {stack.app_dir}", ""]
+    lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
+    lines += ["", "Connection strings (the host already has them):", ""]
+    connections = {stack.servicebus_connection, stack.storage_connection}
+    settings = stack.host_settings().items()
+    lines += [f"  {name}={value}" for name, value in settings if value in connections]
+    where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
+    return "\n".join([*lines, "", f"Logs are {where}. Ctrl-C stops everything."])
+
+
+def _pid(child: Child | None) -> str:
+    return f"pid {child.pid if child else '-'}"
+
+
+async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
+    """Print new log lines after the name of their component: all lines, or errors only."""
+    read: dict[Path, int] = {}
+    while True:
+        for child in stack.children():
+            for path in (child.log_path, child.out_path):
+                for line in _new_lines(path, read):
+                    if verbose:
+                        _print(f"[{child.name}] {line}")
+                    elif is_error(line):
+                        _print(f"[{child.name}] {readable(line)}")
+        await asyncio.sleep(_FOLLOW_EVERY_S)
+
+
+def _new_lines(path: Path, read: dict[Path, int]) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(read.get(path, 0))
+        content = file.read()
+    complete = content[: content.rfind(b"\n") + 1]
+    read[path] = read.get(path, 0) + len(complete)
+    return complete.decode(errors="replace").splitlines()
+
+
+def _print(text: str) -> None:
+    """Print; go on in silence when the reader has closed the pipe or terminal."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for good
 
 
 if __name__ == "__main__":

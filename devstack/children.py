@@ -1,74 +1,97 @@
-"""Child processes that are waited for, logged to files and always stopped.
+"""Child processes and temporary directories that never outlive this process.
 
-Output goes to files, never to pipes: nobody has to drain them, and a child that writes a
-lot cannot be held up by its parent. Every child is tethered (see `devstack.tether`): it
-dies with this process, however that ends. The tether belongs to the *thread* that starts
-the child (a rule of Linux), so start children on a thread that lives as long as they should.
+The output of a child goes to files, not to pipes: nobody has to read a file for the child to
+go on. Every child ends with this process (see `die_with_parent`). On Linux this is bound to the
+*thread* that starts the child: start children on a thread that lives as long as they should.
 """
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
-from devstack.errors import ChildFailedError
+from devstack.inputs import ChildFailedError
 
 T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work on processes that yields whenever it has to wait, and returns a T."""
+
 _POLL_S = 0.02
 _TAIL_LINES = 12
-_TETHER = Path(__file__).with_name("tether.py")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
+_LOCK_FILE = ".held"
+_YOUNG_S = 60.0
 
 
+def wait_for(steps: Steps[T]) -> T:
+    """Carry out the steps, blocking this thread."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        time.sleep(_POLL_S)
+
+
+async def wait_for_async(steps: Steps[T]) -> T:
+    """Carry out the steps without blocking the event loop."""
+    try:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await asyncio.sleep(_POLL_S)
+    finally:
+        steps.close()
+
+
+@dataclass(eq=False)
 class Child:
-    """One child process, its two output files and its end."""
+    """One child process and its two output files; `start` starts it."""
 
-    def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stderr_here: bool = False,
-        dies_by: int = signal.SIGKILL,
-    ) -> None:
-        """Describe a child; `start` starts it.
+    name: str
+    argv: list[str]
+    _: KW_ONLY
+    logs: Path
+    """An existing directory; output is appended to `NAME.out` and `NAME.log` in it."""
+    env: Mapping[str, str] | None = None
+    """The whole environment; None means the one of this process."""
+    cwd: Path | None = None
+    stderr_here: bool = False
+    """Share this process's standard error instead of writing `NAME.log`."""
+    dies_by: int = signal.SIGKILL
+    """The signal that the child gets when this process is gone."""
+    stopping: bool = field(default=False, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _out_from: int = field(default=0, init=False)
 
-        `logs` is a directory that exists; `NAME.out` and `NAME.log` in it are appended to.
-        `env` is the whole environment, this process's own when None. `stderr_here` lets its
-        standard error go where this process's goes, instead of into `NAME.log`. `dies_by` is
-        the signal that it gets when this process is gone.
-        """
-        self.name = name
-        self.argv = list(argv)
-        self.env = dict(os.environ if env is None else env)
-        self.cwd = cwd
-        self.out_path = logs / f"{name}.out"
-        self.log_path = logs / f"{name}.log"
-        self.stderr_here = stderr_here
-        self.dies_by = dies_by
-        self._process: subprocess.Popen[bytes] | None = None
-        self._out_from = 0
-        self.stopping = False
+    def __post_init__(self) -> None:
+        self.out_path = self.logs / f"{self.name}.out"
+        self.log_path = self.logs / f"{self.name}.log"
 
     @property
     def pid(self) -> int:
-        """The process id (the command's own on Linux; elsewhere its watcher's)."""
+        """The process id (on systems other than Linux: the watcher's)."""
         if self._process is None:
             raise ChildFailedError(f"{self.name} was not started yet.")
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative when a signal ended it, as `subprocess` has it."""
+        """The exit code, negative for a signal; None while the process runs."""
         return None if self._process is None else self._process.poll()
 
     @property
@@ -77,41 +100,33 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; returns at once.
-
-        Raises:
-            ChildFailedError: the program cannot be started at all.
-        """
+        """Start the process and return at once, or raise ChildFailedError."""
         self.stopping = False
+        ends_with_us = [sys.executable, "-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid())]
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
             self._out_from = out.tell()
-            self._process = self._spawn(out, log)
-
-    def _spawn(self, out: IO[bytes], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        tether = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid())]
-        tethered = [*tether, str(int(self.dies_by)), *self.argv]
-        try:
-            return subprocess.Popen(  # noqa: S603  # our own commands, no shell
-                tethered,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=None if self.stderr_here else log,
-                env=self.env,
-                cwd=self.cwd,
-                start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
-            )
-        except OSError as error:
-            raise ChildFailedError(f"{self.name} cannot be started: {error}.") from error
+            try:
+                self._process = subprocess.Popen(  # noqa: S603  # our own commands, no shell
+                    [*ends_with_us, str(int(self.dies_by)), *self.argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=None if self.stderr_here else log,
+                    env=self.env,
+                    cwd=self.cwd,
+                    start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+                )
+            except OSError as error:
+                raise ChildFailedError(f"{self.name} cannot be started: {error}.") from error
 
     def out_lines(self) -> list[str]:
-        """Whole lines this start has written to its standard output so far."""
+        """The complete lines on standard output since the last start."""
         with self.out_path.open("rb") as out:
             out.seek(self._out_from)
             text = out.read().decode(errors="replace")
         return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
 
     def ready_line(self) -> dict[str, Any] | None:
-        """The JSON object this start has printed on a line of its own; None until then."""
+        """The JSON object that the child printed on a line of its own; None before that."""
         for line in self.out_lines():
             if line.startswith("{"):
                 with contextlib.suppress(ValueError):
@@ -129,54 +144,36 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it that comes from outside: `kill`, or a lack of memory."""
+        """Whether a signal from outside ended it: `kill`, or the kernel for lack of memory."""
         return self.exit_code in {-signal.SIGKILL, -signal.SIGTERM}
 
     def describe_end(self) -> str:
-        """How it died, and the last it said where that may say why."""
+        """How the process ended, and its last lines where they can explain it."""
         how = f"{self.name} died with {describe_exit(self.exit_code or 0)}"
         if self.killed:
-            return f"{how}: something outside killed it, somebody or a lack of memory."
+            return f"{how}: a person, a program or a lack of memory killed it."
         return f"{how}:\n{self.tail()}"
 
-    def _until(self, found: Callable[[], T | None], timeout_s: float) -> Iterator[T | None]:
+    def until_steps(self, found: Callable[[], T | None], timeout_s: float) -> Steps[T]:
+        """Wait until `found` returns something other than None; see `until`."""
         end = time.monotonic() + timeout_s
         while True:
             ended = self.exit_code
             result = found()
             if result is not None:
-                yield result
-                return
+                return result
             if ended is not None:
-                raise ChildFailedError(
-                    f"{self.name} ended with {describe_exit(ended)} before it was ready:\n"
-                    f"{self.tail()}"
-                )
+                how = f"ended with {describe_exit(ended)} before it was ready"
+                raise ChildFailedError(f"{self.name} {how}:\n{self.tail()}")
             if time.monotonic() > end:
                 raise ChildFailedError(
                     f"{self.name} was not ready within {timeout_s:g} s:\n{self.tail()}"
                 )
-            yield None
-
-    def wait_until(self, found: Callable[[], T | None], *, timeout_s: float) -> T:
-        """Wait (blocking) until `found` returns something other than None.
-
-        Raises:
-            ChildFailedError: the child ended first, or `timeout_s` seconds passed.
-        """
-        for result in self._until(found, timeout_s):
-            if result is not None:
-                return result
-            time.sleep(_POLL_S)
-        raise AssertionError("unreachable: _until ends by a result or an error")
+            yield
 
     async def until(self, found: Callable[[], T | None], *, timeout_s: float) -> T:
-        """The same as `wait_until`, without blocking the loop."""
-        for result in self._until(found, timeout_s):
-            if result is not None:
-                return result
-            await asyncio.sleep(_POLL_S)
-        raise AssertionError("unreachable: _until ends by a result or an error")
+        """Wait until `found` returns something; raise ChildFailedError if the child ends first."""
+        return await wait_for_async(self.until_steps(found, timeout_s))
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, if it still runs."""
@@ -185,11 +182,7 @@ class Child:
                 self._process.send_signal(number)
 
     def kill(self) -> None:
-        """`kill -9` and reap: what a crash looks like.
-
-        The process is the leader of a group of its own; the group goes with it, which is
-        needed where a watcher stands between (see `devstack.tether`).
-        """
+        """Kill the process and its group with SIGKILL, as a crash would, and reap it."""
         self.stopping = True
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
@@ -197,56 +190,97 @@ class Child:
         if self._process is not None:
             self._process.wait()
 
-    def stop(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
-        """Ask it to end, wait (blocking), and kill it after `timeout_s` seconds.
-
-        Returns the exit code; 0 when it was never started.
-        """
-        self.stopping = True
-        if self._process is None:
-            return 0
-        self.send_signal(number)
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self._process.wait()
-
-    async def stop_async(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
-        """The same as `stop`, without blocking the loop."""
+    def _stop_steps(self, number: int, timeout_s: float) -> Steps[int]:
         self.stopping = True
         if self._process is None:
             return 0
         self.send_signal(number)
         end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            if not self.alive:
-                return self._process.wait()
-            await asyncio.sleep(_POLL_S)
-        self.kill()
+        while self.alive and time.monotonic() < end:
+            yield
+        if self.alive:
+            self.kill()
         return self._process.wait()
+
+    def stop(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
+        """Send a signal, wait (blocking), and kill the process after `timeout_s` seconds.
+
+        Returns the exit code; 0 when the process was never started.
+        """
+        return wait_for(self._stop_steps(number, timeout_s))
+
+    async def stop_async(self, number: int = signal.SIGTERM, *, timeout_s: float = 5.0) -> int:
+        """Do the same as `stop` without blocking the loop."""
+        return await wait_for_async(self._stop_steps(number, timeout_s))
+
+
+class Scratch:
+    """A temporary directory that is removed with its process, even after `kill -9`.
+
+    The process holds a lock on a file in the directory. The next `Scratch` with the same prefix
+    removes every directory whose lock is free. A directory without that file stays.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        for lock_file in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK_FILE}"):
+            _remove_if_unused(lock_file)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self._lock = (self.path / _LOCK_FILE).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def keep(self) -> None:
+        """Let the directory stay, so that a person can read it later."""
+        (self.path / _LOCK_FILE).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the directory, unless `keep` was called."""
+        if (self.path / _LOCK_FILE).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_if_unused(lock_file: Path) -> None:
+    try:
+        with lock_file.open() as lock:
+            if time.time() - os.fstat(lock.fileno()).st_mtime < _YOUNG_S:
+                return  # its process may be about to lock it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock_file.parent, ignore_errors=True)
+    except OSError:
+        return  # it is in use, or it belongs to another user
+
+
+def free_port() -> int:
+    """A TCP port that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _log_record(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def readable(line: str) -> str:
-    """A log line as people read it: one of JSON as its time, its level and its message."""
-    try:
-        told = json.loads(line)
-        return f"{told['time'][11:19]} {told['level']} {told['message']}"
-    except (ValueError, TypeError, LookupError):
+    """A log line for people: a JSON line becomes time, level and message."""
+    record = _log_record(line)
+    if not {"time", "level", "message"} <= record.keys():
         return line
+    return f"{str(record['time'])[11:19]} {record['level']} {record['message']}"
 
 
 def is_error(line: str) -> bool:
-    """Whether a log line of JSON tells of an error."""
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(told, dict) and told.get("level") in {"ERROR", "CRITICAL"}
+    """Whether a JSON log line reports an error."""
+    return _log_record(line).get("level") in {"ERROR", "CRITICAL"}
 
 
 def describe_exit(code: int) -> str:
-    """Say an exit code in words: `exit code 3` or `signal SIGKILL`."""
+    """An exit code in words: `exit code 3` or `signal SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
     try:

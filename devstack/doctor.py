@@ -1,4 +1,4 @@
-"""`devstack doctor`: what this machine lacks, each with how to mend it."""
+"""`devstack doctor`: what this machine lacks, and how to fix it."""
 
 import importlib.util
 import re
@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from devstack.azurite import require_node
-from devstack.errors import DevstackError
+from devstack.inputs import DevstackError
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
-_PYTHON = (3, 11)
-_NODE = 20
+_NODE_MIN = 20
 _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 
 
 def run_doctor(app_dir: Path) -> int:
-    """Print what was found; 0 when nothing is wrong, 1 otherwise."""
+    """Print the problems; return 0 when there are none, else 1."""
     checks: list[Callable[[], Iterable[str]]] = [
-        check_python,
         check_packages,
         check_node,
         busy_ports,
@@ -34,21 +32,13 @@ def run_doctor(app_dir: Path) -> int:
         sys.stdout.write(
             "Nothing is missing: `python -m devstack up` will start.\n"
             if (app_dir / "function_app.py").exists()
-            else f"Nothing is missing on this machine; {app_dir} holds no function app to start.\n"
+            else f"Nothing is missing on this machine, but {app_dir} contains no function app.\n"
         )
     return 1 if problems else 0
 
 
-def check_python(version: tuple[int, int] | None = None) -> list[str]:
-    """This interpreter must be new enough."""
-    major, minor = version or sys.version_info[:2]
-    if (major, minor) >= _PYTHON:
-        return []
-    return [f"This is Python {major}.{minor}: use 3.11 or newer; `make setup` finds one."]
-
-
 def check_packages() -> list[str]:
-    """The SDKs must be importable."""
+    """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
     if not missing:
         return []
@@ -63,44 +53,37 @@ def _importable(name: str) -> bool:
 
 
 def check_node() -> list[str]:
-    """Azurite needs Node, and its npm package."""
+    """Check that Azurite and a Node that can run it are installed."""
     try:
         node = require_node()
     except DevstackError as error:
         return [str(error)]
-    return check_node_version(_version_of(node))
-
-
-def check_node_version(said: str) -> list[str]:
-    """`said` is what `node --version` printed."""
-    major = re.match(r"v(\d+)", said)
-    if major is None or int(major.group(1)) < _NODE:
-        return [f"Node is {said.strip() or 'broken'}: install Node {_NODE} or newer."]
-    return []
-
-
-def _version_of(node: str) -> str:
     try:
         ran = subprocess.run(  # noqa: S603  # the node that PATH names
             [node, "--version"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout
+        return check_node_version("")
+    return check_node_version(ran.stdout)
+
+
+def check_node_version(output: str) -> list[str]:
+    """Check the output of `node --version`."""
+    major = re.match(r"v(\d+)", output)
+    if major is None or int(major.group(1)) < _NODE_MIN:
+        return [f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."]
+    return []
 
 
 def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
-    """Ports that `--ports fixed` wants and something else has."""
+    """Check that the ports of `--ports fixed` are free."""
+    find = " (`lsof -i :{}` names it)" if shutil.which("lsof") else ""
     return [
-        f"Port {port} ({PORTS.get(port, 'wanted')}) is busy: stop what listens there"
-        f"{_finder(port)}, or say --ports free."
+        f"Port {port} ({PORTS.get(port, 'wanted')}) is busy: stop the process that listens there"
+        f"{find.format(port)}, or say --ports free."
         for port in ports
         if _busy(port)
     ]
-
-
-def _finder(port: int) -> str:
-    return f" (`lsof -i :{port}` names it)" if shutil.which("lsof") else ""
 
 
 def _busy(port: int) -> bool:
@@ -114,11 +97,11 @@ def _busy(port: int) -> bool:
 
 
 def check_app(app_dir: Path) -> list[str]:
-    """The app's files, as far as they can be judged without importing it."""
+    """Check the app's files as far as possible without importing the app."""
     if not app_dir.is_dir():
-        return [f"{app_dir} is no directory: name the one that holds function_app.py."]
+        return [f"{app_dir} is not a directory: name the one that holds function_app.py."]
     if not (app_dir / "function_app.py").exists():
-        return []  # no app here: the doctor was asked about the machine only
+        return []
     from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
     from devstack.functions.settings import Settings  # noqa: PLC0415
 

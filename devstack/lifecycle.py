@@ -1,35 +1,29 @@
-"""`with` and `async with` for whatever starts and stops, written once."""
+"""`with` and `async with` for objects that have `start` and `stop`."""
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 
 class Stoppable(ABC):
-    """Something that runs already: `with` stops it at the end, whatever happened."""
+    """An object that runs already; `with` stops it at the end."""
 
     @abstractmethod
     def stop(self) -> object:
-        """Stop it; to stop twice is no error."""
+        """Stop it; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 class Runnable(Stoppable):
-    """Something that `with` starts and stops."""
+    """An object that `with` starts and stops."""
 
     @abstractmethod
     def start(self) -> object:
-        """Start it, and return when it is ready."""
+        """Start it; return when it is ready."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -37,24 +31,19 @@ class Runnable(Stoppable):
 
 
 class AsyncRunnable(ABC):
-    """Something that `async with` starts and stops."""
+    """An object that `async with` starts and stops."""
 
     @abstractmethod
     async def start(self) -> object:
-        """Start it, and return when it is ready."""
+        """Start it; return when it is ready."""
 
     @abstractmethod
     async def stop(self) -> object:
-        """Stop it; to stop twice is no error."""
+        """Stop it; a second call does nothing."""
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -1,8 +1,8 @@
 """Run stock, payment, shipping, mail and carrier: ``python -m samples.remote_services``.
 
-Prints one JSON line with their addresses and the pid once all of them listen, then
-serves until SIGTERM or SIGINT (or until standard input ends, with --exit-with-parent).
-What they answer is in samples/README.md. In tests: ``async with RemoteServices() as remote``.
+When all of them listen, it prints one JSON line with their addresses and the pid. It serves until
+SIGTERM or SIGINT, and with --exit-with-parent until standard input ends. samples/README.md
+describes the answers. In tests: ``async with RemoteServices() as remote``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,29 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m samples.remote_services", description=(__doc__ or "").splitlines()[0]
     )
     add = parser.add_argument
-    add("--seed", type=int, default=none.seed, help="which calls fail (default %(default)s)")
-    add("--transient", type=float, default=0.1, help="share of calls that fail for once")
-    add("--permanent", type=float, default=0.02, help="share of keys refused for good")
+    add(
+        "--seed", type=int, default=none.seed, help="decides which calls fail (default %(default)s)"
+    )
+    add("--transient", type=float, default=0.1, help="share of calls that fail temporarily")
+    add("--permanent", type=float, default=0.02, help="share of keys that are always refused")
     add("--slow", type=float, default=0.01, help="share of calls that are slow")
-    add("--slow-seconds", type=float, default=none.slow_seconds, help="how slow slow is")
+    add(
+        "--slow-seconds",
+        type=float,
+        default=none.slow_seconds,
+        help="seconds that a slow call takes",
+    )
     add("--latency", type=float, default=none.latency, help="seconds that every call takes")
     add("--delivery", type=float, default=none.delivery, help="seconds that a delivery takes")
-    add("--undo-permanent", type=float, default=0.0, help="share of undos refused for good")
-    add("--retry-after", type=int, default=none.retry_after_seconds, help="seconds, with a 429")
-    add("--max-transient-attempts", type=int, help="attempts of a key that may fail for once")
-    add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys a ledger holds")
+    add("--undo-permanent", type=float, default=0.0, help="share of undos that are always refused")
+    add(
+        "--retry-after",
+        type=int,
+        default=none.retry_after_seconds,
+        help="Retry-After of a 429, in seconds",
+    )
+    add("--max-transient-attempts", type=int, help="later attempts of a key do not fail")
+    add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys that a ledger holds")
     add("--port-base", type=int, help="first of five ports (default: free ports)")
     add("--exit-with-parent", action="store_true", help="end when standard input ends")
     return parser
@@ -71,8 +83,8 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
             while os.read(0, 4096):
                 pass
         except OSError:
-            pass  # a standard input that cannot be read has ended, too
-        # The loop may have ended meanwhile: then there is nobody left to tell.
+            pass  # unreadable standard input counts as ended
+        # The loop may be closed already.
         if not loop.is_closed():
             loop.call_soon_threadsafe(stopped.set)
 
@@ -92,7 +104,7 @@ async def _serve(remote: RemoteServices, *, exit_with_parent: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; 0 then, 2 when the options or the ports cannot be used."""
+    """Serve until a signal; return 0, or 2 when the options or ports are wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.port_base is not None and not 1 <= options.port_base <= PORT_BASE_MAX:
@@ -105,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     except OSError as error:
         print(
-            f"the services cannot listen: {error.strerror or error}; stop what listens there, or "
-            "give another --port-base",
+            f"the services cannot listen: {error.strerror or error}; stop the process that "
+            "listens there, or give another --port-base",
             file=sys.stderr,
         )
         return 2

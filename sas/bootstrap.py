@@ -18,7 +18,7 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table import RetryBudget
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
@@ -110,7 +110,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     store = TableStore.connect(
-        settings.tables, settings.table, settings.shards, patience=STORE_RETRY_BUDGET
+        settings.tables, settings.table, settings.shards, retry_budget=STORE_RETRY_BUDGET
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)

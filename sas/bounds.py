@@ -1,7 +1,7 @@
-"""How large what is stored may be: the same for every state store.
+"""Size limits of stored data, the same for every state store.
 
-Bounds are in UTF-16 units, because Table Storage counts those: 32,768 a property, 1 MiB
-(524,288 units) an entity. Azurite counts the bytes of the JSON that is sent instead.
+Texts are limited in UTF-16 units, because Table Storage counts those: 32,768 for a property and
+1 MiB (524,288 units) for an entity. Azurite counts the bytes of the JSON that is sent instead.
 """
 
 from __future__ import annotations
@@ -13,56 +13,55 @@ from sas.domain.content import Content, PayloadRef
 
 
 class TooLargeError(ValueError):
-    """An order, a result or a text is larger than the state store takes. Nothing was written and
-    trying again cannot help: refuse the input with this sentence.
+    """An order, a result or a text is too large for the state store.
+
+    Nothing was written, and a retry cannot help: refuse the input with this sentence.
     """
 
 
 PAYLOAD_INLINE_BYTES_MAX = 64 * 1024
-"""A payload up to here, in bytes of UTF-8, stands in the order's own row; a longer one is kept
-apart, so that loading an order stays one small query.
+"""Largest payload in the order's own row, in bytes of UTF-8. A larger one has rows of its own, so
+that loading an order stays one small query.
 """
 
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
-"""Longest payload, in bytes of UTF-8."""
+"""Largest payload, in bytes of UTF-8."""
 
 RESULT_INLINE_BYTES_MAX = 48 * 1024
-"""A result up to here, in bytes of UTF-8, travels in messages and stands in a row of its step."""
+"""Largest result in messages and in rows of its step, in bytes of UTF-8."""
 
 RESULT_BYTES_MAX = 1024 * 1024
-"""Longest result of a step, in bytes of UTF-8."""
+"""Largest result of a step, in bytes of UTF-8."""
 
 PAYLOAD_UNITS_MAX = 480_000
-"""Longest payload that stands in the order's own row, in UTF-16 units. What is written today is
-shorter; what an earlier version wrote stays readable.
-"""
+"""Largest payload in the order's own row, in UTF-16 units."""
 
 PAYLOAD_SENT_BYTES_MAX = 1_000_000
-"""The same in bytes of the ASCII JSON that is sent (up to 6 for one character).
+"""The same in bytes of the ASCII JSON that is sent, up to 6 for one character.
 
-256 KB of UTF-8 that are a JSON text always fit both bounds: none of its bytes makes more than
-one unit, nor more than three bytes sent.
+A JSON text of 256 KB in UTF-8 always fits both limits: each byte becomes at most one unit, and at
+most three bytes that are sent.
 """
 
 RESULT_UNITS_MAX = 65_536
-"""Longest result that stands in a row of its step, in UTF-16 units."""
+"""Largest result in a row of its step, in UTF-16 units."""
 
 EDITED_UNITS_MAX = 4_000
-"""Longest input that an operator may give a step, in UTF-16 units: the start of an undo rewrites
-all step rows at once, and they must fit one transaction beside their results.
+"""Largest input that an operator may give a step, in UTF-16 units. The start of an undo rewrites
+all step rows, and they must fit in one transaction with their results.
 """
 
 TEXT_UNITS_MAX = 8_000
-"""Longest of any other text (cause, correlation id, reply queue), in UTF-16 units."""
+"""Largest other text (cause, correlation id, reply queue), in UTF-16 units."""
 
 
 def utf16_units(text: str) -> int:
-    """Return how many UTF-16 units a text has: its length as Table Storage counts it."""
+    """Return the number of UTF-16 units of a text, which Table Storage counts as its length."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def check_bounds(change: Change) -> None:
-    """Raise TooLargeError for a change that no store takes; every store calls this first."""
+    """Raise TooLargeError for a change that is too large. Every store calls this first."""
     details, entry = change.after.details, change.entry
     check_payload(details.payload)
     for step in change.after.steps:
@@ -87,7 +86,7 @@ def check_bounds(change: Change) -> None:
 
 
 def check_payload(payload: Content) -> None:
-    """Raise TooLargeError when an order's content cannot be stored as it is."""
+    """Raise TooLargeError if an order's payload is too large to be stored."""
     if isinstance(payload, PayloadRef):
         check_bytes("payload", payload.size, PAYLOAD_BYTES_MAX)
         return
@@ -103,13 +102,13 @@ def check_payload(payload: Content) -> None:
 
 
 def check_bytes(name: str, size: int, bytes_max: int) -> None:
-    """Raise TooLargeError, naming what it is, for more than ``bytes_max`` bytes."""
+    """Raise TooLargeError, with the name, for more than ``bytes_max`` bytes."""
     if size > bytes_max:
         raise TooLargeError(f"the {name} has {size:,} bytes: at most {bytes_max:,} can be stored")
 
 
 def check_units(name: str, text: str | None, units_max: int) -> None:
-    """Raise TooLargeError, naming what it is, when a text has more than ``units_max`` units."""
+    """Raise TooLargeError, with the name, for a text of more than ``units_max`` units."""
     if text is not None and len(text) * 2 > units_max and utf16_units(text) > units_max:
         raise TooLargeError(
             f"the {name} has {utf16_units(text)} UTF-16 units: at most {units_max} can be stored"

@@ -1,7 +1,7 @@
-"""Settings, read once from the environment and checked; every name in one place.
+"""All settings, read once from the environment and checked.
 
-``docs/settings.md`` has the table of them, held to this file by a test. ``local.settings.json`` and
-the Bicep in ``infra`` give the same names; another holds the three together.
+Tests compare the names in this file with the table in ``docs/settings.md``, with
+``local.settings.json`` and with the Bicep files in ``infra``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
 from sas.features.callbacks.codec import CallbackKeys, split_keys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
-"""The name of the Functions connection: a connection string under this very name, or
-``ServiceBus__fullyQualifiedNamespace`` with a managed identity."""
+"""Name of the Functions connection. It is a connection string, or with a managed identity
+``ServiceBus__fullyQualifiedNamespace``.
+"""
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
@@ -34,31 +36,22 @@ QUEUE_SETTINGS: Mapping[str, str] = {
     "agent_prefix": "SAS_QUEUE_AGENT_PREFIX",
     "response_prefix": "SAS_QUEUE_RESPONSE_PREFIX",
 }
-"""Field of ``Queues`` to the setting that names it."""
+"""The setting for each field of ``Queues``."""
 
 KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
-"""Where spans, metrics and log lines go: see docs/telemetry.md."""
+"""Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
 
 class SettingError(ValueError):
-    """A setting is missing or wrong; the message names it and says what it should be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """How to reach a service: by connection string, or by address and managed identity."""
-
-    connection_string: str | None = field(default=None, repr=False)
-    address: str | None = None
-    client_id: str | None = None
+    """A setting is missing or wrong. The message names it and says what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that differs between one deployment and another."""
+    """Everything that differs between deployments."""
 
     service_bus: Endpoint
     tables: Endpoint
@@ -86,7 +79,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
     """Return the settings.
 
     Raises:
-        SettingError: naming the setting that is missing or wrong.
+        SettingError: a setting is missing or wrong.
     """
     env = os.environ if environ is None else environ
     return Config(
@@ -114,18 +107,19 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
 
 
 def read_queues(env: Mapping[str, str]) -> Queues:
-    """Return the names of the queues, each from its setting or by its default."""
+    """Return the names of the queues, from their settings or by default."""
     given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
     queues = Queues(**given)
     names = [getattr(queues, field) for field in QUEUE_SETTINGS if not field.endswith("_prefix")]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise SettingError(f"two queues are named {twice.pop()!r}: give each a name of its own")
+        raise SettingError(f"two queues are named {twice.pop()!r}: give each its own name")
     own = next((name for name in names if name.startswith(queues.response_prefix)), None)
     if own is not None or queues.agent_prefix.startswith(queues.response_prefix):
         raise SettingError(
-            f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} covers queues of this system's "
-            "own: applications could aim it at itself; choose another prefix"
+            f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} is also the prefix of queues "
+            "of this system, so that an application could name one as its reply queue: choose "
+            "another prefix"
         )
     return queues
 
@@ -150,7 +144,7 @@ def _service_bus(env: Mapping[str, str]) -> Endpoint:
 
 
 def read_tables(env: Mapping[str, str]) -> Endpoint:
-    """Return where the state store is.
+    """Return the endpoint of the state store.
 
     Raises:
         SettingError: the setting is missing.
@@ -172,12 +166,12 @@ def read_table_name(env: Mapping[str, str]) -> str:
     """Return the name of the state store's table.
 
     Raises:
-        SettingError: it cannot be a table's name.
+        SettingError: a table cannot have this name.
     """
     name = env.get("SAS_TABLE", "orders")
     if not (name.isascii() and name.isalnum() and name[0].isalpha() and 3 <= len(name) <= 63):
         raise SettingError(
-            f"SAS_TABLE={name!r}: 3 to 63 letters and digits, beginning with a letter"
+            f"SAS_TABLE={name!r}: use 3 to 63 letters and digits, the first one a letter"
         )
     return name
 
@@ -188,10 +182,10 @@ def _instance(env: Mapping[str, str]) -> str:
 
 
 def read_order_bytes_max(env: Mapping[str, str]) -> int:
-    """Return the largest order message that is taken, in bytes.
+    """Return the largest order message that is accepted, in bytes.
 
     Raises:
-        SettingError: it is none, or more than can be stored.
+        SettingError: it is not a number, or more than can be stored.
     """
     return _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
 
@@ -207,12 +201,12 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
         return CallbackKeys((), url)
     try:
         return CallbackKeys(split_keys(text), url)
-    except ValueError as wrong:  # never with what it holds
+    except ValueError as wrong:  # without the value, which is a secret
         raise SettingError(f"SAS_CALLBACK_KEY: {wrong}") from None
 
 
 def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
-    """Return keys by their ids; what is wrong is told without quoting any."""
+    """Return keys with their ids. Error texts never quote a key."""
     if text.startswith("@Microsoft.KeyVault("):
         raise SettingError(
             "SAS_ENCRYPTION_KEYS is a Key Vault reference that was not resolved: let the app's "
@@ -232,7 +226,7 @@ def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
             )
         if name in keys or key in keys.values():
             raise SettingError(
-                f"SAS_ENCRYPTION_KEYS, key {number}: its id, or the key itself, stands there twice"
+                f"SAS_ENCRYPTION_KEYS, key {number}: its id or the key itself is there twice"
             )
         keys[name] = key
     return tuple(keys.items())
@@ -248,7 +242,7 @@ def _telemetry(env: Mapping[str, str]) -> str:
 def _share(env: Mapping[str, str], name: str) -> float:
     share = _number(env, name, 1.0)
     if share > 1:
-        raise SettingError(f"{name}={share:g}: give a share, more than 0 and at most 1")
+        raise SettingError(f"{name}={share:g}: give a number above 0 and at most 1")
     return share
 
 
@@ -260,7 +254,7 @@ def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: in
 
 
 def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
-    """Return agents' limits written as payment:4,shipping:2."""
+    """Return the limits of agents from a text such as payment:4,shipping:2."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in env.get(name, "").split(","))):
         agent, _, text = part.partition(":")
@@ -280,5 +274,5 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 86_400:
-        raise SettingError(f"{name}={text!r}: give seconds, more than 0 and less than a day")
+        raise SettingError(f"{name}={text!r}: give seconds, above 0 and less than a day")
     return value

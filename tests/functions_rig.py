@@ -1,4 +1,4 @@
-"""function_app.py under the embedded host: broker, Azurite and remote services, all real.
+"""function_app.py with ``tests.business`` under the embedded host; all else is real.
 
 Everything runs in the test's own loop and is stopped at its end. The SDK's links are opened
 once and kept: opening and closing one costs seconds.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,30 +19,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-import orders
 from devstack.azurite import Azurite
-from devstack.functions import Host
-from devstack.servicebus import Broker, read_config
+from devstack.functions.host import Host
+from devstack.servicebus import Broker
+from devstack.servicebus.config import parse_config
 from samples.remote_services import RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
+from tests import business
+from tools.infra_queues import read_list
+from tools.queues import emulator_config, set_agents
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOP, WHOLESALE = "responses-web-shop", "responses-wholesale"
-WORKED = (*Queues().on_the_way(orders.AGENTS), "dead-letters")
+WORKED = (*Queues().on_the_way(business.AGENTS), "dead-letters")
 NEVER = "0 0 0 1 1 *"
 EVERY_SECOND = "* * * * * *"
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @dataclass
@@ -123,7 +128,7 @@ class Rig:
         key = ("receive", queue)
         if key not in self.links:
             self.links[key] = self.client.get_queue_receiver(queue)
-        (message,) = await self.links[key].receive_messages(1, max_wait_time=10)
+        (message,) = await self.links[key].receive_messages(1, max_wait_time=60)
         await self.links[key].dead_letter_message(message, **why)
         return message  # type: ignore[no-any-return]
 
@@ -210,9 +215,10 @@ async def until(ask: Callable[[], Any], what: str, seconds: float = PATIENCE_S) 
 async def rig(**settings: str) -> AsyncIterator[Rig]:
     """Start everything but a host; stop it all at the end."""
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setitem(sys.modules, "orders", business)
         azurite = stack.enter_context(Azurite())
-        config = read_config(ROOT / "infra" / "emulator" / "Config.json")
-        broker = await stack.enter_async_context(Broker(config))
+        broker = await stack.enter_async_context(Broker(parse_config(json.dumps(own_queues()))))
         remote = await stack.enter_async_context(RemoteServices())
         client = ServiceBusClient.from_connection_string(broker.connection_string)
         await stack.enter_async_context(client)
@@ -234,17 +240,42 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
                 "SAS_AGENT_FIRST_DELAY_SECONDS": "0.02",
                 "SAS_AGENT_DELAY_MAX_SECONDS": "0.2",
                 "SAS_INSTANCE": "rig",
-                "ORDERS_STOCK_URL": remote.stock_url,
-                "ORDERS_PAYMENT_URL": remote.payment_url,
-                "ORDERS_SHIPPING_URL": remote.shipping_url,
-                "ORDERS_MAIL_URL": remote.mail_url,
-                "ORDERS_CARRIER_URL": remote.carrier_url,
-                "ORDERS_TIME_ALLOWED_SECONDS": "20",
+                **addresses(remote),
+                "TESTS_TIME_ALLOWED_SECONDS": "300",
             }
             | settings,
         )
         stack.push_async_callback(made.close)
         yield made
+
+
+def own_queues() -> dict[str, Any]:
+    """Return the emulator's configuration with the tests' agents and applications."""
+    listed = read_list(ROOT / "infra")
+    set_agents(listed, list(business.AGENTS))
+    applications = [name.removeprefix(listed["responsePrefix"]) for name in (SHOP, WHOLESALE)]
+    return emulator_config(listed, applications)
+
+
+def own_app(folder: Path) -> Path:
+    """Make a function app for processes in ``folder``: this one, with ``tests.business``."""
+    folder.mkdir(exist_ok=True)
+    for name in ("function_app.py", "host.json", "local.settings.json"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "orders.py").write_text("from tests.business import AGENTS, business\n")
+    (folder / "Config.json").write_text(json.dumps(own_queues()))
+    return folder
+
+
+def addresses(remote: RemoteServices) -> dict[str, str]:
+    """Return the settings of ``tests.business`` that name its services."""
+    return {
+        "TESTS_STOCK_URL": remote.urls["stock"],
+        "TESTS_PAYMENT_URL": remote.urls["payment"],
+        "TESTS_SHIPPING_URL": remote.urls["shipping"],
+        "TESTS_MAIL_URL": remote.urls["mail"],
+        "TESTS_CARRIER_URL": remote.urls["carrier"],
+    }
 
 
 def body_of(message: ServiceBusReceivedMessage) -> bytes:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def local_settings() -> Mapping[str, str]:
-    """Return the settings of this machine: without them the module refuses to be imported."""
+    """Return the settings of this machine. ``orders`` may need others: give them as variables."""
     told = json.loads((ROOT / "local.settings.json").read_text(encoding="utf-8"))
     values: dict[str, str] = told["Values"]
     return values
@@ -29,7 +29,7 @@ def module() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(os.environ, local_settings()):
+    with mock.patch.dict(os.environ, {**local_settings(), **os.environ}):
         spec.loader.exec_module(made)
     return made
 

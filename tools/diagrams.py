@@ -1,4 +1,4 @@
-"""Draws docs/states.md from the law of moves: python -m tools.diagrams (a test holds it fresh)."""
+"""Draws docs/states.md from the tables of legal moves: python -m tools.diagrams."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from sas.domain.moves import ORDER_MOVES, STEP_MOVES, Move
 TARGET = Path(__file__).parents[1] / "docs" / "states.md"
 HEAD = """# States and moves
 
-Drawn from `STEP_MOVES` and `ORDER_MOVES` in `sas/domain/moves.py` by `python -m tools.diagrams`;
-a test keeps this page as those tables are. A commit that makes any other move is refused before
-anything is written.
+`python -m tools.diagrams` draws this page from `STEP_MOVES` and `ORDER_MOVES` in
+`sas/domain/moves.py`; a test checks that it is current. A commit that makes any other move is
+refused before anything is written.
 
 """
 
 
 def page() -> str:
-    """Return the page: both machines, as a diagram and as a table."""
+    """Return the page: both state machines, each as a diagram and a table."""
     return HEAD + "\n".join(
         [
             "## A step\n",
             *_machine(STEP_MOVES, ends=("Processed", "Compensated")),
             "\n## An order\n",
-            "An order's state is a pure function of its steps' states.\n",
+            "The state of an order is a pure function of the states of its steps.\n",
             *_machine(ORDER_MOVES, ends=("Processed", "Compensated")),
         ]
     )

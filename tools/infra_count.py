@@ -18,12 +18,12 @@ from typing import Any
 from devstack.azurite import Azurite
 from orders.workflows import workflows
 from sas.adapters.clock import SystemClock
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application, assemble
 from sas.config import read_config
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
-from sas.ports import Business, Call, Message
+from sas.ports import Business, Call, Clock, Message
 from sas.simulation.bus import MemoryBus
 
 ORDERS = Path(__file__).parents[1] / "samples" / "northwind-orders.jsonl"
@@ -36,7 +36,7 @@ Handler = Callable[[Delivery], Awaitable[Any]]
 class CountingBus(MemoryBus):
     """A bus in memory that counts messages by queue."""
 
-    def __init__(self, clock: SystemClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.by_queue: Counter[str] = Counter()
 
@@ -61,11 +61,11 @@ class WillingAgent:
         """Nothing is held."""
 
 
-def wire(store: TableStore, bus: CountingBus) -> Application:
+def wire(store: TableStore, bus: CountingBus, clock: Clock) -> Application:
     """Return the application over the given adapters."""
     business = Business(workflows(timedelta(seconds=60)), {name: WillingAgent() for name in AGENTS})
     settings = read_config({"ServiceBus": "Endpoint=sb://count", "SAS_TABLES": "count"})
-    return assemble(store, bus, SystemClock(), business, settings)
+    return assemble(store, bus, clock, business, settings)
 
 
 def handlers(app: Application) -> dict[str, Handler]:
@@ -78,11 +78,12 @@ def handlers(app: Application) -> dict[str, Handler]:
     return made | {QUEUES.agent(name): agent.handle for name, agent in app.agents.items()}
 
 
-async def run(connection: str, lines: list[str]) -> dict[str, Any]:
+async def run(connection: str, lines: list[str], clock: Clock | None = None) -> dict[str, Any]:
     """Play the orders and return what was counted, per order."""
-    bus = CountingBus(SystemClock())
+    clock = clock or SystemClock()
+    bus = CountingBus(clock)
     store = TableStore.connect(connection, "counted")
-    app = wire(store, bus)
+    app = wire(store, bus, clock)
     by_queue = handlers(app)
     bus.declare(*by_queue, REPLY, QUEUES.alerts, QUEUES.rejected)
     await store.open()

@@ -9,7 +9,7 @@ def _run() -> int:
     for problem in check_packages():
         sys.stderr.write(f"devstack.functions: {problem}\n")
         return 1
-    from devstack.functions.cli import main  # noqa: PLC0415  # needs what was looked for
+    from devstack.functions.cli import main  # noqa: PLC0415  # needs the packages
 
     return main()
 

@@ -1,28 +1,60 @@
-"""The command line: one ready line in JSON on standard output, logs on standard error."""
+"""The command: one JSON line on standard output when it is ready, logs on standard error.
+
+It runs the host in this process, or in N worker processes (`--processes N`, as Azure has
+instances), or the real Core Tools (`--func`). With several workers only the first serves HTTP and
+timers. When a worker dies, all stop with an exit code, or `--respawn` starts it again.
+"""
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
+import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from devstack.directories import make_directory
-from devstack.errors import DevstackError
-from devstack.functions.core_tools import run_core_tools
+from devstack.children import Child, describe_exit, free_port
 from devstack.functions.host import Host
-from devstack.functions.logs import configure_logs
-from devstack.functions.workers import run_workers
-from devstack.numbers import PROCESSES_MAX
+from devstack.functions.invocation import CURRENT
+from devstack.inputs import (
+    PROCESSES_MAX,
+    ChildFailedError,
+    DevstackError,
+    NotInstalledError,
+    make_directory,
+    name_list,
+    setting_pair,
+)
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
-_DRAIN_MAX_S = 86400
+_DRAIN_S_MAX = 86400
+_CHILD_READY_S = 120.0
+_CHILD_CLOSE_S = 3.0
+_WATCH_EVERY_S = 0.1
+_RESPAWN_AFTER_S = 0.5
+_LEVELS = {
+    "Trace": logging.DEBUG,
+    "Debug": logging.DEBUG,
+    "Information": logging.INFO,
+    "Warning": logging.WARNING,
+    "Error": logging.ERROR,
+    "Critical": logging.CRITICAL,
+    "None": logging.CRITICAL + 1,
+}
+# The SDK logs every frame and retry at INFO.
+_NOISY_LOGGERS = ("azure", "aiohttp", "asyncio", "urllib3")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,14 +67,14 @@ def parser() -> argparse.ArgumentParser:
     add("app_dir", type=Path, metavar="APP_DIR", help="the directory of function_app.py")
     add("--http-port", type=int, default=0, metavar="N", help="port of HTTP triggers (0: free)")
     add("--processes", type=int, default=1, metavar="N", help="host processes on the same queues")
-    add("--only", type=_names, metavar="NAME[,NAME]", help="run these functions only")
-    add("--except", type=_names, dest="without", default=[], metavar="NAME[,NAME]",
-        help="run all functions but these")  # fmt: skip
-    add("--setting", type=_setting, action="append", default=[], metavar="NAME=VALUE",
-        help="an app setting; beats the environment and local.settings.json")  # fmt: skip
-    add("--data", type=Path, metavar="DIR", help="where timers remember their last run")
+    add("--only", type=name_list, metavar="NAME[,NAME]", help="run these functions only")
+    add("--except", type=name_list, dest="without", default=[], metavar="NAME[,NAME]",
+        help="do not run these functions")  # fmt: skip
+    add("--setting", type=setting_pair, action="append", default=[], metavar="NAME=VALUE",
+        help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
+    add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
     add("--drain", type=float, default=10.0, metavar="S",
-        help="seconds that work in hand may take after SIGTERM (default 10)")  # fmt: skip
+        help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
     add("--respawn", action="store_true", help="start a worker process again when it dies")
     add("--func", action="store_true", help="start the real Core Tools (func) instead")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
@@ -50,14 +82,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 after a SIGTERM or Ctrl-C, 1 when something failed, 2 for bad usage."""
-    arguments = parser().parse_args(argv)
+    """Run the command; return 0 after SIGTERM or Ctrl-C, 1 for a failure, 2 for bad usage."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
     _check(arguments)
+    configure_logs("Information")
     try:
-        if arguments.func:
-            return run_core_tools(arguments)
-        if arguments.processes > 1:
-            return run_workers(arguments)
+        if arguments.func or arguments.processes > 1:
+            with tempfile.TemporaryDirectory(prefix="functions-") as logs:
+                group = _core_tools if arguments.func else _workers
+                return asyncio.run(group(arguments, Path(logs)).run())
         return _leave(asyncio.run(_run_here(arguments)))
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
@@ -67,25 +101,65 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """End with code 2 and a sentence where flags make no sense, alone or together."""
     if (
         not 1 <= arguments.processes <= PROCESSES_MAX
-        or not 0 <= arguments.drain <= _DRAIN_MAX_S
+        or not 0 <= arguments.drain <= _DRAIN_S_MAX
         or not 0 <= arguments.http_port <= 65535
     ):
         parser().error(
             f"--processes is at least 1 and at most {PROCESSES_MAX}, --drain between 0 and "
-            f"{_DRAIN_MAX_S} seconds, --http-port between 0 and 65535."
+            f"{_DRAIN_S_MAX} seconds, --http-port between 0 and 65535."
         )
     if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
         parser().error(
-            "--func starts one Core Tools, which knows no --processes, --data or --respawn: leave "
-            "them out."
+            "--func starts the Core Tools once, without --processes, --data and --respawn: remove "
+            "them."
         )
 
 
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the invocation if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        current = CURRENT.get()
+        if current is not None:
+            line["invocation"], line["function"] = current
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def configure_logs(level: str) -> None:
+    """Log to standard error at the default level of host.json."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(_LEVELS[level])
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
+
+
+def _stop_event() -> asyncio.Event:
+    """An event that SIGTERM and Ctrl-C set."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _print_ready(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
 async def _run_here(arguments: argparse.Namespace) -> int:
-    configure_logs("Information")
     app_dir = arguments.app_dir.resolve()
     host = Host(
         app_dir,
@@ -97,78 +171,144 @@ async def _run_here(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
         secondary=arguments.secondary,
     )
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = _stop_event()
     if app_dir.is_dir():
         os.chdir(app_dir)
     starting = asyncio.ensure_future(host.start())
-    await _either(starting, stopping.wait())
+    await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
         return 0
     starting.result()
     configure_logs(host.config.log_level)
-    print(ready_line(host), flush=True)  # noqa: T201  # the one line on standard output
-    await _either(stopping.wait(), host.failed.wait())
-    _log.info("Stopping: work in hand has %g s", arguments.drain)
+    names = [one.name for one in host.functions]
+    pid = os.getpid()
+    port = host.http_port
+    _print_ready({"ready": True, "functions": names, "http_port": port, "pid": pid, "pids": [pid]})
+    await _first_of(stopping.wait(), host.failed.wait())
+    _log.info("Stopping: running functions get %g s", arguments.drain)
     failed = host.failed.is_set()
     await host.stop()
     return 1 if failed else 0
 
 
-def _leave(code: int) -> int:
-    """Return `code`; end at once where a sync function still holds its thread after the drain.
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
-    The interpreter would wait for that thread, for ever perhaps.
+
+def _leave(code: int) -> int:
+    """Return `code`, or exit at once when a sync function still runs on its thread.
+
+    The interpreter would wait for that thread.
     """
     end = time.monotonic() + _THREADS_S
-    others = [one for one in threading.enumerate() if one is not threading.current_thread()]
-    held = [one.name for one in others if not one.daemon and not _ended(one, end)]
-    if held:
-        _log.warning("Left running: %s; what they had in hand comes again", ", ".join(held))
+    running: list[str] = []
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():
+            running.append(thread.name)
+    if running:
+        _log.warning("Left running: %s; their messages are delivered again", ", ".join(running))
         logging.shutdown()
         os._exit(code)
     return code
 
 
-def _ended(thread: threading.Thread, end: float) -> bool:
-    thread.join(max(0.0, end - time.monotonic()))
-    return not thread.is_alive()
+@dataclass
+class _Group:
+    """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
+
+    children: Sequence[Child]
+    ready: Callable[[Child], dict[str, Any] | None]
+    """Returns the ready line of a child; None before it is ready."""
+    stop_by: int
+    stop_s: float
+    respawn: bool = False
+
+    async def run(self) -> int:
+        """Return 0 after a signal, 1 when a child died and was not started again."""
+        stopping = self._stopping = _stop_event()
+        try:
+            for child in self.children:
+                child.start()
+            ready = [await self._until_ready(child) for child in self.children]
+            if not stopping.is_set():
+                pids = [one["pid"] for one in ready]
+                _print_ready({**ready[0], "pid": os.getpid(), "pids": pids})
+            while not stopping.is_set():
+                for child in self.children:
+                    if not child.alive and not await self._restart(child):
+                        return 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
+            return 0
+        finally:
+            stops = [
+                child.stop_async(self.stop_by, timeout_s=self.stop_s) for child in self.children
+            ]
+            await asyncio.gather(*stops)
+
+    async def _until_ready(self, child: Child) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return {"pid": 0} if self._stopping.is_set() else self.ready(child)
+
+        return await child.until(found, timeout_s=_CHILD_READY_S)
+
+    async def _restart(self, child: Child) -> bool:
+        how = describe_exit(child.exit_code or 0)
+        next_step = "starting it again" if self.respawn else "stopping all"
+        _log.error("%s (pid %d) died with %s: %s", child.name, child.pid, how, next_step)
+        if not self.respawn:
+            return False
+        await asyncio.sleep(_RESPAWN_AFTER_S)
+        child.start()
+        try:
+            await self._until_ready(child)
+        except ChildFailedError as error:
+            _log.error("%s did not start again: %s", child.name, error)
+            return False
+        _log.info("%s runs again as pid %d", child.name, child.pid)
+        return True
 
 
-def ready_line(host: Host) -> str:
-    """What is running where, as one line of JSON."""
-    return json.dumps(
-        {
-            "ready": True,
-            "functions": [one.name for one in host.functions],
-            "http_port": host.http_port,
-            "pid": os.getpid(),
-            "pids": [os.getpid()],
-        }
-    )
+def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
+    """N processes with the same arguments; the last value of an option counts."""
+    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv, "--processes", "1"]
+    commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
+    children = [
+        Child(f"worker-{number}", command, logs=logs, stderr_here=True)
+        for number, command in enumerate(commands)
+    ]
+    stop_s = arguments.drain + _CHILD_CLOSE_S
+    return _Group(children, Child.ready_line, signal.SIGTERM, stop_s, arguments.respawn)
 
 
-async def _either(*awaitables: object) -> None:
-    tasks = [asyncio.ensure_future(one) for one in awaitables]  # type: ignore[call-overload]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task, given in zip(tasks, awaitables, strict=True):
-        if task is not given:  # one of ours, made from a coroutine
-            task.cancel()
+def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:
+    func = shutil.which("func")
+    if func is None:
+        raise NotInstalledError(
+            "func was not found on PATH: install the Azure Functions Core Tools v4, or leave "
+            "--func away to use the embedded host."
+        )
+    port = arguments.http_port or free_port()
+    argv = [func, "start", "--port", str(port)]
+    if arguments.only:
+        argv += ["--functions", *arguments.only]
+    disabled = {f"AzureWebJobs.{name}.Disabled": "true" for name in arguments.without}
+    env = {**os.environ, **dict(arguments.setting), **disabled}
+    child = Child("func", argv, logs=logs, env=env, cwd=arguments.app_dir, stderr_here=True)
+    line = {"ready": True, "func": True, "functions": arguments.only or [], "http_port": port}
 
+    def ready(one: Child) -> dict[str, Any] | None:
+        with socket.socket() as probe:
+            probe.settimeout(0.2)
+            listens = probe.connect_ex(("127.0.0.1", port)) == 0
+        return {**line, "pid": one.pid} if listens else None
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise argparse.ArgumentTypeError("name at least one function")
-    return names
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
-    return name, value
+    return _Group([child], ready, stop_by=signal.SIGINT, stop_s=arguments.drain)

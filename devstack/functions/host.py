@@ -1,9 +1,10 @@
-"""The host: settings, index, listeners, timers, HTTP, and an orderly end.
+"""The host: settings, index, listeners, timers and HTTP of one app, started and stopped.
 
     async with Host(app_dir, settings={"ServiceBusConnection": broker.connection_string}) as host:
         ...   # function_app.py runs; host.http_port answers
 
-One host at a time in a process: the app's environment and its imports are the process's.
+A process can run one host at a time, because the app uses the environment and the imports of the
+process.
 """
 
 import asyncio
@@ -14,16 +15,13 @@ from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 
 from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
-from devstack.functions.clients import Clients
-from devstack.functions.environment import app_environment
-from devstack.functions.errors import HostError
-from devstack.functions.hostjson import load_host_json
+from devstack.functions.hostjson import HostConfig, load_host_json
 from devstack.functions.http import HttpServer
 from devstack.functions.indexing import IndexedFunction, bind, find, imported, select
 from devstack.functions.invocation import Counts, Invoker
-from devstack.functions.listeners import Listener, Pump
-from devstack.functions.options import HostConfig
-from devstack.functions.settings import Settings
+from devstack.functions.pumps import Pump
+from devstack.functions.service_bus import Clients, Listener
+from devstack.functions.settings import HostError, Settings
 from devstack.functions.timers import Timer
 from devstack.lifecycle import AsyncRunnable
 
@@ -48,17 +46,16 @@ class Host(AsyncRunnable):
     ) -> None:
         """Describe a host; `async with` or `start` runs it.
 
-        `settings` beat the environment and local.settings.json. `only` and `without` name
-        functions. `status_dir` keeps timer status over restarts (None: nothing is kept).
-        `drain_s` bounds the wait for work in hand at the end, in seconds. A `secondary`
-        host leaves timers and HTTP to another one of the same app.
+        `settings` override the environment and local.settings.json. `only` and `without` name
+        functions. `status_dir` keeps timer status over restarts. `drain_s` limits the wait for
+        running functions at the end. A `secondary` host runs neither timers nor HTTP.
         """
         self.app_dir = Path(app_dir).resolve()
         self.functions: list[IndexedFunction] = []
         self.config = HostConfig()
         self.http_port: int | None = None
         self.failed: asyncio.Event = asyncio.Event()
-        """Set when something that should run for ever has ended; the log says what."""
+        """Set when a listener or timer has ended by an error, which is in the log."""
         self._overrides = dict(settings or {})
         self._only = None if only is None else list(only)
         self._without = list(without or ())
@@ -79,11 +76,7 @@ class Host(AsyncRunnable):
         return self._invoker.counts if self._invoker is not None else {}
 
     async def start(self) -> None:
-        """Index the app and listen; returns when every queue's link is open.
-
-        Raises:
-            HostError: settings, host.json or the app are wrong, or a queue cannot be opened.
-        """
+        """Index the app and listen, or raise HostError; return when every queue's link is open."""
         began = time.perf_counter()
         try:
             settings = self._index()
@@ -97,56 +90,49 @@ class Host(AsyncRunnable):
     def _index(self) -> Settings:
         settings = Settings.load(self.app_dir, overrides=self._overrides)
         self.config = load_host_json(self.app_dir, settings)
-        self._scope.enter_context(app_environment(settings))
+        self._scope.enter_context(settings.in_environment())
         found = find(self._scope.enter_context(imported(self.app_dir)))
         only = self._only if self._only is not None else self.config.functions
-        chosen = select(found, only=only, without=self._without)
-        for one in chosen:
+        self.functions = []
+        for one in select(found, only=only, without=self._without):
             if settings.disabled(one.name):
                 _log.info("Function %s is disabled by its setting", one.name)
-        functions = [
-            bind(one, self.app_dir, settings) for one in chosen if not settings.disabled(one.name)
-        ]
-        if self._secondary:
-            functions = [one for one in functions if isinstance(one.trigger, ServiceBusTrigger)]
-        self.functions = functions
-        for section in self.config.not_obeyed:
-            _log.info("host.json: %s is not obeyed by this host", section)
+                continue
+            function = bind(one, self.app_dir, settings)
+            if not self._secondary or isinstance(function.trigger, ServiceBusTrigger):
+                self.functions.append(function)
+        for section in self.config.not_applied:
+            _log.info("host.json: this host ignores %s", section)
         return settings
 
     async def _listen(self, settings: Settings) -> None:
         invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
-        clients = self._clients = Clients(self.config.service_bus)
+        options = self.config.service_bus
+        clients = self._clients = Clients(options)
         opening: dict[str, Awaitable[None]] = {}
+        timers: list[tuple[Timer, str]] = []
         for function in self.functions:
-            if isinstance(function.trigger, ServiceBusTrigger):
-                pump = Listener(function, invoker, clients, self.config.service_bus).pump()
-                where = f"{function.name}: the queue {function.trigger.queue}"
-                opening[where] = pump.opened
-                self._run(pump, function.name)
-        await _opened(opening)
-        for function in self.functions:
-            if isinstance(function.trigger, TimerTrigger):
-                finish = clients.send_outputs
-                timer = Timer(function, invoker, finish=finish, status_dir=self._status_dir)
-                self._run(timer, function.name)
+            trigger, name = function.trigger, function.name
+            if isinstance(trigger, ServiceBusTrigger):
+                pump = Listener(function, trigger, invoker, clients, options).pump()
+                opening[f"{name}: the queue {trigger.queue}"] = pump.opened
+                self._run(pump, name)
+            elif isinstance(trigger, TimerTrigger):
+                finish, status_dir = clients.send_outputs, self._status_dir
+                timers.append((Timer(function, trigger, invoker, finish, status_dir), name))
+        await _wait_until_open(opening)
+        for timer, name in timers:
+            self._run(timer, name)
         if any(isinstance(one.trigger, HttpTrigger) for one in self.functions):
-            await self._serve(settings)
-
-    async def _serve(self, settings: Settings) -> None:
-        assert self._invoker is not None  # noqa: S101  # for mypy
-        assert self._clients is not None  # noqa: S101  # for mypy
-        self._http = HttpServer(
-            self.functions, self._invoker, self._clients, self.config.http, settings
-        )
-        try:
-            await self._http.start(self._wanted_port)
-        except OSError as error:
-            raise HostError(
-                f"Port {self._wanted_port} cannot be listened on ({error.strerror}): stop what "
-                "uses it, or say --http-port 0 for a free one."
-            ) from error
-        self.http_port = self._http.port
+            self._http = HttpServer(self.functions, invoker, clients, self.config.http, settings)
+            try:
+                await self._http.start(self._wanted_port)
+            except OSError as error:
+                raise HostError(
+                    f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
+                    "the process that uses it, or say --http-port 0 for a free one."
+                ) from error
+            self.http_port = self._http.port
 
     def _run(self, runner: Pump | Timer, name: str) -> None:
         self._runners.append(runner)
@@ -155,14 +141,14 @@ class Host(AsyncRunnable):
     async def _guard(self, runner: Pump | Timer, name: str) -> None:
         try:
             await runner.run()
-        except Exception:  # noqa: BLE001  # whatever it was, `failed` says so
-            _log.exception("Function %s is no longer listened for", name)
+        except Exception:  # noqa: BLE001  # `failed` reports any error
+            _log.exception("Function %s has no listener any more", name)
             self.failed.set()
 
     async def stop(self, *, drain_s: float | None = None) -> None:
-        """Receive no more, wait for work in hand up to `drain_s` seconds, settle, close.
+        """Receive no more, wait up to `drain_s` seconds for running functions, settle, close.
 
-        What is still in hand then is given up, and comes again when its lock ends.
+        A message whose function still runs then is delivered again when its lock ends.
         """
         limit_s = self._drain_s if drain_s is None else drain_s
         for runner in self._runners:
@@ -173,7 +159,7 @@ class Host(AsyncRunnable):
             for task in late:
                 task.cancel()
             if late:
-                _log.warning("%d listeners were cut off after %g s", len(late), limit_s)
+                _log.warning("%d listeners were cancelled after %g s", len(late), limit_s)
                 await asyncio.wait(late)
         if self._http is not None and answering is not None:
             await answering
@@ -187,15 +173,14 @@ class Host(AsyncRunnable):
         self._scope.close()
 
 
-async def _opened(opening: Mapping[str, Awaitable[None]]) -> None:
+async def _wait_until_open(opening: Mapping[str, Awaitable[None]]) -> None:
     try:
         results = await asyncio.wait_for(
             asyncio.gather(*opening.values(), return_exceptions=True), _OPEN_S
         )
     except TimeoutError as error:
         raise HostError(
-            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: check that it "
-            "runs where the connection says."
+            f"Service Bus did not open {', '.join(opening)} within {_OPEN_S:g} s: does it run?"
         ) from error
     problems = [
         f"{where} cannot be received from ({type(error).__name__}: {str(error).splitlines()[0]})"

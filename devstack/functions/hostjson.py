@@ -1,27 +1,27 @@
-"""host.json: read, checked, and what of it this host obeys.
+"""host.json: its options with the defaults of the Azure extensions, read and checked.
 
-A key that the Functions host does not know is refused, with the nearest one that it does:
-a misspelt `maxConcurrentCalls` would otherwise be ignored in silence. Each value can be
-overridden by a setting `AzureFunctionsJobHost__extensions__serviceBus__...`, as in Azure.
+A key that the Functions host does not know is refused with the nearest known key; Azure would
+ignore a misspelt `maxConcurrentCalls` without a word. A setting
+`AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 
+import os
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from devstack.errors import DevstackError
-from devstack.functions.errors import HostJsonError
-from devstack.functions.options import HostConfig, HttpOptions, RetryOptions, ServiceBusOptions
-from devstack.functions.settings import Settings
-from devstack.functions.timespan import parse_timespan
-from devstack.jsonc import load_object
+from devstack.functions.schedules import parse_timespan
+from devstack.functions.settings import HostError, Settings
+from devstack.inputs import load_object
 from devstack.numbers import whole_number
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
-# The host's own top-level sections; those not obeyed here concern Azure or other bindings.
+_BATCH_WAIT_S_MAX = 150.0  # half of the longest message lock
+_LOG_LEVELS = ("Trace", "Debug", "Information", "Warning", "Error", "Critical", "None")
+# All top-level sections of the Functions host; some concern only Azure or other bindings.
 _TOP = {
     "version", "aggregator", "applicationInsights", "concurrency", "console", "customHandler",
     "extensionBundle", "extensions", "functions", "functionTimeout", "healthMonitor", "http",
@@ -33,77 +33,21 @@ _EXTENSIONS = {
     "queues", "sendGrid", "serviceBus", "signalR", "sql", "tables", "warmup",
 }  # fmt: skip
 
-
-def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
-    """Read and check `app_dir`/host.json.
-
-    Raises:
-        HostJsonError: it is missing, of another version, or holds a wrong key or value.
-    """
-    path = app_dir / FILE
-    if not path.exists():
-        raise HostJsonError(
-            f'{path} does not exist: create it with {{"version": "2.0"}}, or name the right '
-            "directory."
-        )
-    try:
-        content = load_object(path)
-    except DevstackError as error:
-        raise HostJsonError(str(error)) from error
-    _override(content, settings)
-    return parse_host_json(content)
-
-
-def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
-    """Check the content of a host.json; the same errors as `load_host_json`."""
-    _known(content, _TOP, "host.json")
-    if content.get("version") != "2.0":
-        raise HostJsonError('host.json must say "version": "2.0": this host runs Functions v4.')
-    extensions = _section(content, "extensions", "host.json")
-    _known(extensions, _EXTENSIONS, "extensions")
-    functions = content.get("functions")
-    if functions is not None and not _is_strings(functions):
-        raise HostJsonError("host.json: functions must be a list of function names.")
-    service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
-    http = _http(_section(extensions, "http", "extensions"))
-    return HostConfig(
-        service_bus=service_bus,
-        http=http,
-        function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
-        functions=tuple(functions) if functions else None,
-        log_level=_log_level(_section(content, "logging", "host.json")),
-        not_obeyed=tuple(sorted(_not_obeyed(extensions, service_bus, http))),
-    )
-
-
-def _not_obeyed(
-    extensions: Mapping[str, Any], service_bus: ServiceBusOptions, http: HttpOptions
-) -> set[str]:
-    """What is asked for and has no meaning here: the host's log names it."""
-    found = {f"extensions.{name}" for name in extensions} - {
-        "extensions.serviceBus",
-        "extensions.http",
-    }
-    if service_bus.enable_cross_entity_transactions:
-        found.add("extensions.serviceBus.enableCrossEntityTransactions")
-    if http.dynamic_throttles_enabled:
-        found.add("extensions.http.dynamicThrottlesEnabled")
-    if "hsts" in extensions.get("http", {}):
-        found.add("extensions.http.hsts")
-    return found
-
-
 _Reader = Callable[[Any], Any]
+T = TypeVar("T")
+
+
+class HostJsonError(HostError):
+    """host.json contains something that the Functions host would refuse or ignore."""
 
 
 def _whole(low: int) -> _Reader:
     def read(value: Any) -> int:
         text = str(value)
         number = whole_number(text.removeprefix("-"))
-        if isinstance(value, bool) or number is None:
-            raise ValueError(f"must be a whole number of at least {low}")
-        number = -number if text.startswith("-") else number
-        if number < low:
+        if number is not None and text.startswith("-"):
+            number = -number
+        if isinstance(value, bool) or number is None or number < low:
             raise ValueError(f"must be a whole number of at least {low}")
         return number
 
@@ -145,74 +89,153 @@ def _text(value: Any) -> str:
     return value
 
 
-_RETRY: dict[str, tuple[str, _Reader]] = {
-    "mode": ("mode", _one_of("exponential", "fixed")),
-    "tryTimeout": ("try_timeout_s", _some_seconds),
-    "delay": ("delay_s", _seconds),
-    "maxDelay": ("max_delay_s", _seconds),
-    "maxRetries": ("max_retries", _whole(0)),
-}
-_SERVICE_BUS: dict[str, tuple[str, _Reader]] = {
-    "prefetchCount": ("prefetch_count", _whole(0)),
-    "transportType": ("transport_type", _one_of("amqpTcp", "amqpWebSockets")),
-    "autoCompleteMessages": ("auto_complete_messages", _truth),
-    "maxAutoLockRenewalDuration": ("max_auto_lock_renewal_s", _seconds),
-    "maxConcurrentCalls": ("max_concurrent_calls", _whole(1)),
-    "maxConcurrentSessions": ("max_concurrent_sessions", _whole(1)),
-    "maxMessageBatchSize": ("max_message_batch_size", _whole(1)),
-    "minMessageBatchSize": ("min_message_batch_size", _whole(1)),
-    "maxBatchWaitTime": ("max_batch_wait_s", _seconds),
-    "sessionIdleTimeout": ("session_idle_s", _seconds),
-    "enableCrossEntityTransactions": ("enable_cross_entity_transactions", _truth),
-}
-_HTTP: dict[str, tuple[str, _Reader]] = {
-    "routePrefix": ("route_prefix", _text),
-    "maxConcurrentRequests": ("max_concurrent_requests", _whole(-1)),
-    "maxOutstandingRequests": ("max_outstanding_requests", _whole(-1)),
-    "dynamicThrottlesEnabled": ("dynamic_throttles_enabled", _truth),
-    "customHeaders": ("custom_headers", dict),
-}
+def _key(read: _Reader, default: Any) -> Any:
+    """A field that host.json sets: its key is the field's name in camel case, without `_s`."""
+    return field(default=default, metadata={"read": read})
+
+
+@dataclass(frozen=True)
+class RetryOptions:
+    """`clientRetryOptions`: how the Service Bus client retries."""
+
+    mode: str = _key(_one_of("exponential", "fixed"), "exponential")
+    try_timeout_s: float = _key(_some_seconds, 60.0)
+    delay_s: float = _key(_seconds, 0.8)
+    max_delay_s: float = _key(_seconds, 60.0)
+    max_retries: int = _key(_whole(0), 3)
+
+
+@dataclass(frozen=True)
+class ServiceBusOptions:
+    """`extensions.serviceBus` of the 5.x extension, with its defaults."""
+
+    prefetch_count: int = _key(_whole(0), 0)
+    transport_type: str = _key(_one_of("amqpTcp", "amqpWebSockets"), "amqpTcp")
+    auto_complete_messages: bool = _key(_truth, default=True)
+    max_auto_lock_renewal_duration_s: float = _key(_seconds, 300.0)
+    max_concurrent_calls: int = _key(_whole(1), 16 * (os.cpu_count() or 1))
+    max_concurrent_sessions: int = _key(_whole(1), 8)
+    max_message_batch_size: int = _key(_whole(1), 1000)
+    min_message_batch_size: int = _key(_whole(1), 1)
+    max_batch_wait_time_s: float = _key(_seconds, 30.0)
+    session_idle_timeout_s: float = _key(_seconds, 60.0)
+    enable_cross_entity_transactions: bool = _key(_truth, default=False)
+    retry: RetryOptions = field(default_factory=RetryOptions)
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """`extensions.http`: the prefix of every route, and limits of this process."""
+
+    route_prefix: str = _key(_text, "api")
+    max_concurrent_requests: int = _key(_whole(-1), 100)
+    max_outstanding_requests: int = _key(_whole(-1), 200)
+    dynamic_throttles_enabled: bool = _key(_truth, default=False)
+    custom_headers: Mapping[str, str] = field(default_factory=dict, metadata={"read": dict})
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """The options of host.json that this host applies."""
+
+    service_bus: ServiceBusOptions = field(default_factory=ServiceBusOptions)
+    http: HttpOptions = field(default_factory=HttpOptions)
+    function_timeout_s: float | None = 1800.0
+    functions: tuple[str, ...] | None = None
+    log_level: str = "Information"
+    not_applied: tuple[str, ...] = ()
+    """What the file contains and this host ignores."""
+
+
+def load_host_json(app_dir: Path, settings: Settings) -> HostConfig:
+    """Read and check `app_dir`/host.json, or raise HostJsonError."""
+    path = app_dir / FILE
+    if not path.exists():
+        raise HostJsonError(f'{path} does not exist: create it with {{"version": "2.0"}}.')
+    content = load_object(path, HostJsonError)
+    _override(content, settings)
+    return parse_host_json(content)
+
+
+def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
+    """Check the content of a host.json; raises the same errors as `load_host_json`."""
+    _check_keys(content, _TOP, "host.json")
+    if content.get("version") != "2.0":
+        raise HostJsonError('host.json must say "version": "2.0": this host runs Functions v4.')
+    extensions = _section(content, "extensions", "host.json")
+    _check_keys(extensions, _EXTENSIONS, "extensions")
+    functions = content.get("functions")
+    if functions is not None and not (
+        isinstance(functions, list) and all(isinstance(one, str) for one in functions)
+    ):
+        raise HostJsonError("host.json: functions must be a list of function names.")
+    service_bus = _service_bus(_section(extensions, "serviceBus", "extensions"))
+    http = _read(HttpOptions, _section(extensions, "http", "extensions"), "extensions.http", "hsts")
+    return HostConfig(
+        service_bus=service_bus,
+        http=http,
+        function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
+        functions=tuple(functions) if functions else None,
+        log_level=_log_level(_section(content, "logging", "host.json")),
+        not_applied=tuple(sorted(_not_applied(extensions, service_bus, http))),
+    )
 
 
 def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
-    _known(section, {*_SERVICE_BUS, "clientRetryOptions"}, "extensions.serviceBus")
-    retry = _section(section, "clientRetryOptions", "extensions.serviceBus")
-    where = "extensions.serviceBus.clientRetryOptions"
-    _known(retry, set(_RETRY), where)
-    options = ServiceBusOptions(
-        **_read(section, _SERVICE_BUS, "extensions.serviceBus"),
-        retry=RetryOptions(**_read(retry, _RETRY, where)),
+    where = "extensions.serviceBus"
+    retry = _section(section, "clientRetryOptions", where)
+    options = _read(
+        ServiceBusOptions,
+        section,
+        where,
+        "clientRetryOptions",
+        retry=_read(RetryOptions, retry, f"{where}.clientRetryOptions"),
     )
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
-            "host.json: extensions.serviceBus.minMessageBatchSize is larger than "
-            "maxMessageBatchSize: make it smaller."
+            f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."
         )
-    if options.max_batch_wait_s > timedelta(minutes=2.5).total_seconds():
-        raise HostJsonError(
-            "host.json: extensions.serviceBus.maxBatchWaitTime may not exceed half of the "
-            "longest message lock: at most 00:02:30."
-        )
+    if options.max_batch_wait_time_s > _BATCH_WAIT_S_MAX:
+        raise HostJsonError(f"host.json: {where}.maxBatchWaitTime may be at most 00:02:30.")
     return options
 
 
-def _http(section: Mapping[str, Any]) -> HttpOptions:
-    _known(section, {*_HTTP, "hsts"}, "extensions.http")
-    return HttpOptions(**_read(section, _HTTP, "extensions.http"))
+def _not_applied(
+    extensions: Mapping[str, Any], service_bus: ServiceBusOptions, http: HttpOptions
+) -> set[str]:
+    found = {f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}}
+    if service_bus.enable_cross_entity_transactions:
+        found.add("extensions.serviceBus.enableCrossEntityTransactions")
+    if http.dynamic_throttles_enabled:
+        found.add("extensions.http.dynamicThrottlesEnabled")
+    if "hsts" in extensions.get("http", {}):
+        found.add("extensions.http.hsts")
+    return found
+
+
+def _keys(options: type[Any]) -> dict[str, Field[Any]]:
+    """The fields of an options class by their keys in host.json."""
+    found = {}
+    for one in fields(options):
+        if one.metadata:
+            first, *rest = one.name.removesuffix("_s").split("_")
+            found[first + "".join(word.capitalize() for word in rest)] = one
+    return found
 
 
 def _read(
-    section: Mapping[str, Any], readers: Mapping[str, tuple[str, _Reader]], where: str
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, (name, read) in readers.items():
-        if key in section:
-            try:
-                found[name] = read(section[key])
-            except (ValueError, TypeError) as error:
-                reason = str(error).rstrip(".")
-                raise HostJsonError(f"host.json: {where}.{key} {reason}.") from error
-    return found
+    options: type[T], section: Mapping[str, Any], where: str, *other_keys: str, **more: Any
+) -> T:
+    keys = _keys(options)
+    _check_keys(section, {*keys, *other_keys}, where)
+    values: dict[str, Any] = {}
+    for key in section.keys() & keys.keys():
+        try:
+            values[keys[key].name] = keys[key].metadata["read"](section[key])
+        except (ValueError, TypeError) as error:
+            reason = str(error).rstrip(".")
+            raise HostJsonError(f"host.json: {where}.{key} {reason}.") from error
+    return options(**values, **more)
 
 
 def _section(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
@@ -222,14 +245,11 @@ def _section(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any
     return section
 
 
-def _known(section: Mapping[str, Any], allowed: set[str], where: str) -> None:
-    for key in section:
-        if key not in allowed:
-            near = get_close_matches(key, allowed, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(allowed))}."
-            )
-            raise HostJsonError(f"host.json: {where} has no key {key!r}; {hint}")
+def _check_keys(section: Mapping[str, Any], allowed: set[str], where: str) -> None:
+    for key in (key for key in section if key not in allowed):
+        near = get_close_matches(key, allowed, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(allowed))}."
+        raise HostJsonError(f"host.json: {where} has no key {key!r}; {hint}")
 
 
 def _function_timeout(value: Any) -> float | None:
@@ -244,24 +264,17 @@ def _function_timeout(value: Any) -> float | None:
 def _log_level(logging: Mapping[str, Any]) -> str:
     levels = logging.get("logLevel", {})
     default = levels.get("default", "Information") if isinstance(levels, dict) else "Information"
-    allowed = ("Trace", "Debug", "Information", "Warning", "Error", "Critical", "None")
-    if default not in allowed:
+    if default not in _LOG_LEVELS:
         raise HostJsonError(
-            f"host.json: logging.logLevel.default must be one of {', '.join(allowed)}."
+            f"host.json: logging.logLevel.default must be one of {', '.join(_LOG_LEVELS)}."
         )
     return str(default)
 
 
-def _is_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
 def _override(content: dict[str, Any], settings: Settings) -> None:
-    """Apply `AzureFunctionsJobHost__a__b=value` to the content, creating sections."""
-    spelling = {
-        key.lower(): key
-        for key in (*_TOP, *_EXTENSIONS, *_SERVICE_BUS, *_RETRY, *_HTTP, "clientRetryOptions")
-    }
+    """Apply `AzureFunctionsJobHost__a__b=value` to the content; create missing sections."""
+    keys = {**_keys(ServiceBusOptions), **_keys(RetryOptions), **_keys(HttpOptions)}
+    spelling = {key.lower(): key for key in (*_TOP, *_EXTENSIONS, *keys, "clientRetryOptions")}
     for name, value in settings.values.items():
         path = name.replace("__", ":")
         if not path.lower().startswith(_OVERRIDE):

@@ -1,91 +1,100 @@
 """HTTP triggers: an aiohttp server on 127.0.0.1, with Azure's keys and routes.
 
-A function key is in the header `x-functions-key` or the query parameter `code`. The
-settings `devstack.functionKey` and `devstack.masterKey` set the two keys of this machine;
-without them every key is accepted, as the Core Tools accept requests without any.
+A function key is in the header `x-functions-key` or the query parameter `code`. The settings
+`devstack.functionKey` and `devstack.masterKey` define the two keys of this machine. Without them
+every request is accepted, as the Core Tools do. Route templates are those of ASP.NET, such as
+`orders/{id:int}/{page?}/{*rest}`.
 """
 
 import asyncio
 import contextlib
 import hmac
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from azure.functions.meta import Datum
 from multidict import CIMultiDict
 
-from devstack.functions.bindings import HttpTrigger
-from devstack.functions.clients import Clients
+from devstack.functions.bindings import HttpTrigger, IndexingError
+from devstack.functions.hostjson import HttpOptions
 from devstack.functions.indexing import IndexedFunction
 from devstack.functions.invocation import Invoker, Result
-from devstack.functions.options import HttpOptions
-from devstack.functions.routes import Route, compile_route
+from devstack.functions.service_bus import Clients
 from devstack.functions.settings import Settings
 
 _log = logging.getLogger("devstack.functions")
-_BODY_MAX = 100 * 1024 * 1024
-_FUNCTION_KEY = "devstack.functionKey"
-_MASTER_KEY = "devstack.masterKey"
+_BODY_BYTES_MAX = 100 * 1024 * 1024
 _STATUS_MIN, _STATUS_MAX = 200, 999
-_OURS = {"content-length", "transfer-encoding", "connection"}  # the server's own business
+_SERVER_HEADERS = {"content-length", "transfer-encoding", "connection"}  # aiohttp sets these
+_CONSTRAINTS = {
+    "int": r"[+-]?\d+",
+    "long": r"[+-]?\d+",
+    "bool": r"(?i:true|false)",
+    "alpha": r"[A-Za-z]+",
+    "guid": r"[0-9A-Fa-f]{8}-?(?:[0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}",
+    "decimal": r"[+-]?\d+(?:\.\d+)?",
+    "double": r"[+-]?\d+(?:\.\d+)?",
+    "float": r"[+-]?\d+(?:\.\d+)?",
+    "datetime": r"[^/]+",
+}
+_PARAMETER = re.compile(
+    r"\{(?P<star>\*{0,2})(?P<name>\w+)(?P<constraints>(?::[^{}:=?]+)*)"
+    r"(?:=(?P<default>[^{}?]*))?(?P<optional>\?)?\}"
+)
+_LENGTH = re.compile(r"(?P<kind>length|minlength|maxlength)\((?P<low>\d+)(?:,(?P<high>\d+))?\)")
 
 
+@dataclass
 class HttpServer:
     """Serves the HTTP functions of this process."""
 
-    def __init__(
-        self,
-        functions: Sequence[IndexedFunction],
-        invoker: Invoker,
-        clients: Clients,
-        options: HttpOptions,
-        settings: Settings,
-    ) -> None:
-        """Raises IndexingError where a route is wrong."""
-        self._invoker = invoker
-        self._clients = clients
-        self._options = options
-        self._keys = {
-            "function": settings.get(_FUNCTION_KEY),
-            "admin": settings.get(_MASTER_KEY),
-        }
-        self._routes = _routes(functions, options)
-        limit = options.max_concurrent_requests
-        self._slots = asyncio.Semaphore(limit) if limit > 0 else None
+    functions: Sequence[IndexedFunction]
+    invoker: Invoker
+    clients: Clients
+    options: HttpOptions
+    settings: Settings
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise IndexingError when a route is wrong."""
+        prefix = self.options.route_prefix
+        routes = [
+            (compile_route(one.name, prefix, one.trigger.route), one.trigger, one)
+            for one in self.functions
+            if isinstance(one.trigger, HttpTrigger)
+        ]
+        self._routes = sorted(routes, key=lambda route: (route[0].rank, route[2].name))
+        limit = self.options.max_concurrent_requests
+        self._slots = asyncio.Semaphore(limit) if limit > 0 else contextlib.nullcontext()
         self._runner: web.AppRunner | None = None
         self._stopping = False
         self._answered = asyncio.Event()
-        self.port = 0
-        self.in_hand = 0
+        self._requests = 0
 
     async def start(self, port: int) -> None:
-        """Listen on 127.0.0.1; port 0 takes a free one (see `port`).
-
-        Raises:
-            OSError: the port is taken.
-        """
-        app = web.Application(client_max_size=_BODY_MAX)
+        """Listen on 127.0.0.1 (port 0 takes a free one), or raise OSError if the port is taken."""
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
-        await site.start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         self.port = self._runner.addresses[0][1]
 
     async def drain(self, limit_s: float) -> None:
-        """Close the port, and wait up to `limit_s` seconds for the requests in hand."""
+        """Close the port and wait up to `limit_s` seconds for the requests in work."""
         self._stopping = True
-        if self._runner is not None:
-            for site in list(self._runner.sites):
-                await site.stop()
-        if self.in_hand:
+        for site in list(self._runner.sites) if self._runner else ():
+            await site.stop()
+        if self._requests:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._answered.wait(), limit_s)
 
     async def stop(self) -> None:
-        """Close every connection; requests in hand have had their time before."""
+        """Close every connection."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -94,55 +103,42 @@ class HttpServer:
         path = request.match_info["path"].strip("/")
         if path == "admin/host/ping" or not path:
             return web.Response(text="")
-        function, values = self._find(path, request.method)
-        if function is None:
+        matches = (
+            (function, trigger, values)
+            for route, trigger, function in self._routes
+            if request.method in trigger.methods and (values := route.match(path)) is not None
+        )
+        match = next(matches, None)
+        if match is None:
             return web.Response(status=404)  # for a wrong method too, as in Azure
-        trigger = function.trigger
-        assert isinstance(trigger, HttpTrigger)  # noqa: S101  # for mypy
+        function, trigger, values = match
         refusal = self._refusal(trigger, request)
         if refusal is not None:
             return web.Response(status=refusal)
-        self.in_hand += 1
+        self._requests += 1
         try:
-            if self._slots is None:
-                return await self._invoke(function, request, values)
             async with self._slots:
                 return await self._invoke(function, request, values)
         finally:
-            self.in_hand -= 1
-            if self._stopping and not self.in_hand:
+            self._requests -= 1
+            if self._stopping and not self._requests:
                 self._answered.set()
 
     def _refusal(self, trigger: HttpTrigger, request: web.Request) -> int | None:
-        """The status with which a request is turned away, None where it is not."""
         if not self._allowed(trigger.auth_level, request):
             return 401
-        if self._stopping:  # over a connection that was there before the port was closed
+        if self._stopping:  # a connection from before the port was closed
             return 503
-        limit = self._options.max_outstanding_requests
-        return 429 if 0 < limit <= self.in_hand else None
-
-    def _find(self, path: str, method: str) -> tuple[IndexedFunction | None, dict[str, str]]:
-        for route, function in self._routes:
-            values = route.match(path)
-            if values is None:
-                continue
-            trigger = function.trigger
-            if isinstance(trigger, HttpTrigger) and method in trigger.methods:
-                return function, values
-        return None, {}
+        limit = self.options.max_outstanding_requests
+        return 429 if 0 < limit <= self._requests else None
 
     def _allowed(self, level: str, request: web.Request) -> bool:
-        if level == "anonymous":
+        names = ["devstack.masterKey", *(["devstack.functionKey"] if level == "function" else [])]
+        keys = [key for name in names if (key := self.settings.get(name))]
+        if level == "anonymous" or not keys:
             return True
         given = request.headers.get("x-functions-key") or request.query.get("code") or ""
-        accepted = [self._keys["admin"]]
-        if level == "function":
-            accepted.append(self._keys["function"])
-        known = [key for key in accepted if key]
-        if not known:
-            return True
-        return any(hmac.compare_digest(_bytes(given), _bytes(key)) for key in known)
+        return any(hmac.compare_digest(_bytes(given), _bytes(key)) for key in keys)
 
     async def _invoke(
         self, function: IndexedFunction, request: web.Request, values: Mapping[str, str]
@@ -150,8 +146,8 @@ class HttpServer:
         datum = await request_datum(request, values)
         reason = f"{request.method} {request.path}"
         try:
-            result = await self._invoker.invoke(function, datum, {}, reason=reason)
-            await self._clients.send_outputs(function, result)
+            result = await self.invoker.invoke(function, datum, {}, reason=reason)
+            await self.clients.send_outputs(function, result)
         except Exception as error:  # noqa: BLE001  # the invoker has logged it; the caller gets 500
             _log.debug("%s answers 500 after %r", function.name, error)
             return web.Response(status=500)
@@ -161,7 +157,7 @@ class HttpServer:
         datum = result.returned
         for output in function.outputs:
             datum = result.outputs.get(output.param, datum)
-        headers: CIMultiDict[str] = CIMultiDict(self._options.custom_headers)
+        headers: CIMultiDict[str] = CIMultiDict(self.options.custom_headers)
         if datum is None or datum.value is None:
             return web.Response(status=204, headers=headers)
         if datum.type != "http":
@@ -170,17 +166,11 @@ class HttpServer:
         value: dict[str, Any] = datum.value
         status = int(value["status_code"].value)
         if not _STATUS_MIN <= status <= _STATUS_MAX:
-            _log.error(
-                "Function %s answers with the status %d, which no client understands: use one from "
-                "%d to %d",
-                function.name,
-                status,
-                _STATUS_MIN,
-                _STATUS_MAX,
-            )
+            text = "Function %s answers with the status %d, which clients refuse: use %d to %d"
+            _log.error(text, function.name, status, _STATUS_MIN, _STATUS_MAX)
             return web.Response(status=500)
         given = {name: one.value for name, one in value["headers"].items()}
-        headers.extend({name: text for name, text in given.items() if name.lower() not in _OURS})
+        headers.extend({k: text for k, text in given.items() if k.lower() not in _SERVER_HEADERS})
         for jar in value.get("cookies") or []:
             for morsel in jar.values():
                 headers.add("Set-Cookie", morsel.OutputString())
@@ -188,9 +178,9 @@ class HttpServer:
 
 
 async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datum:
-    """A request as the host's gRPC message has it: lower-case headers, body as bytes.
+    """A request as in the host's gRPC message: lower-case headers, the body as bytes.
 
-    Headers and query parameters without a value are left out, as they are there.
+    Headers and query parameters without a value are left out, as in the Functions host.
     """
     return Datum(
         {
@@ -206,25 +196,91 @@ async def request_datum(request: web.Request, values: Mapping[str, str]) -> Datu
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # what came may be no UTF-8
+    return text.encode("utf-8", "surrogateescape")  # a request may contain invalid UTF-8
 
 
 def _strings(values: Iterable[tuple[str, str]]) -> dict[str, Datum]:
     found: dict[str, Datum] = {}
     for name, value in values:
-        if name in found:  # a repeated one is joined, as .NET's StringValues are
+        if name in found:  # joined, as .NET's StringValues are
             found[name] = Datum(f"{found[name].value},{value}", "string")
         elif value:
             found[name] = Datum(value, "string")
     return found
 
 
-def _routes(
-    functions: Sequence[IndexedFunction], options: HttpOptions
-) -> list[tuple[Route, IndexedFunction]]:
-    routes = [
-        (compile_route(one.name, options.route_prefix, one.trigger.route), one)
-        for one in functions
-        if isinstance(one.trigger, HttpTrigger)
-    ]
-    return sorted(routes, key=lambda pair: (pair[0].rank, pair[1].name))
+@dataclass(frozen=True)
+class Route:
+    """One route template, compiled."""
+
+    pattern: re.Pattern[str]
+    defaults: dict[str, str]
+    rank: tuple[int, ...]
+    """Routes with a lower rank are tried first: literal before constrained before free."""
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """The route's values in `path` (without outer slashes), or None."""
+        found = self.pattern.fullmatch(path)
+        if found is None:
+            return None
+        return self.defaults | {k: v for k, v in found.groupdict().items() if v is not None}
+
+
+def compile_route(function: str, prefix: str, template: str) -> Route:
+    """Compile a route template under the host's prefix, or raise IndexingError."""
+    pattern = ""
+    defaults: dict[str, str] = {}
+    names: set[str] = set()
+    rank: list[int] = []
+    try:
+        for segment in filter(None, f"{prefix}/{template}".split("/")):
+            text, optional, weight = _segment(segment, defaults, names)
+            slash = "/" if rank else ""
+            pattern += f"(?:{slash}{text})?" if optional else f"{slash}{text}"
+            rank.append(weight)
+    except ValueError as error:
+        raise IndexingError(f"Function {function}: the route {template!r} {error}.") from error
+    return Route(re.compile(pattern, re.IGNORECASE), defaults, tuple(rank))
+
+
+def _segment(segment: str, defaults: dict[str, str], names: set[str]) -> tuple[str, bool, int]:
+    """The pattern of one segment, whether it is optional, and its part of the rank."""
+    text, position, optional, weight = "", 0, False, 0
+    for match in _PARAMETER.finditer(segment):
+        name, star, default = match["name"], bool(match["star"]), match["default"]
+        if not name.isidentifier():
+            raise ValueError(f"has the invalid name {name!r}: begin with a letter")
+        if name in names:
+            raise ValueError(f"has two parameters named {name!r}: rename one")
+        names.add(name)
+        text += re.escape(segment[position : match.start()])
+        position = match.end()
+        text += f"(?P<{name}>{'.*' if star else _constraint(match['constraints'])})"
+        if default is not None:
+            defaults[name] = default
+        optional = optional or star or bool(match["optional"]) or default is not None
+        weight = max(weight, 3 if star else 1 if match["constraints"] else 2)
+    rest = segment[position:]
+    if "{" in rest or "}" in rest:
+        raise ValueError(
+            f"cannot be read at {segment!r}: write {{name}}, {{name:int}}, {{name?}} or {{*name}}"
+        )
+    return text + re.escape(rest), optional, weight
+
+
+def _constraint(constraints: str) -> str:
+    inner = "[^/]+"
+    for one in filter(None, constraints.split(":")):
+        length = _LENGTH.fullmatch(one)
+        if length is not None and int(length["low"]) <= int(length["high"] or length["low"]):
+            low, high = length["low"], length["high"] or length["low"]
+            bounds = {"length": f"{low},{high}", "minlength": f"{low},", "maxlength": f"1,{low}"}
+            inner = f"[^/]{{{bounds[length['kind']]}}}"
+        elif one.lower() in _CONSTRAINTS:
+            inner = _CONSTRAINTS[one.lower()]
+        else:
+            raise ValueError(
+                f"uses the constraint {one!r}, which this host does not know; it knows "
+                f"{', '.join(sorted(_CONSTRAINTS))} and lengths"
+            )
+    return inner

@@ -1,11 +1,18 @@
-"""function_app.py imported once and its functions read, or refused in a sentence."""
+"""Import function_app.py once and read its functions, or refuse them with one sentence.
+
+The checks of names and annotations follow `azure_functions_runtime.functions` 1.3: this host
+indexes the apps that Microsoft's Python worker indexes, and refuses the others.
+"""
 
 import importlib
+import inspect
 import json
 import logging
 import re
 import sys
 import traceback
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,20 +21,49 @@ from types import ModuleType
 from typing import Any
 
 import azure.functions as func
+from azure.functions import meta
 
-from devstack.functions.bindings import Output, Trigger, read_bindings
-from devstack.functions.errors import IndexingError
+from devstack.functions.bindings import IndexingError, Output, Trigger, read_bindings
 from devstack.functions.settings import Settings
-from devstack.functions.signatures import Signature, read_signature
 
 _log = logging.getLogger("devstack.functions")
 SCRIPT = "function_app.py"
+GENERIC = "generic"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
 
 @dataclass(frozen=True)
+class BoundParameter:
+    """How a parameter is converted: by the converter of a binding, or not at all (generic)."""
+
+    converter: str
+    annotation: Any = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a function and its return value."""
+
+    inputs: dict[str, BoundParameter]
+    outputs: dict[str, BoundParameter]
+    wants_context: bool
+    is_async: bool
+    returns: BoundParameter | None = None
+
+
+@dataclass(frozen=True)
+class FoundFunction:
+    """A function as its decorators describe it; settings are not resolved yet."""
+
+    name: str
+    code: Callable[..., Any]
+    bindings: list[dict[str, Any]]
+    signature: Signature
+
+
+@dataclass(frozen=True)
 class IndexedFunction:
-    """One function of the app: its code and everything its bindings say."""
+    """One function of the app that can run."""
 
     name: str
     code: Callable[..., Any]
@@ -39,11 +75,7 @@ class IndexedFunction:
 
 @contextmanager
 def imported(app_dir: Path) -> Iterator[ModuleType]:
-    """Import `app_dir`/function_app.py afresh; on exit the modules it brought are forgotten.
-
-    Raises:
-        IndexingError: it is not there, or its import failed.
-    """
+    """Import function_app.py, or raise IndexingError; at the end remove what it imported."""
     script = app_dir / SCRIPT
     if not script.exists():
         raise IndexingError(f"{script} does not exist: name the directory of a function app.")
@@ -57,7 +89,7 @@ def imported(app_dir: Path) -> Iterator[ModuleType]:
     finally:
         if not on_path:
             sys.path.remove(str(app_dir))
-            _forget(app_dir, before)
+            _remove_modules(app_dir, before)
         sys.modules.pop(script.stem, None)
         if previous is not None:
             sys.modules[script.stem] = previous
@@ -74,29 +106,23 @@ def _import(script: Path) -> ModuleType:
         ) from error
     found = Path(module.__file__ or "").resolve()
     if found != script.resolve():
-        raise IndexingError(
-            f"import function_app found {found}, not {script}: remove the other one from "
-            "PYTHONPATH."
-        )
+        raise IndexingError(f"import function_app found {found}, not {script}: correct PYTHONPATH.")
     return module
 
 
 def _place(error: BaseException, app_dir: Path) -> str:
-    """Where in the app it was raised, unless the message says so itself."""
+    """The last line of the app in the traceback of an error."""
     root = app_dir.resolve()
-    frames = [
-        (Path(frame.filename).resolve(), frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
     own = [
-        f"{path.relative_to(root)}:{line}"
-        for path, line in frames
-        if path.is_relative_to(root) and "site-packages" not in path.parts
+        f" at {path.relative_to(root)}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (path := Path(frame.filename).resolve()).is_relative_to(root)
+        and "site-packages" not in path.parts
     ]
-    return f" at {own[-1]}" if own else ""
+    return own[-1] if own else ""
 
 
-def _forget(app_dir: Path, before: dict[str, ModuleType]) -> None:
+def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
     root = app_dir.resolve()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -104,23 +130,13 @@ def _forget(app_dir: Path, before: dict[str, ModuleType]) -> None:
             del sys.modules[name]
 
 
-@dataclass(frozen=True)
-class FoundFunction:
-    """A function as its decorators describe it, settings not yet resolved."""
-
-    name: str
-    code: Callable[..., Any]
-    bindings: list[dict[str, Any]]
-    signature: Signature
-
-
 def find(module: ModuleType) -> list[FoundFunction]:
-    """Find and check the functions of an imported function_app, as the worker does.
-
-    Raises:
-        IndexingError: what the worker or the host would refuse.
-    """
-    functions = [_read(built) for built in _built(_register(module))]
+    """Find the functions of an imported app, or raise IndexingError where the worker would."""
+    try:
+        built = list(_app(module).get_functions())
+    except ValueError as error:
+        raise IndexingError(f"{SCRIPT}: {error}") from error
+    functions = [_read(one) for one in built]
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
     seen: dict[str, str] = {}
@@ -128,88 +144,34 @@ def find(module: ModuleType) -> list[FoundFunction]:
         other = seen.setdefault(one.name.lower(), one.name)
         if other is not one.name:
             raise IndexingError(
-                f"The functions {other} and {one.name} differ in case only: the host would "
-                "confuse them; rename one."
+                f"The functions {other} and {one.name} differ in case only: rename one."
             )
     return functions
 
 
-def select(
-    functions: Iterable[FoundFunction],
-    *,
-    only: Iterable[str] | None = None,
-    without: Iterable[str] | None = None,
-) -> list[FoundFunction]:
-    """Keep those named in `only` (all, when None) and not in `without`.
-
-    Raises:
-        IndexingError: a name that no function has, or nothing is left.
-    """
-    functions = list(functions)
-    names = {one.name.lower() for one in functions}
-    for wanted in (*(only or ()), *(without or ())):
-        if wanted.lower() not in names:
-            known = ", ".join(sorted(one.name for one in functions))
-            raise IndexingError(f"There is no function {wanted!r} in this app; it has {known}.")
-    keep = names if only is None else {name.lower() for name in only}
-    keep = keep - {name.lower() for name in without or ()}
-    left = [one for one in functions if one.name.lower() in keep]
-    if not left:
-        raise IndexingError("No function is left to run: name at least one.")
-    return left
-
-
-def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
-    """Resolve the settings and connections of one function's bindings.
-
-    Only for functions that will run: the others need no connection.
-
-    Raises:
-        IndexingError: a binding that this host does not run.
-        SettingsError: a setting or connection that a binding names is not defined.
-    """
-    trigger, outputs = read_bindings(found.name, found.bindings, settings)
-    return IndexedFunction(
-        found.name, found.code, trigger, tuple(outputs), found.signature, app_dir
-    )
-
-
-def _register(module: ModuleType) -> func.FunctionRegister:
-    apps = [
-        (name, value)
-        for name, value in vars(module).items()
-        if isinstance(value, func.FunctionRegister)
-    ]
+def _app(module: ModuleType) -> func.FunctionRegister:
+    named = vars(module).items()
+    apps = {name: value for name, value in named if isinstance(value, func.FunctionRegister)}
     if not apps:
         raise IndexingError(
-            f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add "
-            "`app = func.FunctionApp()`."
+            f"{SCRIPT} has no azure.functions.FunctionApp at its top level: add one."
         )
     if len(apps) > 1:
-        names = ", ".join(name for name, _ in apps)
         raise IndexingError(
-            f"{SCRIPT} has more than one FunctionApp at its top level ({names}): keep one and "
-            "register the others as blueprints."
+            f"{SCRIPT} has more than one FunctionApp at its top level ({', '.join(apps)}): keep "
+            "one and register the others as blueprints."
         )
-    return apps[0][1]
-
-
-def _built(app: func.FunctionRegister) -> list[Any]:
-    try:
-        return list(app.get_functions())
-    except ValueError as error:
-        raise IndexingError(f"{SCRIPT}: {error}") from error
+    return next(iter(apps.values()))
 
 
 def _read(built: Any) -> FoundFunction:
     name = str(built.get_function_name())
     if not _NAME.fullmatch(name):
         raise IndexingError(
-            f"{name!r} is no function name: begin with a letter, then letters, digits, _ or -, "
-            "at most 127 in all."
+            f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
     if built.http_type in {"wsgi", "asgi"}:
-        raise IndexingError(f"Function {name}: this host runs no ASGI or WSGI apps.")
+        raise IndexingError(f"Function {name}: this host does not run ASGI or WSGI apps.")
     bindings = json.loads(built.get_function_json())["bindings"]
     triggers = {binding["type"] for binding in bindings}
     if built.get_setting("retry_policy") is not None and "serviceBusTrigger" in triggers:
@@ -219,4 +181,126 @@ def _read(built: Any) -> FoundFunction:
             name,
         )
     code = built.get_user_function()
-    return FoundFunction(name, code, bindings, read_signature(name, code, bindings))
+    try:
+        return FoundFunction(name, code, bindings, _signature(code, bindings))
+    except ValueError as error:
+        raise IndexingError(f"Function {name}: {error}") from error
+
+
+def select(
+    functions: Iterable[FoundFunction],
+    *,
+    only: Iterable[str] | None = None,
+    without: Iterable[str] | None = None,
+) -> list[FoundFunction]:
+    """Keep the functions in `only` (None: all) and not in `without`, or raise IndexingError."""
+    functions = list(functions)
+    names = {one.name.lower() for one in functions}
+    for wanted in (*(only or ()), *(without or ())):
+        if wanted.lower() not in names:
+            known = ", ".join(sorted(one.name for one in functions))
+            raise IndexingError(f"There is no function {wanted!r} in this app; it has {known}.")
+    keep = names if only is None else {name.lower() for name in only}
+    keep = keep - {name.lower() for name in without or ()}
+    if not keep:
+        raise IndexingError("No function is left to run: name at least one.")
+    return [one for one in functions if one.name.lower() in keep]
+
+
+def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
+    """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
+    trigger, outputs = read_bindings(found.name, found.bindings, settings)
+    return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
+
+
+def converter_for(binding: str) -> Any:
+    """The azure-functions converter of a binding type; None for a generic binding."""
+    registry: Any = meta.get_binding_registry()  # type: ignore[no-untyped-call]
+    return registry.get(binding)
+
+
+def _signature(function: Callable[..., Any], bindings: list[dict[str, Any]]) -> Signature:
+    """Match parameters with bindings; raise ValueError where the worker refuses them."""
+    try:
+        annotations = typing.get_type_hints(function)
+    except NameError as error:
+        raise ValueError(f"an annotation names something that is not defined: {error}.") from error
+    names = set(inspect.signature(function).parameters)
+    bound = {str(b["name"]): b for b in bindings}
+    returned = bound.pop("$return", None)
+    wants_context = "context" in names and "context" not in bound
+    if wants_context:
+        names.remove("context")
+        annotation = annotations.get("context", func.Context)
+        if not isinstance(annotation, type) or annotation.__name__ != "Context":
+            raise ValueError("the parameter context must be an azure.functions.Context.")
+    if unbound := sorted(names - bound.keys()):
+        raise ValueError(
+            f"it has the parameter {', '.join(unbound)}, which no binding names: rename it to the "
+            f"binding's arg_name ({', '.join(sorted(bound)) or 'none'})."
+        )
+    if missing := ", ".join(sorted(bound.keys() - names)):
+        raise ValueError(f"it has a binding named {missing} but no such parameter: add it.")
+    found = {name: _parameter(binding, annotations) for name, binding in bound.items()}
+    return Signature(
+        inputs={name: one for name, one in found.items() if not _is_out(bound[name])},
+        outputs={name: one for name, one in found.items() if _is_out(bound[name])},
+        wants_context=wants_context,
+        is_async=inspect.iscoroutinefunction(function),
+        returns=_returned(returned, annotations) if returned else None,
+    )
+
+
+def _is_out(binding: dict[str, Any]) -> bool:
+    return str(binding["direction"]) == "OUT"
+
+
+def _parameter(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+    kind, name, is_out = str(binding["type"]), binding["name"], _is_out(binding)
+    if name not in annotations:
+        return BoundParameter(kind)
+    annotation = annotations[name]
+    if is_out != ((typing.get_origin(annotation) or annotation) is func.Out):
+        wanted = "azure.functions.Out[...]" if is_out else "something other than Out"
+        raise ValueError(f"the annotation of {name} must be {wanted}, as the binding says.")
+    if is_out:
+        arguments = typing.get_args(annotation)
+        if len(arguments) != 1:
+            raise ValueError(f"the annotation of {name} must be Out[str] or Out[bytes].")
+        annotation = arguments[0]
+    converter = GENERIC if annotation in (str, bytes) and converter_for(kind) else kind
+    _check_annotation(annotation, converter, kind, is_out=is_out)
+    return BoundParameter(converter, annotation)
+
+
+def _returned(binding: dict[str, Any], annotations: dict[str, Any]) -> BoundParameter:
+    kind, annotation = str(binding["type"]), annotations.get("return")
+    if annotation is None or annotation is type(None):
+        return BoundParameter(kind)
+    _check_annotation(annotation, kind, kind, is_out=True)
+    return BoundParameter(kind, annotation)
+
+
+def _check_annotation(annotation: Any, converter: str, kind: str, *, is_out: bool) -> None:
+    """Refuse what the worker refuses: unions, `list[...]`, and classes that the binding lacks."""
+    origin = typing.get_origin(annotation)
+    builtin = isinstance(annotation, types.GenericAlias)
+    is_class = isinstance(annotation, type) or origin not in (None, typing.Union, types.UnionType)
+    if builtin or not is_class:
+        hint = "write typing.List[...]" if builtin else "name one class"
+        raise ValueError(f"the Python worker refuses the annotation {annotation!r}; {hint}.")
+    if not _accepts(converter, annotation, is_out=is_out):
+        named = getattr(annotation, "__name__", None) or repr(annotation)
+        raise ValueError(f"the annotation {named} does not fit a {kind} binding.")
+
+
+def _accepts(converter: str, annotation: Any, *, is_out: bool) -> bool:
+    if converter == GENERIC:
+        return True
+    found = converter_for(converter)
+    try:
+        if is_out:
+            return bool(found.check_output_type_annotation(annotation))
+        return bool(found.check_input_type_annotation(annotation))
+    except (TypeError, AttributeError):  # issubclass() of something that is not a class
+        return False

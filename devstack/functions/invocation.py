@@ -1,33 +1,34 @@
-"""One invocation: convert what came, call the function, convert what it gave.
+"""Call a function: convert its input, run it, convert its output.
 
-Async functions run on the loop, sync ones on threads (PYTHON_THREADPOOL_THREAD_COUNT, or
-CPUs + 4). The rules after the call are the worker's: a value returned without a `$return`
-binding fails the invocation, and an output that was never set is not sent.
+Async functions run on the event loop, sync functions on threads (PYTHON_THREADPOOL_THREAD_COUNT,
+or CPUs + 4). The rules for the output are those of Microsoft's worker: a returned value without a
+`$return` binding fails the invocation, and an output that was never set is not sent.
 """
 
 import asyncio
 import contextvars
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import azure.functions as func
 from azure.functions.meta import Datum
 
-from devstack.functions.context import INVOCATION, THREAD_LOCAL, InvocationContext
-from devstack.functions.errors import InvocationError, SettingsError
-from devstack.functions.indexing import IndexedFunction
-from devstack.functions.settings import Settings
-from devstack.functions.signatures import GENERIC, BoundParameter, converter_for
+from devstack.functions.indexing import GENERIC, BoundParameter, IndexedFunction, converter_for
+from devstack.functions.settings import HostError, Settings, SettingsError
 from devstack.numbers import whole_number
 
 _log = logging.getLogger("devstack.functions")
 _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
+_THREADS_MAX = 1000
 _GENERIC_KINDS: dict[type, str] = {
     str: "string",
     bytes: "bytes",
@@ -36,25 +37,50 @@ _GENERIC_KINDS: dict[type, str] = {
     list: "list",
 }
 
+CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar(
+    "devstack_invocation", default=None
+)
+"""(invocation id, function name) of the code that runs now; None outside an invocation."""
 
-class Out(func.Out[Any]):
-    """What an output parameter is given: `set` it, or leave it."""
+_THREAD_LOCAL = threading.local()
+
+
+class InvocationError(HostError):
+    """A function did something that its bindings do not allow; the invocation failed."""
+
+
+class _Context(func.Context):
+    """`azure.functions.Context` of one invocation; traces and retries do not exist here."""
+
+    invocation_id = ""
+    function_name = ""
+    function_directory = ""
+    thread_local_storage = _THREAD_LOCAL  # type: ignore[assignment]
+    trace_context = SimpleNamespace(trace_state="", trace_parent="", attributes={})  # type: ignore[assignment]
+    retry_context = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)  # type: ignore[assignment]
+
+    def __init__(self, name: str, directory: Path, invocation_id: str) -> None:
+        self.function_name = name
+        self.function_directory = str(directory)
+        self.invocation_id = invocation_id
+
+
+class _Out(func.Out[Any]):
+    """The argument of an output parameter."""
 
     def __init__(self) -> None:
         self._value: Any = None
 
     def set(self, val: Any) -> None:
-        """Keep the value to be sent when the function has returned."""
         self._value = val
 
     def get(self) -> Any:
-        """What was set last."""
         return self._value
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an invocation that succeeded: datums by output name, and `$return`."""
+    """The output of a successful invocation: datums by output name, and `$return`."""
 
     outputs: Mapping[str, Datum]
     returned: Datum | None = None
@@ -62,7 +88,7 @@ class Result:
 
 @dataclass
 class Counts:
-    """How often a function was called, for the log and for tests."""
+    """The number of invocations of a function."""
 
     running: int = 0
     succeeded: int = 0
@@ -70,10 +96,10 @@ class Counts:
 
 
 class Invoker:
-    """Calls functions; one for a host process."""
+    """Calls the functions of one host process."""
 
     def __init__(self, settings: Settings, *, timeout_s: float | None) -> None:
-        """`timeout_s` is host.json's functionTimeout, None for none."""
+        """`timeout_s` is host.json's functionTimeout; None means no limit."""
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_thread_count(settings), thread_name_prefix="function")
         self.counts: dict[str, Counts] = {}
@@ -81,14 +107,10 @@ class Invoker:
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with its trigger's datum; `reason` is for the log.
-
-        Raises:
-            Exception: whatever the function raised, or an InvocationError.
-        """
+        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
-        token = INVOCATION.set((invocation_id, function.name))
+        token = CURRENT.set((invocation_id, function.name))
         began = time.perf_counter()
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
@@ -96,58 +118,57 @@ class Invoker:
             result = await self._call(function, datum, metadata, invocation_id)
         except BaseException as error:
             counts.failed += 1
-            _executed(function.name, "Failed", began, error)
+            _log.error(
+                "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s",
+                function.name,
+                _ms_since(began),
+                type(error).__name__,
+                error,
+                exc_info=error if isinstance(error, Exception) else None,
+            )
             raise
         else:
             counts.succeeded += 1
-            _executed(function.name, "Succeeded", began, None)
+            text = "Executed 'Functions.%s' (Succeeded, %.0f ms)"
+            _log.info(text, function.name, _ms_since(began))
             return result
         finally:
             counts.running -= 1
-            INVOCATION.reset(token)
+            CURRENT.reset(token)
 
     async def _call(
-        self,
-        function: IndexedFunction,
-        datum: Datum,
-        metadata: Mapping[str, Datum],
-        invocation_id: str,
+        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
-            name: decode(parameter, datum, metadata) for name, parameter in signature.inputs.items()
+            name: _decode(parameter, datum, metadata)
+            for name, parameter in signature.inputs.items()
         }
-        outs = {name: Out() for name in signature.outputs}
+        outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            arguments["context"] = InvocationContext(
-                function.name, function.directory, invocation_id
-            )
+            arguments["context"] = _Context(function.name, function.directory, own_id)
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
-                value = await self._run(function, arguments, invocation_id)
+                value = await self._run(function, arguments)
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise InvocationError(
-                f"Function {function.name} ran longer than host.json's functionTimeout "
-                f"({self._timeout_s:g} s) and was given up."
-            ) from error
+            limit_text = f"functionTimeout of host.json ({self._timeout_s:g} s)"
+            raise InvocationError(f"Function {function.name} exceeded the {limit_text}.") from error
         return _result(function, value, outs)
 
-    async def _run(
-        self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str
-    ) -> Any:
-        """Run the code; an exit or a cancellation of its own fails it like any exception.
+    async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
+        """Run the code; SystemExit or a cancellation from the code becomes an exception.
 
-        Otherwise one function would end the loop that all of them share, or its message would
-        never be settled.
+        Otherwise one function could end the event loop that all functions share, or leave its
+        message unsettled.
         """
         try:
             if function.signature.is_async:
                 return await function.code(**arguments)
-            return await self._on_thread(function, arguments, invocation_id)
+            return await self._on_thread(function, arguments)
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, Exception | GeneratorExit) or (
@@ -159,30 +180,30 @@ class Invoker:
                 f"{f' ({error})' if str(error) else ''}: return, or raise an Exception."
             ) from error
 
-    async def _on_thread(
-        self, function: IndexedFunction, arguments: dict[str, Any], invocation_id: str
-    ) -> Any:
-        def run() -> Any:
-            THREAD_LOCAL.invocation_id = invocation_id
-            try:
-                return function.code(**arguments)
-            finally:
-                THREAD_LOCAL.invocation_id = None
-
+    async def _on_thread(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, run)
+
+        def run() -> Any:
+            invocation = context[CURRENT]
+            _THREAD_LOCAL.invocation_id = invocation[0] if invocation else None
+            try:
+                return context.run(function.code, **arguments)
+            finally:
+                _THREAD_LOCAL.invocation_id = None
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def close(self) -> None:
-        """Give the threads back; sync functions still running are left to end by themselves."""
+        """Release the threads; sync functions that still run are not interrupted."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datum]) -> Any:
-    """Make a function's argument of a datum, by the azure-functions converter of its binding.
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
 
-    Raises:
-        InvocationError: the converter does not take such a datum.
-    """
+
+def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datum]) -> Any:
+    """Convert a datum to an argument with the azure-functions converter of its binding."""
     if parameter.converter == GENERIC:
         return datum.value
     try:
@@ -193,26 +214,14 @@ def decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datum
         ) from error
 
 
-def encode(parameter: BoundParameter, value: Any, *, where: str) -> Datum | None:
-    """Make a datum of what a function gave; None when there is nothing to send.
-
-    Raises:
-        InvocationError: the binding does not take a value of that type.
-    """
+def _encode(parameter: BoundParameter, value: Any, where: str) -> Datum | None:
+    """Convert an output value to a datum; None when there is nothing to send."""
     if parameter.converter == GENERIC:
         if value is None:
             return None
-        kinds: dict[type, str] = {
-            str: "string",
-            bytes: "bytes",
-            bytearray: "bytes",
-            dict: "dict",
-            list: "list",
-        }
-        kind = kinds.get(type(value))
-        if kind is None:
+        if type(value) not in _GENERIC_KINDS:
             raise InvocationError(f"{where}: a {type(value).__name__} cannot be sent.")
-        return Datum(value, kind)
+        return Datum(value, _GENERIC_KINDS[type(value)])
     try:
         found: Datum | None = converter_for(parameter.converter).encode(
             value, expected_type=parameter.annotation
@@ -225,40 +234,21 @@ def encode(parameter: BoundParameter, value: Any, *, where: str) -> Datum | None
     return found
 
 
-def _result(function: IndexedFunction, value: Any, outs: Mapping[str, Out]) -> Result:
+def _result(function: IndexedFunction, value: Any, outs: Mapping[str, _Out]) -> Result:
     signature = function.signature
-    outputs: dict[str, Datum] = {}
-    for name, out in outs.items():
-        if out.get() is not None:
-            datum = encode(signature.outputs[name], out.get(), where=f"The output {name}")
-            if datum is not None:
-                outputs[name] = datum
-    if signature.returns is None:
-        if value is not None:
-            raise InvocationError(
-                f"Function {function.name} returned a {type(value).__name__} but has no $return "
-                "binding: return None."
-            )
+    encoded = {
+        name: _encode(signature.outputs[name], out.get(), f"The output {name}")
+        for name, out in outs.items()
+        if out.get() is not None
+    }
+    outputs = {name: datum for name, datum in encoded.items() if datum is not None}
+    if signature.returns is None and value is not None:
+        kind = type(value).__name__
+        text = f"Function {function.name} returned a {kind} but has no $return binding"
+        raise InvocationError(f"{text}: return None.")
+    if signature.returns is None or (value is None and signature.returns.converter != "http"):
         return Result(outputs)
-    if value is None and signature.returns.converter != "http":
-        return Result(outputs)
-    return Result(outputs, encode(signature.returns, value, where="The return value"))
-
-
-def _executed(name: str, outcome: str, began: float, error: BaseException | None) -> None:
-    duration_ms = (time.perf_counter() - began) * 1000
-    if error is None:
-        _log.info("Executed 'Functions.%s' (%s, %.0f ms)", name, outcome, duration_ms)
-        return
-    _log.error(
-        "Executed 'Functions.%s' (%s, %.0f ms): %s: %s",
-        name,
-        outcome,
-        duration_ms,
-        type(error).__name__,
-        error,
-        exc_info=error if isinstance(error, Exception) else None,
-    )
+    return Result(outputs, _encode(signature.returns, value, "The return value"))
 
 
 def _thread_count(settings: Settings) -> int:
@@ -266,6 +256,6 @@ def _thread_count(settings: Settings) -> int:
     if text is None:
         return (os.cpu_count() or 1) + 4
     number = whole_number(text)
-    if number is None or not 1 <= number <= 1000:
-        raise SettingsError(f"The setting {_THREADS} must be a number between 1 and 1000.")
+    if number is None or not 1 <= number <= _THREADS_MAX:
+        raise SettingsError(f"The setting {_THREADS} must be a number from 1 to {_THREADS_MAX}.")
     return number

@@ -1,45 +1,25 @@
-"""Service Bus messages as the host hands them to the worker: a datum and trigger metadata.
+"""Convert Service Bus messages to what the Functions host gives the worker, and back.
 
-The names, types and oddities are those of the 5.x extension (ServiceBusTriggerBindingStrategy)
-and of the host's gRPC conversion: nulls are left out, `*Utc` times carry no zone, numbers and
-dictionaries travel as JSON, and in a batch *empty strings are dropped from string arrays*, so
-that optional columns such as CorrelationIdArray can be shorter than the batch. What the
-azure-functions converters make of it is what a function sees in Azure.
+A message becomes a datum and trigger metadata. Names and types are those of the 5.x extension
+(ServiceBusTriggerBindingStrategy) and of the host's gRPC conversion: nulls are left out, `*Utc`
+times have no zone, numbers and dictionaries travel as JSON, and in a batch *empty strings are
+dropped from string arrays*, so that optional columns such as CorrelationIdArray can be shorter
+than the batch. The azure-functions converters turn this into what a function sees in Azure.
 """
 
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from types import SimpleNamespace
 from typing import Any
 
 from azure.functions.meta import Datum
-from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+
+from devstack.functions.invocation import InvocationError
 
 Metadata = dict[str, Datum]
-
-
-@dataclass
-class StringCollection:
-    """Stands for the protobuf message `CollectionString`."""
-
-    string: list[str] = field(default_factory=list)
-
-
-@dataclass
-class BytesCollection:
-    """Stands for the protobuf message `CollectionBytes`."""
-
-    bytes: list[bytes] = field(default_factory=list)
-
-
-@dataclass
-class IntCollection:
-    """Stands for the protobuf message `CollectionSInt64`."""
-
-    sint64: list[int] = field(default_factory=list)
-
 
 _Getter = Callable[[ServiceBusReceivedMessage], Any]
 _STRINGS: dict[str, _Getter] = {
@@ -76,7 +56,7 @@ def single(message: ServiceBusReceivedMessage, *, binary: bool) -> tuple[Datum, 
         metadata[f"{name}Utc"], metadata[name] = _json(utc), _json(offset)
     metadata["DeliveryCount"] = _json(delivery_count(message))
     metadata["SequenceNumber"] = _json(message.sequence_number or 0)
-    properties = _json(application_properties(message))
+    properties = _json(_application_properties(message))
     metadata["ApplicationProperties"] = metadata["UserProperties"] = properties
     if binary:
         return Datum(body, "bytes"), metadata
@@ -95,31 +75,31 @@ def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> tup
         metadata[f"{name}UtcArray"] = _json([utc for utc, _ in pairs])
         metadata[f"{name}Array"] = _json([offset for _, offset in pairs])
     metadata["DeliveryCountArray"] = _json([delivery_count(m) for m in messages])
-    numbers = [m.sequence_number or 0 for m in messages]
-    metadata["SequenceNumberArray"] = Datum(IntCollection(numbers), "collection_sint64")
-    properties = _json([application_properties(m) for m in messages])
+    numbers = SimpleNamespace(sint64=[m.sequence_number or 0 for m in messages])
+    metadata["SequenceNumberArray"] = Datum(numbers, "collection_sint64")
+    properties = _json([_application_properties(m) for m in messages])
     metadata["ApplicationPropertiesArray"] = metadata["UserPropertiesArray"] = properties
     bodies = [body_bytes(m) for m in messages]
     if binary:
-        return Datum(BytesCollection(bodies), "collection_bytes"), metadata
+        return Datum(SimpleNamespace(bytes=bodies), "collection_bytes"), metadata
     return _strings([decode_text(body) for body in bodies]), metadata
 
 
 def override(metadata: Metadata, body: str) -> None:
-    """Let a JSON object body's members replace the metadata, as the host does.
+    """Replace metadata by the members of a JSON object body, as the Functions host does.
 
-    Without regard to case; arrays and nulls do not count; objects stay JSON; anything else
-    becomes .NET's string of it (`True`, not `true`). This is why a function must never trust
-    metadata that a body can forge.
+    Names are compared without case. Arrays and nulls are skipped, objects stay JSON, and other
+    values become .NET strings (`True`, not `true`). A function must therefore not trust metadata
+    that a body can forge.
     """
     text = body.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return
     try:
         members = json.loads(text, parse_float=str, parse_int=str)
-        # Read again for them: numbers inside an object keep their JSON form.
+        # Parse again for objects: numbers inside an object keep their JSON form.
         objects = json.loads(text) if any(isinstance(v, dict) for v in members.values()) else {}
-    except (ValueError, RecursionError):  # the host swallows whatever goes wrong here
+    except (ValueError, RecursionError):  # the Functions host ignores errors here too
         return
     existing = {name.lower(): name for name in metadata}
     for member, value in members.items():
@@ -133,7 +113,7 @@ def override(metadata: Metadata, body: str) -> None:
 
 
 def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
-    """The body's bytes: data sections joined, an AMQP value string as UTF-8, else JSON."""
+    """The body as bytes: data sections joined, a string as UTF-8, any other value as JSON."""
     body = message.body
     if isinstance(body, bytes):
         return body
@@ -148,22 +128,39 @@ def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def decode_text(body: bytes) -> str:
-    """Bytes as the host makes text of them: what is no UTF-8 is mangled, silently."""
+    """Bytes as text; bytes that are not UTF-8 are replaced, as in the Functions host."""
     return body.decode("utf-8", errors="replace")
 
 
 def delivery_count(message: ServiceBusReceivedMessage) -> int:
-    """1 at the first delivery, as .NET counts; the Python SDK counts from 0."""
+    """The delivery count from 1, as .NET counts; the Python SDK counts from 0."""
     return (message.delivery_count or 0) + 1
 
 
-def application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """The properties with text keys, values as they survive the host's JSON."""
+def outgoing(datum: Datum) -> list[ServiceBusMessage]:
+    """The messages of a datum: one for each element of a list, else one; or InvocationError."""
+    if datum.type == "list":
+        return [message for one in datum.value for message in outgoing(_element(one))]
+    if datum.type == "dict":
+        return [ServiceBusMessage(json.dumps(datum.value), content_type="application/json")]
+    if datum.type in {"string", "bytes"}:
+        return [ServiceBusMessage(datum.value)]
+    raise InvocationError(f"{datum.type} data cannot become a message: use str or bytes.")
+
+
+def _element(value: Any) -> Datum:
+    if isinstance(value, bytes):
+        return Datum(value, "bytes")
+    return Datum(value if isinstance(value, str) else json.dumps(value), "string")
+
+
+def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     found: Mapping[Any, Any] = message.application_properties or {}
     return {_text(key) or "": _plain(value) for key, value in found.items()}
 
 
 def _plain(value: Any) -> Any:
+    """A value as the JSON of the Functions host keeps it."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):
@@ -171,16 +168,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, bytes):
-        return _decoded(value)
+        try:
+            return value.decode()  # pyamqp gives strings and symbols as bytes
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime | date) else str(value)
-
-
-def _decoded(value: bytes) -> str:
-    """Text, as pyamqp gives strings as bytes where the type was symbol or binary; else base64."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
 
 
 def _text(value: Any) -> str | None:
@@ -200,4 +192,4 @@ def _json(value: Any) -> Datum:
 
 
 def _strings(values: Sequence[str | None]) -> Datum:
-    return Datum(StringCollection([value for value in values if value]), "collection_string")
+    return Datum(SimpleNamespace(string=[value for value in values if value]), "collection_string")

@@ -1,30 +1,38 @@
 """App settings: local.settings.json and the environment, `%NAME%`, connections.
 
-The environment beats the file, as with the Core Tools. Names are compared without case
-and `__` stands for `:`, as in the host's configuration.
+The environment overrides the file, as with the Core Tools. Names are compared without case, and
+`__` is the same as `:`, as in the configuration of the Functions host.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from devstack.errors import DevstackError
-from devstack.functions.errors import SettingsError
-from devstack.jsonc import load_object
+from devstack.inputs import DevstackError, load_object
 
 FILE = "local.settings.json"
 _PERCENT = re.compile(r"%([^%]+)%")
 _TRUE = {"true", "1", "yes"}
 _FALSE = {"false", "0", "no", ""}
+_active: list[object] = []
+
+
+class HostError(DevstackError):
+    """The host cannot run this app."""
+
+
+class SettingsError(HostError):
+    """A setting is missing or has a wrong value."""
 
 
 @dataclass(frozen=True)
 class ServiceBusConnection:
-    """Where a Service Bus namespace is and how to get in: a string, or an identity."""
+    """The address of a Service Bus namespace and its credential: a string, or an identity."""
 
     setting: str
     connection_string: str | None = None
@@ -34,7 +42,7 @@ class ServiceBusConnection:
 
 
 class Settings:
-    """The app's settings, merged; what a function sees in `os.environ`."""
+    """The app's settings, merged; a function sees them in `os.environ`."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = dict(values)
@@ -48,95 +56,95 @@ class Settings:
         overrides: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> "Settings":
-        """Merge the file (weakest), the environment and `overrides` (strongest).
-
-        Raises:
-            SettingsError: local.settings.json is there but unusable. Its absence is fine.
-        """
-        values = _from_file(app_dir / FILE)
+        """Merge the file, the environment and `overrides` (strongest), or raise SettingsError."""
         environ = os.environ if environ is None else environ
-        known = {_key(name) for name in values}
-        merged = dict(environ)
         present = {_key(name) for name in environ}
-        merged |= {n: v for n, v in values.items() if _key(n) in known - present}
-        return cls(merged | dict(overrides or {}))
+        values = _from_file(app_dir / FILE)
+        from_file = {name: value for name, value in values.items() if _key(name) not in present}
+        return cls({**environ, **from_file, **(overrides or {})})
 
     def get(self, name: str) -> str | None:
-        """The setting's value, or None; case does not count, `:` and `__` are one."""
-        if name in self.values:
-            return self.values[name]
-        return self._by_key.get(_key(name))
+        """The value of a setting, or None."""
+        return self.values.get(name, self._by_key.get(_key(name)))
 
     def resolve(self, text: str, *, where: str) -> str:
-        """Replace every `%NAME%` by that setting's value.
+        """Replace every `%NAME%` by the value of that setting, or raise SettingsError.
 
-        `where` names what is resolved, for the error.
-
-        Raises:
-            SettingsError: a setting does not exist.
+        `where` names the place of `text` for the error.
         """
 
         def value(match: re.Match[str]) -> str:
             found = self.get(match.group(1))
             if found is None:
-                raise SettingsError(
-                    f"{where} needs the setting {match.group(1)!r}, which is defined neither in "
-                    f"{FILE} nor in the environment{self._near(match.group(1))}."
-                )
+                name = match.group(1)
+                raise SettingsError(f"{where} needs the setting {name!r}: {self._set(name)}")
             return found
 
         return _PERCENT.sub(value, text)
 
-    def flag(self, name: str) -> bool:
-        """A true/false setting; False when it is absent.
-
-        Raises:
-            SettingsError: it is neither true nor false.
-        """
-        value = (self.get(name) or "").strip().lower()
-        if value in _TRUE:
-            return True
-        if value in _FALSE:
-            return False
-        raise SettingsError(f"The setting {name} must be true or false, not {value!r}.")
-
     def disabled(self, function: str) -> bool:
-        """Whether `AzureWebJobs.<function>.Disabled` is on (dots may be written `__`)."""
+        """Whether `AzureWebJobs.<function>.Disabled` is true (dots may be written `__` or `_`)."""
         return any(
-            self.flag(f"AzureWebJobs{mark}{function}{mark}Disabled") for mark in (".", "__", "_")
+            self._flag(f"AzureWebJobs{mark}{function}{mark}Disabled") for mark in (".", "__", "_")
         )
 
+    def _flag(self, name: str) -> bool:
+        value = (self.get(name) or "").strip().lower()
+        if value not in _TRUE | _FALSE:
+            raise SettingsError(f"The setting {name} must be true or false, not {value!r}.")
+        return value in _TRUE
+
     def service_bus(self, name: str, *, where: str) -> ServiceBusConnection:
-        """Resolve a binding's `connection`, as the host does.
+        """Resolve the `connection` of a binding as the Functions host does, or raise SettingsError.
 
-        Tried in order: `NAME`, `AzureWebJobsNAME`, then either with
-        `__fullyQualifiedNamespace` for an identity.
-
-        Raises:
-            SettingsError: none is set, or the value is no Service Bus connection string.
+        Tries `NAME` and `AzureWebJobsNAME`, then both with `__fullyQualifiedNamespace` for an
+        identity.
         """
         names = (name, f"AzureWebJobs{name}", f"ConnectionStrings:{name}")
         for candidate in names:
             value = self.get(candidate)
+            if value and _is_connection_string(value):
+                return ServiceBusConnection(candidate, connection_string=value)
             if value:
-                return _from_string(candidate, value, where)
+                raise SettingsError(
+                    f"{where}: the setting {candidate} is not a Service Bus connection string; it "
+                    "must look like Endpoint=sb://...;SharedAccessKeyName=...;SharedAccessKey=...."
+                )
         for candidate in names[:2]:
             namespace = self.get(f"{candidate}__fullyQualifiedNamespace")
             if namespace:
                 return ServiceBusConnection(
-                    setting=candidate,
+                    candidate,
                     fully_qualified_namespace=namespace,
                     client_id=self.get(f"{candidate}__clientId"),
                     managed_identity=bool(self.get(f"{candidate}__credential")),
                 )
         raise SettingsError(
-            f"{where} uses the connection {name!r}: set {name} (a Service Bus connection string) "
-            f"or {name}__fullyQualifiedNamespace in {FILE} or the environment{self._near(name)}."
+            f"{where} uses the connection {name!r}, a Service Bus connection string or "
+            f"{name}__fullyQualifiedNamespace: {self._set(name)}"
         )
 
-    def _near(self, name: str) -> str:
+    def _set(self, name: str) -> str:
         near = get_close_matches(name, self.values, n=2, cutoff=0.75)
-        return f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        return f"set it in {FILE} or the environment{hint}"
+
+    @contextmanager
+    def in_environment(self) -> Iterator[None]:
+        """Put every setting into `os.environ`, or raise HostError; restore it afterwards."""
+        if _active:
+            raise HostError("A host already runs in this process: stop it, or use another process.")
+        before = dict(os.environ)
+        _active.append(self)
+        os.environ.update(self.values)
+        os.environ.setdefault("FUNCTIONS_WORKER_RUNTIME", "python")
+        os.environ.setdefault("AZURE_FUNCTIONS_ENVIRONMENT", "Development")
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            _active.clear()
 
 
 def _key(name: str) -> str:
@@ -146,10 +154,7 @@ def _key(name: str) -> str:
 def _from_file(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    try:
-        content = load_object(path)
-    except DevstackError as error:
-        raise SettingsError(str(error)) from error
+    content = load_object(path, SettingsError)
     if content.get("IsEncrypted") is True:
         raise SettingsError(f"{path} is encrypted: run `func settings decrypt` first.")
     values = content.get("Values", {})
@@ -157,14 +162,12 @@ def _from_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: Values must be an object of strings.")
     for name, value in values.items():
         if not isinstance(value, str):
-            raise SettingsError(
-                f"{path}: the value of {name} must be a string; write it in quotes."
-            )
+            raise SettingsError(f"{path}: the value of {name} must be a string; use quotes.")
     connections = content.get("ConnectionStrings", {})
-    if isinstance(connections, dict):
-        named = {f"ConnectionStrings:{n}": v for n, v in connections.items() if isinstance(v, str)}
-        return named | values
-    return dict(values)
+    if not isinstance(connections, dict):
+        return dict(values)
+    named = {f"ConnectionStrings:{n}": v for n, v in connections.items() if isinstance(v, str)}
+    return named | values
 
 
 def _is_connection_string(value: str) -> bool:
@@ -172,17 +175,8 @@ def _is_connection_string(value: str) -> bool:
     parts = {name.strip().lower(): rest.strip() for name, _, rest in pairs}
     try:
         endpoint = urlsplit(parts.get("endpoint", ""))
-        reachable = bool(endpoint.hostname) and (endpoint.port is None or endpoint.port > 0)
-    except ValueError:  # a port beyond 65535, half an IPv6 address
+        has_host = bool(endpoint.hostname) and (endpoint.port is None or endpoint.port > 0)
+    except ValueError:  # a port above 65535, or half an IPv6 address
         return False
-    signed = "sharedaccesskeyname" in parts and "sharedaccesskey" in parts
-    return reachable and (signed or "sharedaccesssignature" in parts)
-
-
-def _from_string(setting: str, value: str, where: str) -> ServiceBusConnection:
-    if not _is_connection_string(value):
-        raise SettingsError(
-            f"{where}: the setting {setting} is no Service Bus connection string; "
-            "it must look like Endpoint=sb://...;SharedAccessKeyName=...;SharedAccessKey=...."
-        )
-    return ServiceBusConnection(setting=setting, connection_string=value)
+    has_key = "sharedaccesskeyname" in parts and "sharedaccesskey" in parts
+    return has_host and (has_key or "sharedaccesssignature" in parts)

@@ -1,170 +1,145 @@
-"""Timer triggers: no overlap, the next occurrence computed after the run has ended.
+"""Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
 
-With `use_monitor` (the default) the last run is kept in a file, so that after a restart one
-missed occurrence is made up for (once, `past_due`), however many were missed. An exception
-never stops the schedule. Schedules are in UTC, as in Azure without WEBSITE_TIME_ZONE.
+With `use_monitor` (the default) a file keeps the status. After a restart one missed run is made
+up (`past_due`), however many were missed. An exception does not stop the schedule. Schedules are
+in UTC, as in Azure without WEBSITE_TIME_ZONE.
 
-In Azure a blob lease makes a timer a singleton over all instances. Here each host process
-runs its own timers: in a stack name a timer in one group only, or rely on what Azure asks
-for anyway, that two runs at once do no harm.
+In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
+its own timers, so put a timer in one group of a stack only.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from azure.functions.meta import Datum
 
 from devstack.functions.bindings import TimerTrigger
 from devstack.functions.indexing import IndexedFunction
-from devstack.functions.invocation import Invoker
+from devstack.functions.invocation import Invoker, Result
 
 _log = logging.getLogger("devstack.functions")
-# A sleep of asyncio may end a hair early by the wall clock.
-_EARLY = timedelta(milliseconds=1)
-_LONGEST_SLEEP_S = 3600.0
-_MONITOR_FROM = timedelta(minutes=1)
+_EARLY = timedelta(milliseconds=1)  # asyncio may wake slightly before the wall clock
+_LATE = timedelta(seconds=1)
+_SLEEP_S_MAX = 3600.0
+_MONITORED_INTERVAL_MIN = timedelta(minutes=1)
+_KEYS = ("Last", "Next", "LastUpdated")
+_NO_LAST_RUN = datetime(1, 1, 1, tzinfo=UTC)
 
-Clock = Callable[[], datetime]
 
+class _Status(NamedTuple):
+    """The last and the next run of a timer, and the time of this status."""
 
-@dataclass
-class ScheduleStatus:
-    """When a timer ran last, when it runs next, and when that was written down."""
-
-    last: datetime | None
+    last: datetime
     next: datetime
     last_updated: datetime
 
     def to_json(self) -> dict[str, str]:
-        """As the host writes it, and as `TimerRequest.schedule_status` shows it."""
-        return {
-            "Last": _stamp(self.last) if self.last else "0001-01-01T00:00:00+00:00",
-            "Next": _stamp(self.next),
-            "LastUpdated": _stamp(self.last_updated),
-        }
+        """The form of the Functions host, which `TimerRequest.schedule_status` shows."""
+        return {key: moment.isoformat() for key, moment in zip(_KEYS, self, strict=True)}
 
 
+@dataclass
 class Timer:
     """Runs one timer function on its schedule."""
 
-    def __init__(
-        self,
-        function: IndexedFunction,
-        invoker: Invoker,
-        *,
-        finish: Callable[[IndexedFunction, Any], Any],
-        status_dir: Path | None,
-        clock: Clock = lambda: datetime.now(UTC),
-        pace: float = 1.0,
-    ) -> None:
-        """`finish` sends the outputs. `status_dir` None remembers nothing over restarts.
+    function: IndexedFunction
+    trigger: TimerTrigger
+    invoker: Invoker
+    finish: Callable[[IndexedFunction, Result], Awaitable[None]]
+    """Sends the outputs."""
+    status_dir: Path | None
+    """Keeps the status; None means that a restart forgets the last run."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    pace: float = 1.0
+    """Seconds of `clock` in one real second."""
 
-        `pace` says how many seconds of `clock` pass in one real second.
-        """
-        assert isinstance(function.trigger, TimerTrigger)  # noqa: S101  # for mypy
-        self.trigger = function.trigger
-        self._function = function
-        self._invoker = invoker
-        self._finish = finish
-        self._clock = clock
-        self._pace = pace
-        self._monitored = self._is_monitored()
+    def __post_init__(self) -> None:
+        first = self._next(self.clock())
+        # As in Azure, where schedules below one minute are never monitored.
+        interval = self._next(first) - first
+        self._monitored = self.trigger.use_monitor and interval >= _MONITORED_INTERVAL_MIN
         self._file: Path | None = None
-        if self._monitored and status_dir is not None:
-            self._file = status_dir / f"timer-{function.name}.json"
+        if self._monitored and self.status_dir is not None:
+            self._file = self.status_dir / f"timer-{self.function.name}.json"
         self._stopping = asyncio.Event()
-        self.in_hand = 0
 
     def stop(self) -> None:
-        """Start no more runs; `run` returns when the one in hand has ended."""
+        """Start no more runs; `run` returns when the current one has ended."""
         self._stopping.set()
 
     async def run(self) -> None:
         """Run the schedule until `stop`."""
         status = self._read()
-        now = self._clock()
+        now = self.clock()
         past_due = status is not None and status.next <= now
         if self.trigger.run_on_startup or past_due:
             status = await self._fire(status, now, past_due=past_due)
         while not self._stopping.is_set():
-            due = self._next(self._clock()) if status is None else status.next
+            due = self._next(self.clock()) if status is None else status.next
             if not await self._sleep_until(due):
                 return
-            late = self._clock() - due > timedelta(seconds=1)
-            status = await self._fire(status, due, past_due=late)
+            status = await self._fire(status, due, past_due=self.clock() - due > _LATE)
 
     def _next(self, after: datetime) -> datetime:
         schedule = self.trigger.schedule
         if isinstance(schedule, timedelta):
             return after + schedule
-        found = schedule.next_after(after)
-        return found if found is not None else datetime.max.replace(tzinfo=UTC)
+        return schedule.next_after(after) or datetime.max.replace(tzinfo=UTC)
 
     async def _sleep_until(self, due: datetime) -> bool:
-        while (left := due - self._clock()) > _EARLY:
+        """Return False when the timer is stopped."""
+        while (left := due - self.clock()) > _EARLY:
             try:
-                left_s = min(left.total_seconds(), _LONGEST_SLEEP_S) / self._pace
+                left_s = min(left.total_seconds(), _SLEEP_S_MAX) / self.pace
                 await asyncio.wait_for(self._stopping.wait(), left_s)
             except TimeoutError:
                 continue
             return False
         return not self._stopping.is_set()
 
-    async def _fire(
-        self, before: ScheduleStatus | None, due: datetime, *, past_due: bool
-    ) -> ScheduleStatus:
-        started = self._clock()
-        self.in_hand = 1
+    async def _fire(self, before: _Status | None, due: datetime, *, past_due: bool) -> _Status:
+        started = self.clock()
+        shown = before or _Status(_NO_LAST_RUN, self._next(started), started)
+        content: dict[str, Any] = {
+            "Schedule": {"AdjustForDST": True},
+            "ScheduleStatus": shown.to_json() if self._monitored else None,
+            "IsPastDue": past_due,
+        }
         try:
-            datum = self._datum(before, started, past_due=past_due)
-            reason = f"Timer fired at {_stamp(started)}"
-            result = await self._invoker.invoke(self._function, datum, {}, reason=reason)
-            await self._finish(self._function, result)
-        except Exception as error:  # noqa: BLE001  # logged by the invoker; a timer goes on
-            _log.debug("timer %s goes on after %r", self._function.name, error)
-        finally:
-            self.in_hand = 0
-        # Never before `due`: a wake-up a hair early must not make the same occurrence next.
-        after = max(self._clock(), due)
-        status = ScheduleStatus(started, self._next(after), self._clock())
+            datum = Datum(json.dumps(content), "json")
+            reason = f"Timer fired at {started.isoformat()}"
+            result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
+            await self.finish(self.function, result)
+        except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
+            _log.debug("timer %s continues after %r", self.function.name, error)
+        # Never before `due`: an early wake-up must not run the same occurrence twice.
+        after = max(self.clock(), due)
+        status = _Status(started, self._next(after), self.clock())
         self._write(status)
         return status
 
-    def _datum(self, before: ScheduleStatus | None, now: datetime, *, past_due: bool) -> Datum:
-        status = before or ScheduleStatus(None, self._next(now), now)
-        content: dict[str, Any] = {
-            "Schedule": {"AdjustForDST": True},
-            "ScheduleStatus": status.to_json() if self._monitored else None,
-            "IsPastDue": past_due,
-        }
-        return Datum(json.dumps(content), "json")
-
-    def _is_monitored(self) -> bool:
-        """As in Azure, where schedules of less than a minute are never monitored."""
-        first = self._next(self._clock())
-        return self.trigger.use_monitor and self._next(first) - first >= _MONITOR_FROM
-
-    def _read(self) -> ScheduleStatus | None:
+    def _read(self) -> _Status | None:
         if self._file is None or not self._file.exists():
             return None
         try:
             content = json.loads(self._file.read_text())
             if content["Schedule"] != self.trigger.text:
-                return None  # another schedule: what was due then is not due now
-            return ScheduleStatus(
-                *(_moment(content[name]) for name in ("Last", "Next", "LastUpdated"))
-            )
+                return None  # the app has a new schedule: its old due times do not count
+            moments = [datetime.fromisoformat(content[key]) for key in _KEYS]
+            if any(moment.tzinfo is None for moment in moments):
+                raise ValueError("a time has no zone")  # noqa: TRY301  # reported below
+            return _Status(*moments)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            _log.warning("%s is not readable (%s): the timer starts afresh", self._file, error)
+            _log.warning("%s is not readable (%s): the timer starts without it", self._file, error)
             return None
 
-    def _write(self, status: ScheduleStatus) -> None:
+    def _write(self, status: _Status) -> None:
         if self._file is None:
             return
         fresh = self._file.with_suffix(".new")
@@ -173,15 +148,4 @@ class Timer:
             fresh.write_text(json.dumps({**status.to_json(), "Schedule": self.trigger.text}))
             fresh.replace(self._file)
         except OSError as error:
-            _log.warning("%s cannot be written (%s): the timer goes on", self._file, error)
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"{text} has no zone")
-    return found
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.isoformat()
+            _log.warning("%s cannot be written (%s): the timer continues", self._file, error)

@@ -1,7 +1,7 @@
 """``python -m devstack.servicebus``: the broker as a command.
 
-Prints one line of JSON on stdout once it is ready, logs to stderr, ends on SIGTERM or SIGINT
-with 0. Exit code 2 and one sentence on stderr where something it was given is wrong.
+It prints one line of JSON on stdout once it is ready, logs to stderr, and ends with 0 on SIGTERM
+or SIGINT. A wrong argument gives exit code 2 and one sentence on stderr.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from devstack.numbers import whole_number
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import ConfigError, read_config
-from devstack.servicebus.database import StorageError
+from devstack.servicebus.storage import StorageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         config = read_config(options.config)
-        for what in config.not_served:
+        for entity in config.not_served:
             logging.getLogger("devstack.servicebus").warning(
-                "%s is not served: this broker has queues only", what
+                "%s is not served: this broker serves queues only", entity
             )
         broker = Broker(
             config,
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return asyncio.run(_serve(broker))
     except (ConfigError, StorageError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's own voice)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's message)
         return 2
 
 
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--management-port", type=_port, default=5300, help="HTTP port, 0 for a free one"
     )
-    parser.add_argument("--data", type=Path, help="keep everything in this directory")
+    parser.add_argument("--data", type=Path, help="store everything in this directory")
     parser.add_argument(
         "--require-key", type=_key, metavar="KEY", help="refuse tokens signed with another key"
     )
@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
 def _port(text: str) -> int:
     port = whole_number(text)
     if port is None or port > 65535:
-        raise argparse.ArgumentTypeError(f"{text[:50]!r} is no port: give a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(
+            f"{text[:50]!r} is not a port: give a number from 0 to 65535"
+        )
     return port
 
 
@@ -83,8 +85,8 @@ def _key(text: str) -> str:
     return text
 
 
-def _calm_collector() -> None:
-    """Look for garbage less often: queued messages are many, live long and form no cycles."""
+def _tune_garbage_collector() -> None:
+    """Collect garbage less often: messages are many, live long and form no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -94,7 +96,7 @@ async def _serve(broker: Broker) -> int:
     try:
         await broker.start()
     except OSError as error:
-        print(  # noqa: T201 (a command's own voice)
+        print(  # noqa: T201 (a command's message)
             f"error: {error.strerror}; stop what uses the port, or give another --port or "
             "--management-port (0 picks a free one)",
             file=sys.stderr,
@@ -113,13 +115,13 @@ async def _serve(broker: Broker) -> int:
         "management_port": broker.management_port,
         "connection_string": broker.connection_string,
     }
-    _calm_collector()
+    _tune_garbage_collector()
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
     failing.cancel()
     await broker.stop()
     if broker.failure is not None:
-        print(f"error: {broker.failure}", file=sys.stderr)  # noqa: T201 (a command's own voice)
+        print(f"error: {broker.failure}", file=sys.stderr)  # noqa: T201 (a command's message)
         return 1
     return 0
 

@@ -15,19 +15,19 @@ _COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message says where and what to do."""
+    """A configuration that cannot be used. The message says where, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The queues of a configuration, and what of it this broker does not serve."""
+    """The queues of a configuration, and the entities that this broker does not serve."""
 
     queues: Mapping[str, QueueProperties] = field(default_factory=dict)
     not_served: tuple[str, ...] = ()
 
 
 def read_config(path: Path) -> Config:
-    """Read a Config.json. Raises ConfigError with one sentence for whatever is wrong."""
+    """Read a Config.json. Raises ConfigError with one sentence."""
     try:
         text = path.read_text("utf-8-sig")
     except OSError as error:
@@ -48,10 +48,10 @@ def parse_config(text: str) -> Config:
         document = json.loads(without_comments(text))
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"line {error.lineno}, column {error.colno} is no JSON ({error.msg}); mend it there"
+            f"line {error.lineno}, column {error.colno} is not JSON ({error.msg}); correct it there"
         ) from None
     except RecursionError:
-        raise ConfigError("the JSON nests too deep; write it as the emulator's example") from None
+        raise ConfigError("the JSON nests too deep; follow the emulator's example") from None
     namespaces = _at(_at(document, "UserConfig", dict), "Namespaces", list)
     if len(namespaces) != 1:
         raise ConfigError(f"UserConfig.Namespaces must hold one namespace, not {len(namespaces)}")
@@ -60,7 +60,7 @@ def parse_config(text: str) -> Config:
     for number, entry in enumerate(_expect(namespace.get("Queues", []), list, "Queues")):
         name, properties = _queue(_expect(entry, dict, f"Queues[{number}]"), number)
         if name.lower() in {known.lower() for known in queues}:
-            raise ConfigError(f"queue '{name}' is there twice; remove one")
+            raise ConfigError(f"queue '{name}' is configured twice; remove one")
         queues[name] = properties
     _check_targets(queues)
     topics = _expect(namespace.get("Topics", []), list, "Topics")
@@ -69,7 +69,7 @@ def parse_config(text: str) -> Config:
 
 
 def without_comments(text: str) -> str:
-    """Blank out comments and trailing commas, keeping every line and column in its place."""
+    """Blank out comments and trailing commas; every line and column keeps its place."""
 
     def blank(match: re.Match[str]) -> str:
         found = match.group()
@@ -81,7 +81,7 @@ def without_comments(text: str) -> str:
 def _queue(entry: Mapping[str, Any], number: int) -> tuple[str, QueueProperties]:
     name = entry.get("Name")
     try:
-        check_queue_name(name)  # type: ignore[arg-type]  # whatever it is, it says so
+        check_queue_name(name)  # type: ignore[arg-type]  # it checks the type
     except ValueError as error:
         raise ConfigError(f"Queues[{number}].Name: {error}") from None
     properties = _expect(entry.get("Properties", {}), dict, f"queue '{name}', Properties")
@@ -106,7 +106,7 @@ def _check_targets(queues: Mapping[str, QueueProperties]) -> None:
 
 def _at(parent: Any, name: str, kind: type[Any]) -> Any:
     if not isinstance(parent, dict) or name not in parent:
-        raise ConfigError(f"'{name}' is missing; begin as the emulator's Config.json does")
+        raise ConfigError(f"'{name}' is missing; follow the emulator's Config.json")
     return _expect(parent[name], kind, name)
 
 

@@ -1,18 +1,20 @@
-"""Faults on demand: what a test or a demo asks to go wrong, and how many times.
+"""Faults on demand, for tests and demos.
 
-Armed faults wait for the next fitting event and are used up by it:
+An armed fault waits for the next matching event, and happens ``remaining`` times:
 
 - ``server-busy``: a send, a settlement, an attach or a management request is refused;
-- ``delay``: the answer to a send or a settlement comes ``seconds`` late;
-- ``lose-acknowledgement``: a send or a settlement is done, then the connection is cut instead of
-  answering;
-- ``duplicate-delivery``: a completion is accepted and the message comes once more, as after a
-  lock that ended unnoticed.
+- ``delay``: the answer to a send or a settlement is ``seconds`` late;
+- ``lose-acknowledgement``: a send or a settlement is done, then the connection is dropped without
+  an answer;
+- ``duplicate-delivery``: a completion is accepted, but the message is delivered again, as after
+  an expired lock.
 
-Dropping connections and expiring locks happen at once; the broker does those.
+Dropped connections and expired locks are not armed; the broker does them at once.
 """
 
 from dataclasses import dataclass
+
+from devstack.servicebus.core.errors import ServerBusyError
 
 OPERATIONS = {
     "server-busy": ("send", "settle", "attach", "manage"),
@@ -25,7 +27,7 @@ KINDS = tuple(OPERATIONS)
 
 @dataclass(slots=True)
 class Fault:
-    """One armed fault. An empty ``queue`` or ``operation`` fits any."""
+    """One armed fault. An empty ``queue`` or ``operation`` matches any."""
 
     kind: str
     queue: str = ""
@@ -35,7 +37,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"{self.kind!r} is no fault; use one of {', '.join(KINDS)}")
+            raise ValueError(f"{self.kind!r} is not a fault; use one of {', '.join(KINDS)}")
         if self.operation and self.operation not in OPERATIONS[self.kind]:
             raise ValueError(
                 f"{self.kind} cannot happen to {self.operation[:50]!r}; leave the operation out "
@@ -46,30 +48,35 @@ class Fault:
         if not 0 <= self.seconds <= 600:
             raise ValueError(f"a delay is from 0 to 600 seconds, not {self.seconds!r}")
 
-    def fits(self, queue: str, operation: str) -> bool:
-        """Whether an event on ``queue`` is meant."""
-        here = not self.queue or self.queue.lower() == queue.lower()
-        return here and (not self.operation or self.operation == operation)
+    def matches(self, queue: str, operation: str) -> bool:
+        """Whether this fault is for ``operation`` on ``queue``."""
+        same_queue = not self.queue or self.queue.lower() == queue.lower()
+        return same_queue and (not self.operation or self.operation == operation)
 
 
 class Faults:
-    """The faults that are armed. ``armed`` is falsy when there are none: the common case."""
+    """The armed faults."""
 
     def __init__(self) -> None:
         self.armed: list[Fault] = []
 
     def arm(self, fault: Fault) -> None:
-        """Let a fault wait for its event."""
+        """Add a fault."""
         self.armed.append(fault)
 
     def clear(self) -> None:
-        """Disarm everything."""
+        """Disarm all faults."""
         self.armed.clear()
 
+    def check_busy(self, queue: str, operation: str) -> None:
+        """Raise ServerBusyError if that fault is armed."""
+        if self.armed and self.take("server-busy", queue, operation):
+            raise ServerBusyError(f"queue '{queue}' is busy; wait a moment and try again")
+
     def take(self, kind: str, queue: str, operation: str) -> Fault | None:
-        """Use up one count of the first fault that fits, None where none does."""
+        """Count down and give the first fault that matches, None for no match."""
         for fault in self.armed:
-            if fault.kind == kind and fault.fits(queue, operation):
+            if fault.kind == kind and fault.matches(queue, operation):
                 fault.remaining -= 1
                 if not fault.remaining:
                     self.armed.remove(fault)

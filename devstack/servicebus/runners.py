@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,14 +14,14 @@ from devstack.lifecycle import Runnable, Stoppable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
-_STARTS_WITHIN_S = 15.0
+_ANSWERS_WITHIN_S = 15.0
 _STOPS_WITHIN_S = 5.0
 
 
 class BrokerThread(Runnable):
     """A `Broker` on a thread with its own event loop, for synchronous tests.
 
-    Takes what `Broker` takes. The broker itself must only be touched through `call`.
+    The arguments are those of `Broker`. Use the broker itself only through `call`.
 
         with BrokerThread(["orders"]) as broker:
             client = ServiceBusClient.from_connection_string(broker.connection_string)
@@ -31,19 +31,13 @@ class BrokerThread(Runnable):
     def __init__(self, queues: Queues = None, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._broker = Broker(queues, **options)
-        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
 
     def start(self) -> Self:
-        """Start; raises what `Broker.start` raises."""
+        """Start. Raises the errors of `Broker.start`."""
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._broker.start(), self._loop).result(
-                _STARTS_WITHIN_S
-            )
+            self._run(self._broker.start())
         except BaseException:
             self._end_loop()
             raise
@@ -52,9 +46,7 @@ class BrokerThread(Runnable):
     def stop(self) -> None:
         """Stop the broker and its thread."""
         if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(
-                _STOPS_WITHIN_S
-            )
+            self._run(self._broker.stop())
             self._end_loop()
 
     def _end_loop(self) -> None:
@@ -62,17 +54,20 @@ class BrokerThread(Runnable):
         self._thread.join(_STOPS_WITHIN_S)
         self._loop.close()
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWERS_WITHIN_S)
+
     def call(self, work: Callable[[Broker], T]) -> T:
-        """Run ``work`` with the broker on its own loop and give the result."""
+        """Run ``work`` with the broker on its loop; return the result."""
 
         async def run() -> T:
             return work(self._broker)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_STARTS_WITHIN_S)
+        return self._run(run())
 
     @property
     def connection_string(self) -> str:
-        """What the SDKs take."""
+        """The connection string for the SDKs."""
         return self._broker.connection_string
 
     @property
@@ -82,7 +77,7 @@ class BrokerThread(Runnable):
 
     @property
     def management_port(self) -> int:
-        """The HTTP port, 0 where there is none."""
+        """The HTTP port, 0 for no port."""
         return self._broker.management_port or 0
 
 
@@ -91,18 +86,18 @@ class BrokerProcess(Stoppable):
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self.process = process
-        self.connection_string: str = ready["connection_string"]
-        self.port: int = ready["port"]
-        self.management_port: int = ready["management_port"]
+        self.connection_string: str = ready.get("connection_string", "")
+        self.port: int = ready.get("port", 0)
+        self.management_port: int = ready.get("management_port", 0)
 
     def stop(self) -> int:
-        """Ask the process to end (SIGTERM) and return its exit code."""
+        """End the process with SIGTERM; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._wait()
 
     def kill(self) -> int:
-        """End the process at once (SIGKILL): what a crash leaves behind."""
+        """End the process at once with SIGKILL, like a crash."""
         if self.process.poll() is None:
             self.process.kill()
         return self._wait()
@@ -129,7 +124,7 @@ def start_broker(
 ) -> BrokerProcess:
     """Start ``python -m devstack.servicebus`` and wait for its ready line.
 
-    Raises RuntimeError with what the process said where it does not start.
+    Raises RuntimeError if it does not start; its reason is on stderr.
     """
     command = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
     command += ["--port", str(port), "--management-port", str(management_port)]
@@ -141,9 +136,8 @@ def start_broker(
         command, stdout=subprocess.PIPE, stderr=None, text=True
     )
     line = process.stdout.readline() if process.stdout else ""
+    broker = BrokerProcess(process, json.loads(line) if line else {})
     if not line:
-        code = BrokerProcess(
-            process, {"connection_string": "", "port": 0, "management_port": 0}
-        ).kill()
-        raise RuntimeError(f"the broker did not start (exit code {code}); it said why on stderr")
-    return BrokerProcess(process, json.loads(line))
+        code = broker.kill()
+        raise RuntimeError(f"the broker did not start (exit code {code}); the reason is on stderr")
+    return broker

@@ -1,238 +1,310 @@
-"""What survives ``kill -9``: everything acknowledged, in a SQLite database and the log before it.
+"""What survives ``kill -9``: everything acknowledged, in one SQLite database in WAL mode.
 
-The queues write down what changes as they go; nothing touches the disk until `commit`, which the
-server calls before any acknowledgement leaves. A commit is one write to the log (log.py); once the
-log is long, `fold` brings the database up to date and empties it. Most messages are gone by then
-and never reach the database. A killed process loses nothing; a power failure may lose the last
-moments but never tears a commit, because the database is flushed before the log is emptied. Every
-row says how things are now, not what to add, so a fold that was cut short is done again unharmed.
+The queues record their changes in the journal's write-behind buffer. `SqliteJournal.commit` writes
+the buffer in one transaction (group commit). The server calls it before it sends the
+acknowledgements of the same turn of the event loop. A killed process loses nothing that was
+committed. A power failure may lose the last commits, but never a part of one: only checkpoints
+flush the disk (``synchronous=NORMAL``).
 
-Rows are keyed ``store << 44 | sequence``, one store for each queue and sub-queue. What changes
-often (lock, delivery count, state) is a small row of its own, so that a delivery does not
-rewrite the body.
+The key of a row is ``store << 44 | sequence``; each queue and sub-queue has a store. The lock,
+delivery count and state change often, so they have a small row of their own: a delivery does not
+rewrite the body. See docs/adr/devstack/0002-sqlite-in-wal-mode.md.
 """
 
 import json
+import logging
+import operator
 import sqlite3
 from pathlib import Path
 from typing import Any
 
-from devstack.servicebus.amqp import encode
-from devstack.servicebus.core.durations import FOREVER_S
-from devstack.servicebus.core.message import Message
-from devstack.servicebus.core.queue import QueueCore
-from devstack.servicebus.core.sessions import Session
-from devstack.servicebus.database import Kind, Net, StorageError, open_database
-from devstack.servicebus.log import Changes, CommitLog, LogError
+from devstack.servicebus.amqp import decode, encode
+from devstack.servicebus.core.dispatch import Session
+from devstack.servicebus.core.errors import EntityNotFoundError
+from devstack.servicebus.core.message import Message, MessageState, read_identity
+from devstack.servicebus.core.namespace import Namespace
+from devstack.servicebus.core.properties import QueueProperties
+from devstack.servicebus.core.queue import Journal, Queue
 
-LOG_NAME = "broker.log"
-SHIFT = 44
+FILE_NAME = "broker.sqlite3"
+FORMAT = 5
+#: Sequence numbers are reserved in steps, so that a message does not write the counter.
 _RESERVE = 1000
+#: Old message-ids are deleted once for so many new ones.
 _FORGET_EVERY = 256
-_FOLD_BYTES = 2 << 20
+_SHIFT = 44
+_MASK = (1 << _SHIFT) - 1
+#: NORMAL flushes the disk at checkpoints only. EXCLUSIVE keeps other brokers out.
+_SETTINGS = (
+    "secure_delete=OFF",
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=NORMAL",
+)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS store(id INTEGER PRIMARY KEY, name TEXT UNIQUE, reserved INTEGER);
+CREATE TABLE IF NOT EXISTS queue(name TEXT PRIMARY KEY, properties TEXT, created_at REAL);
+CREATE TABLE IF NOT EXISTS message(
+    id INTEGER PRIMARY KEY, header BLOB, annotations BLOB, annotation_count INTEGER, bare BLOB,
+    size INTEGER, enqueued_at REAL, enqueued_sequence INTEGER, scheduled_at REAL,
+    expires_at REAL, ttl_s REAL, dead_letter_source TEXT, delivery_annotations BLOB);
+CREATE TABLE IF NOT EXISTS delivery(
+    id INTEGER PRIMARY KEY, count INTEGER, state INTEGER, token BLOB, locked_until REAL);
+CREATE TABLE IF NOT EXISTS history(id INTEGER PRIMARY KEY, message_id BLOB, at REAL);
+CREATE TABLE IF NOT EXISTS session(
+    store INTEGER, id TEXT, state BLOB, updated_at REAL, PRIMARY KEY(store, id)) WITHOUT ROWID;
+"""
+#: The columns of ``message`` behind its key: attributes of `Message`.
+_COLUMNS = (
+    *("header", "annotations", "annotation_count", "bare", "size", "enqueued_at"),
+    *("enqueued_sequence", "scheduled_at", "expires_at", "ttl_s", "dead_letter_source"),
+    "delivery_annotations",
+)
+_values = operator.attrgetter(*_COLUMNS)
+
+_log = logging.getLogger("devstack.servicebus")
 
 
-class SqliteJournal:
-    """Gathers what the queues change and writes it at once. See ports.Journal."""
+class StorageError(Exception):
+    """The data directory cannot be used; the message says why and what to do."""
+
+
+def open_database(directory: Path) -> sqlite3.Connection:
+    """Open or create the database in ``directory``. Raises StorageError with a sentence."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(
+            directory / FILE_NAME, isolation_level=None, check_same_thread=False, timeout=0.5
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(
+            f"{directory} cannot hold the broker's data ({error}); give --data a directory that "
+            "can be written"
+        ) from None
+    advice = ""
+    try:
+        for setting in _SETTINGS:
+            database.execute(f"PRAGMA {setting}")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found in {0, FORMAT}:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;"
+            )
+            return database
+        advice = f"another version of the broker wrote it (format {found}, not {FORMAT})"
+    except sqlite3.Error as error:
+        advice = f"its file is not data of this broker ({error})"
+        if "locked" in str(error):
+            advice = "another broker is using it; stop that one"
+    database.close()
+    raise StorageError(f"{directory} cannot be used: {advice}, or give --data another directory")
+
+
+class SqliteJournal(Journal):
+    """The write-behind buffer of the queues' changes. See `Journal` for the methods."""
 
     def __init__(self, directory: Path) -> None:
-        """Open the files, or make them. Raises StorageError with a sentence."""
+        """Open the database. Raises StorageError with a sentence."""
         self.database = open_database(directory)
-        try:
-            self.log = CommitLog(directory / LOG_NAME)
-            self._net = Net(self.log.read())
-            self.fold()
-        except LogError as error:
-            self.abandon()
-            raise StorageError(f"{directory} cannot be used: {error}") from None
-        except (OSError, sqlite3.Error) as error:
-            self.database.close()
-            raise StorageError(
-                f"the log in {directory} cannot be brought into its database ({error}); see that "
-                "both can be written and that the disk has room"
-            ) from None
         self.stores: dict[str, int] = dict(self.database.execute("SELECT name, id FROM store"))
         self._reserved: dict[int, int] = dict(
             self.database.execute("SELECT id, reserved FROM store")
         )
-        self._id_of: dict[QueueCore, int] = {}
-        self._reservations: dict[int, int] = {}
-        self._definitions: dict[str, QueueCore] = {}
+        self._store_of: dict[Queue, int] = {}
         self._messages: dict[int, Message] = {}
-        self._leases: dict[int, Message] = {}
-        self._gone: list[int] = []
-        self._history: dict[int, tuple[bytes, float]] = {}
-        self._forgotten: dict[int, int] = {}
-        self._sessions: dict[tuple[int, str], Session] = {}
+        self._deliveries: dict[int, Message] = {}
+        self._removed: list[tuple[int]] = []
+        self._others: list[tuple[str, tuple[Any, ...]]] = []
         self._since_forgetting = 0
 
-    # -- what the queues tell ---------------------------------------------------------------
-
-    def key(self, queue: QueueCore, sequence: int) -> int:
-        """Give the key of a row, and see that no number at or below it is given again."""
-        store = self._id_of.get(queue)
-        if store is None:
-            store = self._id_of[queue] = self.store_of(queue.name)
-        if sequence > self._reserved[store]:
-            self._reserved[store] = self._reservations[store] = sequence + _RESERVE
-        return store << SHIFT | sequence
-
-    def store_of(self, name: str) -> int:
-        """Give the number of a queue's store, a new one where there is none."""
-        store = self.stores.get(name.lower())
+    def _key(self, queue: Queue, sequence: int) -> int:
+        """Give the key of a row, and reserve its sequence number."""
+        store = self._store_of.get(queue)
         if store is None:
             store = max(self.stores.values(), default=0) + 1
-            self.stores[name.lower()] = store
-            self._reserved[store] = 0
-            self._reservations[store] = 0
-        return store
+            store = self._store_of[queue] = self.stores.setdefault(queue.name.lower(), store)
+        if sequence >= self._reserved.get(store, 0):
+            self._reserved[store] = sequence + _RESERVE
+            row = (store, queue.name.lower(), self._reserved[store])
+            self._others.append(("INSERT OR REPLACE INTO store VALUES(?, ?, ?)", row))
+        return store << _SHIFT | sequence
 
-    def stored(self, queue: QueueCore, message: Message) -> None:
-        """A message arrived, or its properties changed."""
-        key = self.key(queue, message.sequence)
+    # -- changes of the queues --------------------------------------------------------------
+
+    def stored(self, queue: Queue, message: Message) -> None:
+        """Record a message that arrived, or whose properties changed."""
+        key = self._key(queue, message.sequence)
         self._messages[key] = message
         if message.state or message.delivery_count or message.token is not None:
-            self._leases[key] = message
+            self._deliveries[key] = message
 
-    def changed(self, queue: QueueCore, message: Message) -> None:
-        """A message's lock, delivery count or state changed."""
-        self._leases[self.key(queue, message.sequence)] = message
+    def changed(self, queue: Queue, message: Message) -> None:
+        """Record a message's lock, delivery count or state."""
+        self._deliveries[self._key(queue, message.sequence)] = message
 
-    def removed(self, queue: QueueCore, message: Message) -> None:
-        """A message is gone from this queue."""
-        key = self.key(queue, message.sequence)
+    def removed(self, queue: Queue, message: Message) -> None:
+        """Record that a message was removed from this queue."""
+        key = self._key(queue, message.sequence)
         self._messages.pop(key, None)
-        self._leases.pop(key, None)
-        self._gone.append(key)
+        self._deliveries.pop(key, None)
+        self._removed.append((key,))
 
-    def remembered(self, queue: QueueCore, message_id: Any, at: float, sequence: int) -> None:
-        """A message-id entered the duplicate detection history."""
-        self._history[self.key(queue, sequence)] = (encode.scalar(message_id), at)
+    def remembered(self, queue: Queue, message_id: Any, at: float, sequence: int) -> None:
+        """Record an entry of the duplicate detection history."""
+        row = (self._key(queue, sequence), encode.scalar(message_id), at)
+        self._others.append(("INSERT OR REPLACE INTO history VALUES(?, ?, ?)", row))
         self._since_forgetting += 1
         if self._since_forgetting >= _FORGET_EVERY:
             self._since_forgetting = 0
-            store = self._id_of[queue]
-            self._forgotten[store] = queue.history.oldest_sequence()
+            bounds = (self._key(queue, 0), self._key(queue, queue.history.oldest_sequence()))
+            self._others.append(("DELETE FROM history WHERE id >= ? AND id < ?", bounds))
 
-    def session_changed(self, queue: QueueCore, session: Session) -> None:
-        """A session's state changed."""
-        self._sessions[(self.key(queue, 0) >> SHIFT, session.id)] = session
+    def session_changed(self, queue: Queue, session: Session) -> None:
+        """Record a session's state."""
+        row = (self._key(queue, 0) >> _SHIFT, session.id, session.state, session.updated_at)
+        self._others.append(("INSERT OR REPLACE INTO session VALUES(?, ?, ?, ?)", row))
 
-    def queue_changed(self, queue: QueueCore) -> None:
-        """A queue was created or its properties were changed."""
-        self._definitions[queue.name] = queue
+    def queue_changed(self, queue: Queue) -> None:
+        """Record a queue that was created or changed."""
+        row = (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
+        self._others.append(("INSERT OR REPLACE INTO queue VALUES(?, ?, ?)", row))
 
-    def queue_deleted(self, queue: QueueCore) -> None:
-        """A queue was deleted with all it held."""
+    def queue_deleted(self, queue: Queue) -> None:
+        """Delete a queue with its messages, at once."""
         self.commit()
-        self.fold()
-        prefix = queue.name.lower()
-        doomed = [name for name in self.stores if name == prefix or name.startswith(prefix + "/$")]
-        self.database.execute("BEGIN IMMEDIATE")
-        for name in doomed:
-            store = self.stores.pop(name)
-            first, last = store << SHIFT, (store + 1) << SHIFT
-            for table in ("message", "lease", "history"):
-                self.database.execute(
-                    f"DELETE FROM {table} WHERE id >= ? AND id < ?",  # noqa: S608 (our names)
-                    (first, last),
-                )
-            self.database.execute("DELETE FROM session WHERE store = ?", (store,))
-            self.database.execute("DELETE FROM store WHERE id = ?", (store,))
-        self.database.execute("DELETE FROM queue WHERE name = ?", (queue.name,))
-        self.database.execute("COMMIT")
-        self._id_of = {known: n for known, n in self._id_of.items() if n in self.stores.values()}
+        name = queue.name.lower()
+        self._others.append(("DELETE FROM queue WHERE name = ?", (queue.name,)))
+        for known in [it for it in self.stores if it == name or it.startswith(name + "/$")]:
+            store = self.stores.pop(known)
+            self._reserved.pop(store, None)
+            bounds = (store << _SHIFT, (store + 1) << _SHIFT)
+            self._others += [
+                ("DELETE FROM message WHERE id >= ? AND id < ?", bounds),
+                ("DELETE FROM delivery WHERE id >= ? AND id < ?", bounds),
+                ("DELETE FROM history WHERE id >= ? AND id < ?", bounds),
+                ("DELETE FROM session WHERE store = ?", (store,)),
+                ("DELETE FROM store WHERE id = ?", (store,)),
+            ]
+        self.commit()
+        kept = self.stores.values()
+        self._store_of = {known: n for known, n in self._store_of.items() if n in kept}
 
     # -- writing ----------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Make durable what was gathered. Raises OSError, sqlite3.Error where the disk fails."""
-        changes = self._rare_changes()
-        if self._gone:
-            changes.append((Kind.GONE, self._gone))
-            self._gone = []
+        """Write the buffer in one transaction. Raises sqlite3.Error if the disk fails."""
+        if not (self._others or self._removed or self._messages or self._deliveries):
+            return
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            self._write()
+            self.database.execute("COMMIT")
+        except BaseException:
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+            raise
+        self._others, self._removed, self._messages, self._deliveries = [], [], {}, {}
+
+    def _write(self) -> None:
+        for statement, row in self._others:
+            self.database.execute(statement, row)
+        many = self.database.executemany
+        if self._removed:
+            many("DELETE FROM message WHERE id = ?", self._removed)
+            many("DELETE FROM delivery WHERE id = ?", self._removed)
         if self._messages:
-            changes.append((Kind.MESSAGE, [_row(k, m) for k, m in self._messages.items()]))
-            self._messages = {}
-        if self._leases:
-            changes.append((Kind.LEASE, [_lease_row(k, m) for k, m in self._leases.items()]))
-            self._leases = {}
-        if changes:
-            self.log.append(changes)
-            self._net.add(changes)
-            if self.log.size > _FOLD_BYTES:
-                self.fold()
-
-    def _rare_changes(self) -> Changes:
-        changes: Changes = []
-        if self._definitions:
-            rows: list[Any] = [
-                (queue.name, json.dumps(queue.properties.to_official()), queue.created_at)
-                for queue in self._definitions.values()
-            ]
-            changes.append((Kind.QUEUE, rows))
-            self._definitions = {}
-        if self._reservations:
-            names = {store: name for name, store in self.stores.items()}
-            rows = [(store, names[store], to) for store, to in self._reservations.items()]
-            changes.append((Kind.STORE, rows))
-            self._reservations = {}
-        if self._history:
-            rows = [(key, raw, at) for key, (raw, at) in self._history.items()]
-            changes.append((Kind.HISTORY, rows))
-            self._history = {}
-        if self._forgotten:
-            firsts = ((store << SHIFT, oldest) for store, oldest in self._forgotten.items())
-            changes.append((Kind.FORGOTTEN, [(first, first | oldest) for first, oldest in firsts]))
-            self._forgotten = {}
-        if self._sessions:
-            rows = [(*key, it.state, it.updated_at) for key, it in self._sessions.items()]
-            changes.append((Kind.SESSION, rows))
-            self._sessions = {}
-        return changes
-
-    def fold(self) -> None:
-        """Bring the database up to date with the log, and empty the log.
-
-        Raises sqlite3.Error, and then the log is still there.
-        """
-        self._net.write(self.database)
-        self._net = Net()
-        self.log.clear()
+            rows = ((key, *_values(message)) for key, message in self._messages.items())
+            many("INSERT OR REPLACE INTO message VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", rows)
+        if self._deliveries:
+            states = (
+                (key, m.delivery_count, int(m.state), m.token, m.locked_until)
+                for key, m in self._deliveries.items()
+            )
+            many("INSERT OR REPLACE INTO delivery VALUES(?,?,?,?,?)", states)
 
     def close(self) -> None:
-        """Write what is left and let go of the files."""
+        """Write the buffer and close the database."""
         try:
             self.commit()
-            self.fold()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the files without writing."""
-        self.log.close()
+        """Close the database without writing the buffer."""
         self.database.close()
 
+    # -- reading back after a stop or a crash -----------------------------------------------
 
-def _row(key: int, message: Message) -> tuple[Any, ...]:
-    ttl = message.ttl_s
-    return (
-        key,
-        message.header,
-        message.annotations,
-        message.annotation_count,
-        message.bare,
-        message.size,
-        message.enqueued_at,
-        message.enqueued_sequence,
-        message.scheduled_at,
-        message.expires_at,
-        None if ttl is None or ttl >= FOREVER_S else ttl,
-        message.dead_letter_source,
-        message.delivery_annotations,
-    )
+    def recover(self, namespace: Namespace, now: float) -> None:
+        """Restore queues, messages, locks, the history and session states.
+
+        It also creates stored queues that are not configured. A message lock lasts until its
+        end. A session's lock ended with the connection that held it.
+        """
+        self._recover_queues(namespace)
+        queues = self._recovered_stores(namespace)
+        deliveries = {row[0]: row[1:] for row in self.database.execute("SELECT * FROM delivery")}
+        for row in self.database.execute("SELECT * FROM message ORDER BY id"):
+            queue = queues.get(row[0] >> _SHIFT)
+            if queue is None:
+                continue
+            message, token = _message(row), None
+            if row[0] in deliveries:
+                message.delivery_count, state, token, until = deliveries[row[0]]
+                message.state, message.locked_until = MessageState(state), until
+            if token is not None and queue.sessions is None:
+                queue.index(message)
+                queue.restore_lock(message, token)
+            else:
+                queue.restore(message, now)
+        for queue in queues.values():
+            queue.forward_waiting(now)
+        self._recover_history(queues)
+        self._recover_sessions(queues)
+
+    def _recover_queues(self, namespace: Namespace) -> None:
+        known = {queue.name.lower() for queue in namespace}
+        rows = self.database.execute("SELECT name, properties, created_at FROM queue").fetchall()
+        for name, properties, created_at in rows:
+            if name.lower() not in known:
+                settings = QueueProperties.from_official(json.loads(properties))
+                namespace.create(name, settings, created_at)
+
+    def _recovered_stores(self, namespace: Namespace) -> dict[int, Queue]:
+        queues: dict[int, Queue] = {}
+        for name, store in self.stores.items():
+            try:
+                queues[store] = namespace.find(name)
+            except EntityNotFoundError:
+                _log.warning("data of queue '%s' is kept, but there is no such queue", name)
+                continue
+            queues[store].last_sequence = self._reserved[store]
+        return queues
+
+    def _recover_history(self, queues: dict[int, Queue]) -> None:
+        # An id that was sent again after its window has two rows. The later one counts.
+        latest: dict[tuple[int, bytes], tuple[float, int]] = {}
+        rows = self.database.execute("SELECT id, message_id, at FROM history ORDER BY id")
+        for key, raw, at in rows:
+            latest.pop((key >> _SHIFT, raw), None)
+            latest[(key >> _SHIFT, raw)] = (at, key & _MASK)
+        for (store, raw), (at, sequence) in latest.items():
+            queue = queues.get(store)
+            if queue is not None:
+                queue.history.remember(decode.decode(raw)[0], at, sequence)
+
+    def _recover_sessions(self, queues: dict[int, Queue]) -> None:
+        rows = self.database.execute("SELECT store, id, state, updated_at FROM session")
+        for store, session_id, state, updated_at in rows:
+            queue = queues.get(store)
+            if queue is not None and queue.sessions is not None and state is not None:
+                session = queue.sessions.open(session_id)
+                session.state, session.updated_at = state, updated_at
 
 
-def _lease_row(key: int, message: Message) -> tuple[Any, ...]:
-    state = int(message.state)
-    return (key, message.delivery_count, state, message.token, message.locked_until)
+def _message(row: tuple[Any, ...]) -> Message:
+    message = Message(sequence=row[0] & _MASK)
+    for name, value in zip(_COLUMNS, row[1:], strict=True):
+        setattr(message, name, value)
+    read_identity(message)
+    return message

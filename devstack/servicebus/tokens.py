@@ -1,4 +1,4 @@
-"""Shared access signatures: who may open a link.
+"""Shared access signatures: which client may open a link.
 
 Rules: Microsoft, "Service Bus access control with Shared Access Signatures". A token is
 ``SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry>&skn=<key name>``; the signature
@@ -14,7 +14,7 @@ from urllib.parse import unquote, unquote_plus
 from devstack.numbers import whole_number
 from devstack.servicebus.core.errors import TokenRefusedError
 
-#: What the emulator's documentation gives as the key; accepted by every broker.
+#: The key in the emulator's documentation; a broker without a required key accepts any.
 EMULATOR_KEY = "SAS_KEY_VALUE"
 KEY_NAME = "RootManageSharedAccessKey"
 _PREFIX = "SharedAccessSignature "
@@ -22,7 +22,7 @@ _PREFIX = "SharedAccessSignature "
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a token allows: everything under ``path``, until ``expires_at`` (s since 1970)."""
+    """The right that a token gives: all of ``path`` until ``expires_at`` (s since 1970)."""
 
     path: str
     expires_at: float
@@ -47,24 +47,24 @@ def signature(key: str, resource: str, expiry: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-class Gate:
-    """Checks tokens against one key; without a key it lets everybody in."""
+class TokenValidator:
+    """Checks tokens against one key; without a key it accepts every token."""
 
     def __init__(self, key: str | None = None) -> None:
         self._key = key
 
     @property
-    def closed(self) -> bool:
-        """Whether tokens are checked at all."""
+    def enabled(self) -> bool:
+        """Whether tokens are checked."""
         return self._key is not None
 
     @property
     def key(self) -> str:
-        """The key to put into a connection string."""
+        """The key for the connection string."""
         return self._key or EMULATOR_KEY
 
     def check(self, token: str, audience: str, now: float) -> Claim:
-        """Read a token. Raises TokenRefusedError with a sentence where it is not good."""
+        """Read a token. Raises TokenRefusedError with a sentence if it is not valid."""
         if self._key is None:
             return Claim("", float("inf"))
         if not token.startswith(_PREFIX):

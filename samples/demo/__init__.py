@@ -1,1 +1,1 @@
-"""The demo: real orders through the whole pattern while services fail and a process is killed."""
+"""The demo: real orders pass through the whole pattern while services fail."""

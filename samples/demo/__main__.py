@@ -11,26 +11,29 @@ from pathlib import Path
 
 from rich.console import Console
 
-from devstack.errors import DevstackError
+from devstack.inputs import DevstackError
 from samples.demo import scenario
 from samples.demo.run import play
 from samples.services.faults import FaultsError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demo; 0 when it held, 1 when it did not, 2 for bad usage, 130 for Ctrl-C."""
+    """Run the demo; return 0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C."""
     default = scenario.faults(1)
     parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
     add = parser.add_argument
-    add("--orders", type=int, default=scenario.ORDERS_MAX, help="how many, 1 to 830")
-    add("--seed", type=int, default=42, help="which calls fail")
-    add("--transient", type=float, default=default.transient, help="share that fail for once")
-    add("--permanent", type=float, default=default.permanent, help="share refused for good")
-    add("--slow", type=float, default=default.slow, help="share that answer after CompleteBy")
-    add("--logs", type=Path, help="keep the processes' logs in this directory")
+    add("--orders", type=int, default=scenario.ORDERS_MAX, help="number of orders, 1 to 830")
+    add("--seed", type=int, default=42, help="decides which calls fail")
+    for name, text in (
+        ("transient", "share of calls that fail temporarily"),
+        ("permanent", "share of keys that are always refused"),
+        ("slow", "share of calls that answer after CompleteBy"),
+    ):
+        add(f"--{name}", type=float, default=getattr(default, name), help=text)
+    add("--logs", type=Path, help="keep the logs of the processes in this directory")
     options = parser.parse_args(argv)
     if not 1 <= options.orders <= scenario.ORDERS_MAX:
-        parser.error(f"--orders {options.orders}: there are {scenario.ORDERS_MAX}, give 1 to that")
+        parser.error(f"--orders {options.orders}: give a number from 1 to {scenario.ORDERS_MAX}")
     logging.basicConfig(level=logging.ERROR)
     console = Console()
     try:
@@ -40,16 +43,16 @@ def main(argv: list[str] | None = None) -> int:
             permanent=options.permanent,
             slow=options.slow,
         )
-        held = asyncio.run(play(console, options.orders, faults, options.logs))
+        passed = asyncio.run(play(console, options.orders, faults, options.logs))
     except FaultsError as wrong:
         parser.error(str(wrong))
     except DevstackError as failed:
         console.print(f"[red]{failed}[/]", highlight=False)
         return 1
     except KeyboardInterrupt:
-        console.print("stopped; nothing is left running")
+        console.print("stopped; no process is left")
         return 130
-    return 0 if held else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the scenario: start everything, play, kill, judge, tell, stop everything."""
+"""Run the scenario: start all parts, send orders, kill a process, check and report."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from rich.console import Console
 
 from devstack.azurite import require_node
 from devstack.stack import Stack
-from samples.demo import scenario, story
-from samples.demo.scenario import Store
-from samples.demo.screen import Screen
+from samples.demo import display, scenario
+from samples.demo.display import Screen
+from samples.demo.scenario import Application
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Faults
 from samples.services.ledger import LedgerView
 from samples.services.remote import RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import OrdersClient
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
-REVIVALS_MAX = 10
-"""More host processes than that are not killed by somebody who plays."""
+RESTARTS_MAX = 10
+"""Host processes killed from outside that the demo starts again."""
 
 
 async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
-    """Run the demo; True when nothing is unfinished, missing or doubled."""
+    """Run the demo; return True if nothing is unfinished, missing or doubled."""
     require_node()
-    story.before(console, orders)
-    story.starting(console)
+    display.before(console, orders)
+    display.starting(console)
     async with RemoteServices(faults) as remote:
         stack = Stack(
             PROJECT, settings=scenario.settings(remote.urls), groups=scenario.GROUPS, logs=logs
         )
         async with stack:
             tally = await _orders(console, stack, remote, orders)
-            story.judging(console)
+            display.judging(console)
             verdict, ledgers = await _judge(stack, remote, orders, tally)
             alerts = await _alerts(stack)
-    story.tell(console, verdict, tally, ledgers, alerts)
+    display.report(console, verdict, tally, ledgers, alerts)
     return verdict.holds
 
 
 async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders: int) -> Tally:
-    """Submit, follow and show, until every order has ended or nothing moves any more."""
+    """Submit, follow and show until every order has ended or nothing happens any more."""
     tally = Tally(orders)
     screen = Screen(console, tally)
     screen.begin()
-    screen.event("everything listens; the two applications begin")
+    screen.event("all parts listen; the two applications start")
     applications = scenario.applications(orders)
     tasks = [
         *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
-        asyncio.create_task(_disturb(stack, tally, screen)),
-        asyncio.create_task(_revive(stack, screen)),
+        asyncio.create_task(_kill_agents(stack, tally, screen)),
+        asyncio.create_task(_restart_killed(stack, screen)),
     ]
     try:
         await _show(screen, remote, tally, tasks)
@@ -81,13 +81,13 @@ async def _show(
                 raise failed
         if len(tally.seen) != seen:
             quiet_since, seen = time.monotonic(), len(tally.seen)
-        if time.monotonic() - quiet_since > scenario.PATIENCE_S:
-            screen.event(f"nothing was told for {scenario.PATIENCE_S:.0f} s: giving up")
+        if time.monotonic() - quiet_since > scenario.QUIET_S_MAX:
+            screen.event(f"no notification for {scenario.QUIET_S_MAX:.0f} s: the demo gives up")
             return
         _count_calls(screen, remote)
         screen.update()
         await asyncio.sleep(0.25)
-    # The last words of an order may still be on their way after its end was told.
+    # Notifications can arrive out of order: wait for those before the last one.
     await asyncio.sleep(1.0)
     _count_calls(screen, remote)
     screen.update()
@@ -99,8 +99,8 @@ def _count_calls(screen: Screen, remote: RemoteServices) -> None:
     screen.faults = sum(faults for _, faults in counts)
 
 
-async def _application(application: Store, stack: Stack, tally: Tally) -> None:
-    """One application: sends its orders, not too many at once, and listens."""
+async def _application(application: Application, stack: Stack, tally: Tally) -> None:
+    """Send the orders of one application, a limited number at once, and follow them."""
     if not application.orders:
         return
     own = {new.order_id for new in application.orders}
@@ -110,14 +110,14 @@ async def _application(application: Store, stack: Stack, tally: Tally) -> None:
     ) as client:
         submitting = asyncio.create_task(_submit(client, application, tally, share))
         try:
-            async for told in client.follow(None):
-                tally.take(told)
+            async for notification in client.follow(None):
+                tally.take(notification)
         finally:
             submitting.cancel()
             await asyncio.gather(submitting, return_exceptions=True)
 
 
-async def _submit(client: OrdersClient, application: Store, tally: Tally, share: int) -> None:
+async def _submit(client: OrdersClient, application: Application, tally: Tally, share: int) -> None:
     waiting = list(application.orders)
     sent: set[str] = set()
     while waiting:
@@ -130,31 +130,33 @@ async def _submit(client: OrdersClient, application: Store, tally: Tally, share:
         await asyncio.sleep(0.1)
 
 
-async def _disturb(stack: Stack, tally: Tally, screen: Screen) -> None:
-    """Kill an agent process in the middle of its work, and start it again later."""
+async def _kill_agents(stack: Stack, tally: Tally, screen: Screen) -> None:
+    """Kill an agent process in the middle of its work, and start a new one later."""
     steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
-    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo looks, it is not woken
+    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo may poll
         await asyncio.sleep(0.05)
-    while not stack.group(scenario.DOOMED):  # noqa: ASYNC110  somebody else was faster
+    while not stack.group(scenario.KILLED_GROUP):  # noqa: ASYNC110  killed from outside already
         await asyncio.sleep(0.05)
-    pids = stack.kill(scenario.DOOMED)
-    screen.event(f"kill -9 of agent process {pids[0]}: what it had in hand is lost with it")
-    await asyncio.sleep(scenario.REVIVE_AFTER_S)
-    group = scenario.GROUPS[scenario.DOOMED]
-    started = await stack.start_group(group, name=scenario.DOOMED)
-    screen.event(f"a new agent process, {started[0].pid}, takes its place")
+    pids = stack.kill(scenario.KILLED_GROUP)
+    screen.event(f"kill -9 of agent process {pids[0]}: its current work is lost")
+    await asyncio.sleep(scenario.RESTART_AFTER_S)
+    group = scenario.GROUPS[scenario.KILLED_GROUP]
+    started = await stack.start_group(group, name=scenario.KILLED_GROUP)
+    screen.event(f"agent process {started[0].pid} replaces it")
 
 
-async def _revive(stack: Stack, screen: Screen) -> None:
-    """Start anew what host somebody else kills, as Azure does; raise where anything else dies."""
-    for _ in range(REVIVALS_MAX):
+async def _restart_killed(stack: Stack, screen: Screen) -> None:
+    """Replace host processes killed from outside, as Azure does; raise if another part dies."""
+    for _ in range(RESTARTS_MAX):
         while not (lost := stack.lost()):
             stack.check()
             await asyncio.sleep(0.1)
         for host in lost:
-            screen.event(f"somebody killed process {host.pid} ({host.group}): its work comes again")
+            screen.event(
+                f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
+            )
             started = await stack.start_group(scenario.GROUPS[host.group], name=host.group)
-            screen.event(f"a new process of {host.group}, {started[0].pid}, takes its place")
+            screen.event(f"process {started[0].pid} ({host.group}) replaces it")
     await stack.watch()
 
 
@@ -171,11 +173,11 @@ async def _judge(
 
 
 async def _alerts(stack: Stack) -> list[str]:
-    """Return what waits for an operator, each with its order, without taking it."""
+    """Return the alerts for the operator, each with its order; the queue keeps them."""
     async with (
         ServiceBusClient.from_connection_string(stack.servicebus_connection) as client,
         client.get_queue_receiver("operator-alerts") as receiver,
     ):
         messages = await receiver.peek_messages(max_message_count=50)
-    told = [convert(b"".join(message.body), AlertMessage) for message in messages]
-    return [f"{alert.order_id}: {alert.text}" if alert.order_id else alert.text for alert in told]
+    alerts = [convert(b"".join(message.body), AlertMessage) for message in messages]
+    return [f"{alert.order_id}: {alert.text}" if alert.order_id else alert.text for alert in alerts]

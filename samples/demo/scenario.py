@@ -1,4 +1,4 @@
-"""What the demo plays: which orders, which applications, which faults, which processes."""
+"""The scenario of the demo: its orders, applications, faults and processes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sas.client import NewOrder
 ORDERS_FILE = Path(__file__).parents[1] / "northwind-orders.jsonl"
 ORDERS_MAX = 830
 IN_FLIGHT_MAX = 60
-"""Orders under way at once: the applications wait for answers, as real ones would."""
+"""Orders in process at once; the applications wait for answers, as real ones do."""
 
 TIME_ALLOWED_S = 10
 SLOW_S = 15
 LATENCY_S = 0.12
 DELIVERY_S = 12.0
-"""What the carrier takes: longer than a step is allowed, so that it must be given time."""
-PATIENCE_S = 150.0
+"""The carrier takes longer than the time allowed for a step, so the step is extended."""
+QUIET_S_MAX = 150.0
 STEPS = 3
 DELIVERED_EVERY = 16
-"""Of so many orders one is followed until it is delivered, if it is the web shop's."""
+"""One order of the web shop in this many is followed until its delivery."""
 
 KILL_AT_SHARE = 0.4
-"""Of all steps: an agent process is killed when so many are done."""
+"""An agent process is killed when this share of all steps is done."""
 
-REVIVE_AFTER_S = 6.0
+RESTART_AFTER_S = 6.0
 
 CORE = ("submission", "scheduler", "replies", "supervisor", "deadletters")
 AGENTS = (
@@ -39,13 +39,13 @@ AGENTS = (
     "agent_invoice",
     "agent_delivery",
 )
-DOOMED = "agents-2"
-GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, DOOMED: AGENTS}
+KILLED_GROUP = "agents-2"
+GROUPS: Mapping[str, tuple[str, ...]] = {"core": CORE, "agents-1": AGENTS, KILLED_GROUP: AGENTS}
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """One application: its response queue, the workflow it asks for (of most), its orders."""
+class Application:
+    """One application: its response queue, its usual workflow, its orders."""
 
     name: str
     reply_queue: str
@@ -53,10 +53,10 @@ class Store:
     orders: list[NewOrder] = field(default_factory=list)
 
 
-def applications(count: int) -> list[Store]:
-    """Return the two applications with the first ``count`` orders, dealt out in turn."""
-    shop = Store("web shop", "responses-web-shop", "order")
-    wholesale = Store("wholesale", "responses-wholesale", "order-with-care")
+def applications(count: int) -> list[Application]:
+    """Return the two applications with the first ``count`` orders."""
+    shop = Application("web shop", "responses-web-shop", "order")
+    wholesale = Application("wholesale", "responses-wholesale", "order-with-care")
     with ORDERS_FILE.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if number >= count:
@@ -74,7 +74,7 @@ def _order(row: dict[str, Any], workflow: str) -> NewOrder:
 
 
 def faults(seed: int) -> Faults:
-    """Return what the remote services suffer: 10 % transient, 2 % permanent, some too slow."""
+    """Return the faults of the services: 10 % transient, 2 % permanent, some too slow."""
     return Faults(
         seed=seed, transient=0.10, permanent=0.02, slow=0.006, slow_seconds=SLOW_S,
         retry_after_seconds=1,

@@ -1,4 +1,4 @@
-"""What the two applications have been told so far."""
+"""The notifications that the two applications got so far."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sas.codec.outward import Notification, notice_of
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of orders by where they stand, from notifications alone, as an application sees it.
+    """Counts orders by their state, from notifications only, as an application sees it.
 
-    Delivery is at least once: a CloudEvent id seen before is counted as a repeat only.
+    Delivery is at least once: a known CloudEvent id counts as a repeat only.
     """
 
     orders: int
@@ -25,30 +25,30 @@ class Tally:
     steps: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def take(self, told: Notification) -> None:
+    def take(self, notification: Notification) -> None:
         """Count one notification."""
-        if told.id in self.seen:
+        if notification.id in self.seen:
             self.repeats += 1
             return
-        self.seen.add(told.id)
-        order_id, notice = told.data.order_id, notice_of(told.type)
+        self.seen.add(notification.id)
+        order_id, notice = notification.data.order_id, notice_of(notification.type)
         self.received.add(order_id)
-        if notice == "step-completed" and told.data.step:
-            self.steps[told.data.step] += 1
+        if notice == "step-completed" and notification.data.step:
+            self.steps[notification.data.step] += 1
         if notice == "failed":
-            reason = told.data.error.code if told.data.error else "unknown"
-            self.failed[order_id] = f"{told.data.step}: {reason}"
-        if is_end(told):
+            reason = notification.data.error.code if notification.data.error else "unknown"
+            self.failed[order_id] = f"{notification.data.step}: {reason}"
+        if is_end(notification):
             self.ended[order_id] = notice
 
     @property
     def done(self) -> bool:
-        """Whether every order has come to its end."""
+        """Whether every order has ended."""
         return len(self.ended) >= self.orders
 
     @property
     def processing(self) -> int:
-        """How many orders are under way."""
+        """The number of orders in process."""
         return len(self.received) - len(self.ended)
 
     def ends(self, notice: str) -> int:

@@ -1,8 +1,8 @@
-"""Did it hold? The state store, the notifications and the services' ledgers, held together.
+"""Check the result: compare the state store with the notifications and the services' ledgers.
 
-Nothing here trusts what the applications were told: expected notifications come from the
-journal of every order, expected effects from the state of every step, and both are held
-against what was really seen and what the remote services really did.
+The expected notifications come from the journal of every order, the expected effects from the
+state of every step. Both are compared with the notifications that the applications got and with
+the effects that the services recorded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Verdict:
     effects_expected: int = 0
     effects_in_force: int = 0
     effects_unknown: int = 0
-    """In force for steps that timed out for good: an operator is told to look."""
+    """In force for steps that failed by a timeout; an operator must check them."""
     wrong_effects: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Verdict:
         return not (self.unfinished or self.missing or self.doubled or self.wrong_effects)
 
     def last_line(self) -> str:
-        """Return the figures, in one line."""
+        """Return the figures in one line."""
         state = self.states
         known = self.effects_in_force - self.effects_unknown
         unknown = f" unknown {self.effects_unknown}" if self.effects_unknown else ""
@@ -63,7 +63,7 @@ class Verdict:
 async def judge(
     store: StateStore, order_ids: Iterable[str], tally: Tally, ledgers: Mapping[str, LedgerView]
 ) -> Verdict:
-    """Return what came of every order, from the store and the ledgers themselves."""
+    """Return the verdict on every order, from the store and the ledgers."""
     ids = list(order_ids)
     verdict = Verdict(len(ids), notifications_seen=len(tally.seen))
     gate = asyncio.Semaphore(AT_ONCE)
@@ -109,7 +109,7 @@ def _judge_order(
 
 
 def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -> None:
-    """Hold the effects in force of one step against its state."""
+    """Compare the effects in force of one step with its state."""
     if step.process_state is StepState.PROCESSED:
         verdict.effects_expected += 1
     expected = {StepState.PROCESSED: 1, StepState.COMPENSATED: 0}.get(step.process_state)
@@ -123,7 +123,7 @@ def _judge_step(verdict: Verdict, order_id: str, step: StepRecord, found: int) -
 
 
 def _in_force(ledgers: Mapping[str, LedgerView]) -> Counter[str]:
-    """Return how many effects in force each idempotency key has, over all services."""
+    """Count the effects in force of each idempotency key over all services."""
     return Counter(
         effect["key"]
         for ledger in ledgers.values()

@@ -1,6 +1,6 @@
-"""Remote services that can be trusted to fail: stock, payment, shipping, mail and carrier.
+"""Simulated remote services with injected faults: stock, payment, shipping, mail and carrier.
 
-``faults`` says which call fails and how, ``ledger`` what each service did, ``contract``
-what is said over HTTP, ``service`` answers for one service, ``carrier`` for the one that
-takes its time, ``remote`` runs all of them.
+``faults`` decides which call fails and how. ``ledger`` records what a service did. ``contract``
+defines the HTTP requests and answers. ``service`` implements one service, ``carrier`` the slow
+one, and ``remote`` runs all of them.
 """

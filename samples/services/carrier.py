@@ -1,8 +1,8 @@
 """The carrier: a service whose work takes longer than a call.
 
-Asked the first time it takes the parcel and answers 202, with when to ask again. Once
-delivered, the same key is answered 201; and who gave an address is told there, until they
-have taken it. 410 means that nobody counts on it any more: it is taken back.
+The first call starts a delivery and gets 202 with the time for the next call. After the delivery
+the same key gets 201. If the request has an ``answer_to`` address, the carrier posts the result
+there and repeats the post until it is accepted. The answer 410 cancels the delivery.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from aiohttp import web
 
 from samples.services.contract import Body, Contract, Delivery, fingerprint
 from samples.services.faults import Faults, Verb
-from samples.services.ledger import Standing
+from samples.services.ledger import KeyState
 from samples.services.service import Service
 
 CHECK_AFTER_S_MIN = 0.5
-"""Asked how far a parcel is, it is asked to be asked again after half of what is left."""
+"""The answer 202 asks for the next call after half of the remaining time, at least this."""
 
-TELL_AGAIN_S = 0.5
-TELL_TIMEOUT = aiohttp.ClientTimeout(total=10)
+CALLBACK_RETRY_S = 0.5
+CALLBACK_TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
 class Carrier(Service):
-    """Delivers in its own time: ``Faults.delivery`` seconds after it was first asked."""
+    """Delivers ``Faults.delivery`` seconds after the first call."""
 
     def __init__(self, contract: Contract, faults: Faults, ledger_max: int) -> None:
         super().__init__(contract, faults, ledger_max)
         self._due: dict[str, float] = {}
-        self._rounds: set[asyncio.Task[None]] = set()
+        self._deliveries: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Return the routes of this service; parcels still on their way end with it."""
+        """Return the routes of this service; its end cancels open deliveries."""
         app = super().app()
-        app.cleanup_ctx.append(self._until_the_end)
+        app.cleanup_ctx.append(self._cancel_at_end)
         return app
 
-    async def _until_the_end(self, _: web.Application) -> AsyncIterator[None]:
+    async def _cancel_at_end(self, _: web.Application) -> AsyncIterator[None]:
         yield
-        for task in self._rounds:
+        for task in self._deliveries:
             task.cancel()
-        await asyncio.gather(*self._rounds, return_exceptions=True)
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Deliver, if it is time; the address to tell is no part of what is delivered."""
+        """Answer 201 once the delivery is due; the callback address does not identify content."""
         parcel, answer_to = body, None
         if isinstance(body, Delivery):
             parcel, answer_to = msgspec.structs.replace(body, answer_to=None), body.answer_to
-        standing = self._ledger.standing(key, fingerprint(parcel))
+        state = self._ledger.state_of(key, fingerprint(parcel))
         refused = self.faults.refuses(self.contract.service, Verb.DO, key)
-        if standing is not Standing.NEW or refused:
+        if state is not KeyState.NEW or refused:
             return super()._execute(key, parcel)
         now = time.monotonic()
         first = key not in self._due
@@ -63,40 +63,40 @@ class Carrier(Service):
         if left <= 0:
             return super()._execute(key, parcel)
         if first and answer_to is not None:
-            task = asyncio.ensure_future(self._round(key, parcel, answer_to, left))
-            self._rounds.add(task)
-            task.add_done_callback(self._rounds.discard)
+            task = asyncio.ensure_future(self._deliver(key, parcel, answer_to, left))
+            self._deliveries.add(task)
+            task.add_done_callback(self._deliveries.discard)
         return web.json_response(
             {"state": "on-its-way", "check_after": round(max(left / 2, CHECK_AFTER_S_MIN), 3)},
             status=202,
         )
 
-    async def _round(self, key: str, parcel: Body, answer_to: str, seconds: float) -> None:
-        """Deliver, unless it was called back meanwhile; tell, until it is taken."""
+    async def _deliver(self, key: str, parcel: Body, answer_to: str, seconds: float) -> None:
+        """Deliver when it is due, unless it was undone, and report the result."""
         await asyncio.sleep(seconds)
         delivered = super()._execute(key, parcel)
         if delivered.status != 201 or not isinstance(delivered.body, bytes):
             return
-        said = {"outcome": "done", "result": msgspec.json.decode(delivered.body)}
-        if await _taken(answer_to, said) == 410:
+        result = {"outcome": "done", "result": msgspec.json.decode(delivered.body)}
+        if await _report(answer_to, result) == 410:
             self._ledger.undo(key, datetime.now(UTC))
 
 
-async def _taken(answer_to: str, said: object) -> int:
-    """Tell until it is taken; return the status of the last answer."""
+async def _report(answer_to: str, result: object) -> int:
+    """Post the result until the receiver accepts or refuses it; return the last status."""
     while True:
-        status = await _told(answer_to, said)
+        status = await _post(answer_to, result)
         if status < 500:
             return status
-        await asyncio.sleep(TELL_AGAIN_S)
+        await asyncio.sleep(CALLBACK_RETRY_S)
 
 
-async def _told(answer_to: str, said: object) -> int:
-    """Return the status of the answer; 599 where there was none."""
+async def _post(answer_to: str, result: object) -> int:
+    """Return the status of the answer; 599 if there is no answer."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=TELL_TIMEOUT) as session,
-            session.post(answer_to, json=said) as answer,
+            aiohttp.ClientSession(timeout=CALLBACK_TIMEOUT) as session,
+            session.post(answer_to, json=result) as answer,
         ):
             return answer.status
     except (aiohttp.ClientError, TimeoutError):

@@ -1,6 +1,6 @@
-"""What the services say over HTTP: requests, answers and problems (RFC 9457).
+"""The HTTP contract of the services: requests, answers and problems (RFC 9457).
 
-Tolerant readers: fields they do not know are ignored, those they know are checked.
+The services check the fields that they know and ignore all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = dict[str, str | int | float | None]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """So many of one product."""
+    """A quantity of one product."""
 
     product_id: Annotated[int, Meta(ge=1)] | Identifier
     quantity: Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -39,7 +39,7 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """The body of ``POST /charges``; the amount is text, for no float holds money."""
+    """The body of ``POST /charges``; the amount is text, because floats are not exact."""
 
     order_id: Identifier
     customer_id: Identifier
@@ -65,7 +65,7 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """The body of ``POST /deliveries``; ``answer_to``, where there is one, is told of the end."""
+    """The body of ``POST /deliveries``; ``answer_to`` is an optional callback address."""
 
     order_id: Identifier
     tracking: Identifier
@@ -77,7 +77,7 @@ Body = Reservation | Charge | Shipment | Mail | Delivery
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What distinguishes one service from the next."""
+    """The differences between the services."""
 
     service: str
     collection: str
@@ -134,7 +134,7 @@ CONTRACTS = {
             "D",
             lambda number: {"delivery_id": number, "state": "delivered"},
             "undeliverable",
-            "nobody lives there",
+            "nobody lives at this address",
         ),
     )
 }
@@ -142,7 +142,7 @@ SERVICES = tuple(CONTRACTS)
 
 
 class ProblemError(Exception):
-    """A call is answered with a problem; ``detail`` tells the client what to do about it."""
+    """A refused call; ``detail`` says what the client can do."""
 
     def __init__(
         self, status: int, name: str, detail: str, headers: Mapping[str, str] | None = None
@@ -170,12 +170,14 @@ class ProblemError(Exception):
 
 
 def key_of(request: web.Request) -> str:
-    """Return the request's idempotency key, else raise the 400 that says what it lacks."""
+    """Return the idempotency key of a request, or raise ProblemError 400."""
     key = request.headers.get(KEY_HEADER, "")
     try:
         length = len(key.encode())
     except UnicodeEncodeError:
-        raise ProblemError(400, "malformed", f"{KEY_HEADER} is not UTF-8: encode it so") from None
+        raise ProblemError(
+            400, "malformed", f"{KEY_HEADER} is not UTF-8: encode it as UTF-8"
+        ) from None
     if not key:
         raise ProblemError(400, "idempotency-key-missing", f"send an {KEY_HEADER} with every call")
     if length > KEY_LENGTH_MAX:
@@ -188,15 +190,15 @@ def key_of(request: web.Request) -> str:
 
 
 def decode(raw: bytes, contract: Contract) -> Body:
-    """Return the body a do carries, else raise the 400 that says what is wrong with it."""
+    """Return the decoded body of a do, or raise ProblemError 400."""
     try:
         return msgspec.json.decode(raw, type=contract.body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ProblemError(
-            400, "malformed", f"not a body for /{contract.collection}: {error}"
+            400, "malformed", f"this is not a body for /{contract.collection}: {error}"
         ) from error
 
 
 def fingerprint(body: Body) -> str:
-    """Return what tells this content from other content, however its JSON was written."""
+    """Return a digest of the content that does not depend on the JSON's layout."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()

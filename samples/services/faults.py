@@ -1,8 +1,7 @@
-"""Which call fails, and how: a pure function of seed, service, verb, key and attempt.
+"""Decide which call fails, and how: a pure function of seed, service, verb, key and attempt.
 
-So a run can be repeated, and a retry of one call has an outcome of its own. Permanent
-refusals leave the attempt out: they answer the same however often they are asked, until
-somebody changes the rates.
+A run can therefore be repeated, and each retry of a call has its own outcome. Permanent refusals
+do not depend on the attempt: they stay the same until the rates change.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from enum import StrEnum
 
 
 class FaultsError(ValueError):
-    """The fault rates cannot be used; the message says which one and what is allowed."""
+    """A fault rate is wrong; the message says which one and what is allowed."""
 
 
 class Verb(StrEnum):
-    """The two calls a service offers: the deed and its undo."""
+    """The two calls of a service."""
 
     DO = "do"
     UNDO = "undo"
 
 
 class FaultKind(StrEnum):
-    """Everything that can go wrong with one call, as the ledger counts it."""
+    """The faults of a call, as the ledger counts them."""
 
     RESET = "reset"
     RESET_AFTER_EFFECT = "reset-after-effect"
@@ -54,15 +53,16 @@ SECONDS_MAX = 3600
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often a service fails. Rates are shares of calls (0 to 1), by default none fails.
+    """How often a service fails. Rates are shares of calls from 0 to 1; the default is 0.
 
-    ``transient`` is split evenly over TRANSIENT_KINDS and holds for do and undo alike, as
-    does ``slow``. ``permanent`` is the share of keys whose do is refused for good,
-    ``undo_permanent`` the share whose undo is. ``max_transient_attempts`` spares every
-    attempt of a key after that many from being transient or slow, so that a client that
-    retries more often than that always gets through; None sets no such bound. ``latency``
-    is what every call takes, in seconds, and ``delivery`` what the carrier takes from being
-    asked to having delivered: no faults, but what real services are like.
+    - ``transient``: split evenly over TRANSIENT_KINDS; applies to do and undo.
+    - ``slow``: split evenly over SLOW_KINDS; applies to do and undo.
+    - ``permanent``: the share of keys whose do is always refused.
+    - ``undo_permanent``: the share of keys whose undo is always refused.
+    - ``max_transient_attempts``: later attempts of a key are neither transient nor slow, so a
+      client that retries more often always succeeds; None means no limit.
+    - ``latency``: seconds that every call takes.
+    - ``delivery``: seconds from the first call to the carrier until it has delivered.
     """
 
     seed: int = 42
@@ -82,7 +82,7 @@ class Faults:
         if self.transient + self.slow > 1:
             raise FaultsError(
                 f"transient {self.transient} and slow {self.slow} exceed 1 together: "
-                "a call is one of the two at most, so lower either"
+                "a call is at most one of the two, so lower one of them"
             )
         _check_between("slow_seconds", self.slow_seconds, SECONDS_MAX)
         _check_between("latency", self.latency, SECONDS_MAX)
@@ -103,7 +103,7 @@ class Faults:
         return replace(self, **changes)  # type: ignore[arg-type]  # __post_init__ checks them
 
     def of_attempt(self, service: str, verb: Verb, key: str, attempt: int) -> FaultKind | None:
-        """Return what goes wrong at this attempt (from 1) of a call; None when nothing does."""
+        """Return the fault of this attempt (from 1) of a call, or None."""
         if self.max_transient_attempts is not None and attempt > self.max_transient_attempts:
             return None
         share, choice = _draw(self.seed, service, verb, key, attempt)
@@ -114,7 +114,7 @@ class Faults:
         return None
 
     def refuses(self, service: str, verb: Verb, key: str) -> bool:
-        """Return whether this call is refused for good, whatever the attempt."""
+        """Return whether every attempt of this call is refused."""
         rate = self.permanent if verb is Verb.DO else self.undo_permanent
         share, _ = _draw(self.seed, service, verb, key, "permanent")
         return share < rate
@@ -123,7 +123,7 @@ class Faults:
 def _draw(*of: object) -> tuple[float, float]:
     """Return two independent numbers in [0, 1) that depend on the arguments only."""
     digest = hashlib.blake2b(json.dumps(of).encode(), digest_size=14).digest()
-    # 53 bits are what a float holds: more could round up to 1.0.
+    # A float holds 53 bits; more bits could round up to 1.0.
     return (
         (int.from_bytes(digest[:7]) >> 3) / 2**53,
         (int.from_bytes(digest[7:]) >> 3) / 2**53,

@@ -1,13 +1,12 @@
-"""What one service did: effects by idempotency key, tombstones, and who got two.
+"""The record of one service: effects by idempotency key, tombstones, and doubled orders.
 
-No clock, no I/O: the service asks, the ledger answers. The rules:
+It has no clock and does no I/O. Its rules:
 
-* A key is bound to its content by its effect. A refusal or a fault leaves no effect, so
-  there is nothing to protect and the call may come again with other content.
-* Undo leaves a tombstone whether or not there was something to undo: a do that is still
-  on its way must not land after it.
-* Doubled means two effects in force for one *order*, whatever their keys, so that a
-  client which makes up a new key for each retry is found out.
+* An effect binds its key to its content. A refusal or a fault leaves no effect, so the same key
+  may come again with other content.
+* An undo leaves a tombstone even if there was no effect, so that a late do has no effect.
+* Doubled means two effects in force for one *order*, with any keys. This finds a client that
+  makes a new key for each retry.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ RECORDS_MAX_DEFAULT = 100_000
 
 
 class LedgerFullError(Exception):
-    """A new key came after the last one the ledger has room for: restart the service."""
+    """The ledger has no room for a new key: restart the service."""
 
 
 class EffectView(TypedDict):
@@ -46,8 +45,8 @@ class LedgerView(TypedDict):
     faults: dict[str, int]
 
 
-class Standing(Enum):
-    """What a do with some key and content would meet."""
+class KeyState(Enum):
+    """The state of a key for a do with a given content."""
 
     NEW = "new"
     REPLAY = "replay"
@@ -57,7 +56,7 @@ class Standing(Enum):
 
 @dataclass(slots=True)
 class Effect:
-    """One thing the service did, under the number it told the client."""
+    """One effect of a call, with the number that the client got."""
 
     order_id: str
     key: str
@@ -81,7 +80,7 @@ class Effect:
 
 @dataclass(slots=True)
 class Record:
-    """All that is known of one key. ``undone`` is the recorded answer to its undo."""
+    """The record of one key. ``undone`` is the recorded answer to its undo."""
 
     effect: Effect | None = None
     undone: bool | None = None
@@ -90,7 +89,7 @@ class Record:
 
 
 class Ledger:
-    """The records of one service, at most ``records_max`` keys of them."""
+    """The records of one service, for at most ``records_max`` keys."""
 
     def __init__(self, number_prefix: str, records_max: int = RECORDS_MAX_DEFAULT) -> None:
         self._prefix = number_prefix
@@ -99,7 +98,7 @@ class Ledger:
         self._effects: list[Effect] = []
 
     def record_of(self, key: str) -> Record:
-        """Return the record of a key, opened if it is new; LedgerFullError if none fits."""
+        """Return the record of a key, a new one if needed, or raise LedgerFullError."""
         record = self._records.get(key)
         if record is None:
             if len(self._records) >= self._records_max:
@@ -110,17 +109,17 @@ class Ledger:
             record = self._records[key] = Record()
         return record
 
-    def standing(self, key: str, fingerprint: str) -> Standing:
-        """Return what a do with this key and this content meets."""
+    def state_of(self, key: str, fingerprint: str) -> KeyState:
+        """Return the state of a key for a do with this content."""
         record = self.record_of(key)
         if record.undone is not None:
-            return Standing.UNDONE
+            return KeyState.UNDONE
         if record.effect is None:
-            return Standing.NEW
-        return Standing.REPLAY if record.effect.fingerprint == fingerprint else Standing.REUSED
+            return KeyState.NEW
+        return KeyState.REPLAY if record.effect.fingerprint == fingerprint else KeyState.REUSED
 
     def execute(self, key: str, order_id: str, fingerprint: str, now: datetime) -> Effect:
-        """Record a new effect: the caller has seen that the key's standing is NEW."""
+        """Record a new effect; the state of the key must be NEW."""
         number = f"{self._prefix}-{len(self._effects) + 1:06d}"
         effect = Effect(order_id, key, number, now, fingerprint)
         self.record_of(key).effect = effect
@@ -128,18 +127,18 @@ class Ledger:
         return effect
 
     def replay(self, key: str) -> Effect:
-        """Return the effect of a key whose standing is REPLAY, counting the repeat."""
+        """Return the effect of a key whose state is REPLAY, and count the repeat."""
         effect = self.record_of(key).effect
         if effect is None:
-            raise LookupError(f"key {key!r} has no effect to replay: ask for its standing first")
+            raise LookupError(f"key {key!r} has no effect to replay: check its state first")
         effect.replays += 1
         return effect
 
     def undo(self, key: str, now: datetime) -> tuple[bool, bool]:
-        """Undo what the key did, if anything, and leave a tombstone.
+        """Undo the effect of a key, if it has one, and leave a tombstone.
 
-        Returns whether there was something to undo, the same however often it is asked, and
-        whether this was a repeat.
+        Returns whether there was an effect (the same for every repeat), and whether this call
+        is a repeat.
         """
         record = self.record_of(key)
         if record.undone is not None:
@@ -150,11 +149,11 @@ class Ledger:
         return record.undone, False
 
     def effects(self) -> list[EffectView]:
-        """Return every effect there ever was, oldest first, undone ones included."""
+        """Return every effect, oldest first, including undone ones."""
         return [effect.view() for effect in self._effects]
 
     def doubled(self) -> list[str]:
-        """Return the orders with more than one effect in force, each once."""
+        """Return the orders with more than one effect in force."""
         in_force = Counter(e.order_id for e in self._effects if e.undone_at is None)
         return [order_id for order_id, count in in_force.items() if count > 1]
 

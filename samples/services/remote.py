@@ -1,14 +1,13 @@
-"""The services in one process, each on a port of its own, in the caller's loop."""
+"""The five services in the caller's event loop, each on its own port."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from aiohttp import web
 
+from devstack.lifecycle import AsyncRunnable
 from samples.services.carrier import Carrier
 from samples.services.contract import CONTRACTS, SERVICES
 from samples.services.faults import Faults
@@ -17,20 +16,20 @@ from samples.services.service import Service
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 1_000
-"""Open connections a service holds; one more is closed as soon as it is made."""
+"""Open connections of a service; it closes any further connection at once."""
 
 _KIND: Mapping[str, type[Service]] = {"carrier": Carrier}
-_SHUTDOWN_SECONDS = 0.1  # a slow answer is not worth waiting for at the end
+_SHUTDOWN_SECONDS = 0.1  # do not wait for slow answers at the end
 _IDLE_SECONDS_MAX = 60.0
 
 
-class RemoteServices:
+class RemoteServices(AsyncRunnable):
     """Stock, payment, shipping, mail and carrier, running between ``start`` and ``stop``.
 
-    ``faults`` is for all of them, or by service name (those not named never fail). With
-    ``port_base`` N they listen on N and the ports after it, in that order, else on free ports;
-    ``start`` raises OSError when a port is taken. Each ledger holds ``ledger_max`` keys, then
-    answers 507.
+    ``faults`` applies to all services, or is a mapping by service name; services without an entry
+    never fail. With ``port_base`` N they listen on N and the next four ports, else on free ports;
+    ``start`` raises OSError when a port is taken. A ledger with ``ledger_max`` keys refuses new
+    keys with 507.
     """
 
     def __init__(
@@ -58,50 +57,25 @@ class RemoteServices:
         """Base URL by service name, without a slash at the end."""
         return dict(self._urls)
 
-    @property
-    def stock_url(self) -> str:
-        """Base URL of stock."""
-        return self._urls["stock"]
-
-    @property
-    def payment_url(self) -> str:
-        """Base URL of payment."""
-        return self._urls["payment"]
-
-    @property
-    def shipping_url(self) -> str:
-        """Base URL of shipping."""
-        return self._urls["shipping"]
-
-    @property
-    def mail_url(self) -> str:
-        """Base URL of mail."""
-        return self._urls["mail"]
-
-    @property
-    def carrier_url(self) -> str:
-        """Base URL of the carrier."""
-        return self._urls["carrier"]
-
     def ledger(self, service: str) -> LedgerView:
         """Return what ``GET /ledger`` of a service would answer."""
         return self._services[_check_service(service)].ledger()
 
     def counts(self, service: str) -> tuple[int, int]:
-        """Return how many calls a service had, and how many of them met a fault."""
+        """Return the number of calls of a service, and the number of injected faults."""
         return self._services[_check_service(service)].counts()
 
     def faults(self, service: str) -> Faults:
-        """Return the faults a service has now."""
+        """Return the current faults of a service."""
         return self._services[_check_service(service)].faults
 
     def set_faults(self, faults: Faults, *services: str) -> None:
-        """Give the named services (all when none is named) other faults from the next call on."""
+        """Set the faults of the named services (default: all) from the next call on."""
         for name in services or SERVICES:
             self._services[_check_service(name)].faults = faults
 
     async def start(self) -> None:
-        """Listen on all ports, or on none when one cannot be had."""
+        """Listen on all ports; if one is taken, close the others and raise OSError."""
         try:
             for index, (name, service) in enumerate(self._services.items()):
                 port = 0 if self._port_base is None else self._port_base + index
@@ -111,7 +85,7 @@ class RemoteServices:
             raise
 
     async def stop(self) -> None:
-        """Close every port and connection; calls in progress are cut off."""
+        """Close every port and connection; calls in progress are aborted."""
         running, self._running = self._running, []
         for _, server in running:
             server.close()
@@ -131,7 +105,7 @@ class RemoteServices:
 
         def protocol() -> asyncio.Protocol:
             full = len(accept.connections) >= self._connections_max
-            return _TurnAway() if full else accept()
+            return _Refuse() if full else accept()
 
         try:
             server = await asyncio.get_running_loop().create_server(protocol, HOST, port)
@@ -142,21 +116,9 @@ class RemoteServices:
         listening: int = server.sockets[0].getsockname()[1]
         return listening
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-
-class _TurnAway(asyncio.Protocol):
-    """Closes a connection that is one too many."""
+class _Refuse(asyncio.Protocol):
+    """Closes a connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -165,5 +127,5 @@ class _TurnAway(asyncio.Protocol):
 
 def _check_service(name: str) -> str:
     if name not in CONTRACTS:
-        raise KeyError(f"no service is called {name!r}: there are {', '.join(SERVICES)}")
+        raise KeyError(f"there is no service {name!r}: use one of {', '.join(SERVICES)}")
     return name

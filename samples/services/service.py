@@ -1,10 +1,8 @@
 """One service over HTTP: its collection, its faults, its ledger.
 
-A key that is being worked on answers 409 ``in-progress`` with Retry-After rather than
-make the second caller wait: the first may be a slow call, and a waiting connection would
-use up the time the client has for a retry. Undo never waits for a do in progress: it
-leaves its tombstone, and the do finds it when it comes to its effect. That is how a late
-call lands after the undo and does nothing.
+While a call with a key is in progress, a second call gets 409 ``in-progress`` with Retry-After at
+once. It does not wait, because the first call may be slow and the client has a deadline. An undo
+does not wait either: it leaves a tombstone, and the do in progress finds it and has no effect.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ from samples.services.contract import (
     key_of,
 )
 from samples.services.faults import FaultKind, Faults, FaultsError, Verb
-from samples.services.ledger import Effect, Ledger, LedgerFullError, LedgerView, Record, Standing
+from samples.services.ledger import Effect, KeyState, Ledger, LedgerFullError, LedgerView, Record
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-# Closing with this option set sends RST at once: the client sees a reset, not an end.
-_LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)
+# Closing with this option sends RST: the client sees a connection reset.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Service:
-    """Answers for one of them; single-threaded, so what has no await is atomic."""
+    """One service. It is single-threaded, so code without await is atomic."""
 
     def __init__(self, contract: Contract, faults: Faults, ledger_max: int) -> None:
         self.contract = contract
@@ -64,11 +62,11 @@ class Service:
         return app
 
     def counts(self) -> tuple[int, int]:
-        """Return how many calls there were, and how many of them met a fault."""
+        """Return the number of calls, and the number of injected faults."""
         return self.calls, self._counts.total()
 
     def ledger(self) -> LedgerView:
-        """Return what ``GET /ledger`` answers: effects, doubled orders, calls, faults met."""
+        """Return the answer of ``GET /ledger``: effects, doubled orders, calls and faults."""
         return {
             "service": self.contract.service,
             "effects": self._ledger.effects(),
@@ -86,7 +84,7 @@ class Service:
             raise ProblemError(
                 409,
                 "in-progress",
-                "a call with this key is still being worked on: ask again later",
+                "a call with this key is in progress: try again later",
                 {"Retry-After": str(self.faults.retry_after_seconds)},
             )
         record.in_progress = True
@@ -113,7 +111,7 @@ class Service:
         record: Record,
         act: Callable[[], web.Response],
     ) -> web.StreamResponse:
-        """Act, unless this attempt is to fail before; lose the answer if it is to fail after."""
+        """Act, unless a fault comes before the effect; a fault after it loses the answer."""
         record.attempts[verb] += 1
         if self.faults.latency:
             await asyncio.sleep(self.faults.latency)
@@ -137,30 +135,28 @@ class Service:
 
     def _transient_problem(self, kind: FaultKind) -> ProblemError:
         if kind is FaultKind.UNAVAILABLE:
-            return ProblemError(503, "unavailable", "the service is resting: try again")
+            return ProblemError(503, "unavailable", "the service is unavailable: try again")
         if kind is FaultKind.TOO_MANY:
             after = str(self.faults.retry_after_seconds)
             return ProblemError(
                 429, "too-many-requests", "slow down: see Retry-After", {"Retry-After": after}
             )
-        # One answer for before and after the effect: the client cannot know, so it must ask again.
-        return ProblemError(500, "internal-error", "it may have happened or not: try again")
+        # The same answer before and after the effect: the client cannot know which it was.
+        return ProblemError(500, "internal-error", "the effect is unknown: try again")
 
     def _execute(self, key: str, body: Body) -> web.Response:
-        """Have the effect, or answer why not. Nothing in here awaits."""
+        """Execute the call, or answer why not. This must not await."""
         content = fingerprint(body)
-        match self._ledger.standing(key, content):
-            case Standing.UNDONE:
-                return ProblemError(
-                    409, "undone", "this key was undone: a new deed needs a new key"
-                ).response()
-            case Standing.REUSED:
+        match self._ledger.state_of(key, content):
+            case KeyState.UNDONE:
+                return ProblemError(409, "undone", "this key was undone: use a new key").response()
+            case KeyState.REUSED:
                 return ProblemError(
                     422,
                     "idempotency-key-reused",
-                    "this key already did something with other content: use a new key",
+                    "this key had an effect with other content: use a new key",
                 ).response()
-            case Standing.REPLAY:
+            case KeyState.REPLAY:
                 return self._answer(self._ledger.replay(key), replayed=True)
         if self.faults.refuses(self.contract.service, Verb.DO, key):
             self._counts[FaultKind.REFUSED] += 1
@@ -176,11 +172,11 @@ class Service:
         )
 
     def _take_back(self, key: str) -> web.Response:
-        """Undo and leave the tombstone, unless the undo is refused: then nothing changes."""
+        """Undo and leave a tombstone; a refused undo changes nothing."""
         if self.faults.refuses(self.contract.service, Verb.UNDO, key):
             self._counts[FaultKind.UNDO_REFUSED] += 1
             return ProblemError(
-                422, "undo-refused", "this cannot be undone: a person has to see to it"
+                422, "undo-refused", "this cannot be undone: an operator must decide"
             ).response()
         undone, repeated = self._ledger.undo(key, datetime.now(UTC))
         return web.json_response(
@@ -194,12 +190,12 @@ class Service:
         return _json(self.faults)
 
     async def _change_faults(self, request: web.Request) -> web.StreamResponse:
-        """Change the named rates from the next call on; those not named stay."""
+        """Change the named rates from the next call on; the others stay."""
         try:
             changes = msgspec.json.decode(await request.read(), type=dict[str, object])
             self.faults = self.faults.changed(changes)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, FaultsError) as error:
-            raise ProblemError(400, "malformed", f"nothing was changed: {error}") from error
+            raise ProblemError(400, "malformed", f"nothing changed: {error}") from error
         return _json(self.faults)
 
     async def _show_health(self, _: web.Request) -> web.StreamResponse:
@@ -211,17 +207,17 @@ def _json(value: object) -> web.Response:
 
 
 def _reset(request: web.Request) -> web.Response:
-    """Cut the TCP connection; what is returned is read by nobody."""
+    """Reset the TCP connection; nobody reads the returned response."""
     if request.transport is not None:
         connection = request.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT_AT_ALL)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         request.transport.abort()
     return web.Response()
 
 
 @web.middleware
 async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every refusal, aiohttp's own included, into problem+json."""
+    """Turn every refusal, including those of aiohttp, into problem+json."""
     try:
         return await handler(request)
     except ProblemError as problem:
@@ -229,7 +225,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except LedgerFullError as full:
         return ProblemError(507, "ledger-full", str(full)).response()
     except web.HTTPException as error:
-        # Python 3.13 renamed the reason of 413; a problem's type must not depend on that.
+        # Python 3.13 renamed the reason of 413; the problem type must stay the same.
         too_large = isinstance(error, web.HTTPRequestEntityTooLarge)
         name = "content-too-large" if too_large else error.reason.lower().replace(" ", "-")
         kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}

@@ -24,7 +24,7 @@ from sas.codec.outward import AlertMessage
 from sas.codec.results import encode_result, whole_text
 from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
-from sas.domain.ids import cause_hash, digest_id, idempotency_key, key_time
+from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.order import Direction, Fault
 from sas.domain.queues import lane
@@ -54,7 +54,7 @@ from sas.ports import (
     UnreadableError,
 )
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 PUT_BACK = "put-back/"
@@ -273,7 +273,9 @@ class AgentActor:
             results: dict[str, Content] = {
                 name: bytes(raw).decode() for name, raw in request.results.items()
             }
-            results |= {name: internal.from_kept(ref) for name, ref in request.result_refs.items()}
+            results |= {
+                name: internal.from_ref_body(ref) for name, ref in request.result_refs.items()
+            }
             order = internal.content_of(request.order, request.order_ref)
             return order, results, internal.content_of(request.own_result, request.own_result_ref)
         # Everything together was too large for a message: read it from the store.
@@ -307,7 +309,7 @@ class AgentActor:
             at=key_time(self._context.clock.now()),
             text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
             "tried again until its CompleteBy; then the supervisor takes it up.",
-            id=f"unreadable/{cause_hash(request.id)}",
+            id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,
             workflow=request.workflow,

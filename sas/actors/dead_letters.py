@@ -24,7 +24,7 @@ from sas.codec.internal import (
 )
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, JournalEntry
@@ -35,7 +35,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.transition import ApplyResult, Propose, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 _INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
@@ -188,7 +188,7 @@ class DeadLetters:
         said = f": {description}" if description else ""
         return Rejection(
             body=delivery.body,
-            reason="dead-lettered",
+            reason=Reason.DEAD_LETTERED,
             description=f"the queue gave it up ({why}{said})"[:1000],
             source_queue=delivery.source_queue or "unknown",
             message_id=delivery.message_id,

@@ -17,7 +17,7 @@ from sas.codec.strict import parse
 from sas.domain.change import Decision
 from sas.domain.command import decide as decide_command
 from sas.domain.command import takes_input, why_not
-from sas.domain.ids import cause_hash, key_time
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
@@ -110,7 +110,7 @@ class Operator:
 
 def _refusal_id(command_id: str) -> str:
     """A MessageId has 128 characters at most; two commands must never share one."""
-    return f"refused/{command_id if len(command_id) <= 100 else cause_hash(command_id)}"
+    return f"refused/{command_id if len(command_id) <= 100 else digest_id(command_id)}"
 
 
 def _stale(order: Order, command: Command) -> str:

@@ -20,7 +20,7 @@ from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import Exporter, StoreUnavailableError, Summary
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

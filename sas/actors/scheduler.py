@@ -7,7 +7,7 @@ from datetime import datetime
 from sas.actors.operator import Operator
 from sas.codec import internal
 from sas.codec.internal import CommandMessage, Internal, ProgressMessage, ReplyMessage, WakeMessage
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
@@ -20,7 +20,7 @@ from sas.engine.delivery import Delivery
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 _FOR_SCHEDULER: type[WakeMessage | CommandMessage] = WakeMessage | CommandMessage  # type: ignore[assignment]
@@ -121,7 +121,7 @@ class Scheduler:
     ) -> ApplyResult:
         """Put a message about an order that does not exist aside."""
         if result is ApplyResult.UNKNOWN_ORDER:
-            wrong = MalformedError("unknown-order", f"there is no order {message.order_id!r}")
+            wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
             await self._put_aside(delivery, wrong)
         return result
 

@@ -10,9 +10,9 @@ from uuid import uuid4
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, first_change, revival
-from sas.domain.ids import cause_hash, cause_of
+from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError
@@ -24,7 +24,7 @@ from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 
@@ -90,13 +90,13 @@ class Submitter:
         except MalformedError:
             raise
         except ForbiddenReplyQueueError as wrong:
-            raise MalformedError("forbidden-reply-queue", str(wrong)) from None
+            raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
         except UnknownWorkflowError as wrong:
-            raise MalformedError("unknown-workflow", str(wrong)) from None
+            raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
         except TooLargeError as wrong:
-            raise MalformedError("too-large", str(wrong)) from None
+            raise MalformedError(Reason.TOO_LARGE, str(wrong)) from None
         except ValueError as wrong:  # the business's own check
-            raise MalformedError("invalid-order", str(wrong)) from None
+            raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
         return workflow, details
 
     async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
@@ -120,7 +120,7 @@ class Submitter:
                 return _written(order, details, workflow, source)
             if not is_same(order):
                 raise MalformedError(
-                    "order-id-taken",
+                    Reason.ORDER_ID_TAKEN,
                     f"order_id {order.order_id!r} was submitted before with other content: "
                     "give every order an id of its own; the first one goes on unchanged",
                 )
@@ -150,7 +150,7 @@ class Submitter:
         told = notification(
             Notice.RECEIVED,
             data,
-            own_id=f"{order.order_id}/again/{cause_hash(cause)[:12]}",
+            own_id=f"{order.order_id}/again/{digest_id(cause)[:12]}",
             reply_queue=submission.reply_queue,
             at=self._context.clock.now(),
             to=self._context.to,

@@ -22,7 +22,7 @@ from sas.engine.context import Context
 from sas.engine.transition import ContentionError, Source, TransitionRunner
 from sas.ports import BusUnavailableError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

@@ -14,5 +14,5 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep(self, seconds: float) -> None:
-        """Return after ``seconds``; at once for none or fewer."""
+        """Return after ``seconds``; at once if that is 0 or less."""
         await asyncio.sleep(max(0.0, seconds))

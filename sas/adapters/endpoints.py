@@ -1,40 +1,33 @@
-"""Where a real service is and how to prove who asks: a connection string or an identity."""
+"""How to reach a service of Azure: a connection string, or an address and an identity."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from azure.core.credentials_async import AsyncTokenCredential
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
 
 
-class Endpoint(Protocol):
-    """How to reach a service: by connection string, or by address and managed identity.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A connection string, which is used if there is one, or an address and a managed identity.
 
-    ``client_id`` names a user-assigned identity; without it the system-assigned one is used.
+    ``address`` is the URL of a storage account's tables, or a fully qualified Service Bus
+    namespace. ``client_id`` names a user-assigned identity; None means the system-assigned one.
     """
 
-    @property
-    def connection_string(self) -> str | None:
-        """Connection string, which wins over an address."""
-        ...
-
-    @property
-    def address(self) -> str | None:
-        """URL of a storage account's tables, or fully qualified Service Bus namespace."""
-        ...
-
-    @property
-    def client_id(self) -> str | None:
-        """Client id of a user-assigned identity."""
-        ...
+    connection_string: str | None = field(default=None, repr=False)
+    address: str | None = None
+    client_id: str | None = None
 
 
 def token_credential(client_id: str | None = None) -> AsyncTokenCredential:
-    """Return the managed identity of this app, or on a developer's machine the one signed in.
+    """Return the managed identity of this app, or on a developer's machine the signed-in user.
 
-    The caller closes it. azure-identity is imported here only: it costs most of a second.
+    The caller closes it.
     """
-    from azure.identity.aio import (  # noqa: PLC0415  # slow to import, needed in Azure only
+    from azure.identity.aio import (  # noqa: PLC0415  # takes most of a second to import
         DefaultAzureCredential,
         ManagedIdentityCredential,
     )

@@ -1,4 +1,4 @@
-"""Orders as JSON Lines in files of a directory, one file a day and instance."""
+"""Orders as JSON Lines in files of a directory, one file for each day and instance."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class JsonLines:
-    """See ``sas.ports.Exporter``. A line that a crash tore is followed by whole ones, its order
-    among them: who reads a file skips a line that is no JSON.
+    """See ``sas.ports.Exporter``.
+
+    A crash may leave half a line. Its order is exported again on a line of its own, so a reader
+    skips lines that are not JSON.
     """
 
     def __init__(
@@ -25,7 +27,7 @@ class JsonLines:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._directory = directory
-        self._instance = _ODD.sub("-", instance)
+        self._instance = _NOT_IN_NAMES.sub("-", instance)
         self._now = now
 
     async def export(self, lines: Sequence[str]) -> None:
@@ -37,19 +39,19 @@ class JsonLines:
         day = self._now().date().isoformat()
         path = self._directory / f"orders-{day}-{self._instance}.jsonl"
         with path.open("ab+") as file:
-            began = file.tell() == 0
-            if not began:
+            is_new = file.tell() == 0
+            if not is_new:
                 file.seek(-1, os.SEEK_END)
                 data = data if file.read(1) == b"\n" else b"\n" + data
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if began:
+        if is_new:
             self._keep_name()
 
     def _keep_name(self) -> None:
-        """Have the directory remember a new file: a power cut must not take it away whole."""
-        with suppress(OSError):  # not every file share can
+        """Flush the directory, so that a power cut does not lose the new file."""
+        with suppress(OSError):  # not every file share supports it
             directory = os.open(self._directory, os.O_RDONLY)
             try:
                 os.fsync(directory)

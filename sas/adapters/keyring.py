@@ -1,8 +1,8 @@
 """AES-256-GCM and HMAC-SHA256 with the keys of SAS_ENCRYPTION_KEYS, by the package cryptography.
 
-From each key two are derived (HKDF), one to seal and one to sign. Every value has a fresh nonce
-of 96 bits; its place and its key's id are authenticated with it, so that a sealed value is worth
-nothing in another order, at another place, or under another key's id.
+Two keys are derived from each key (HKDF): one encrypts, one signs. Every value gets a new nonce
+of 96 bits. Its place and its key's id are authenticated with it, so that nobody can decrypt it in
+another order, at another place, or under another key's id.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ class AesKeyRing:
     """See ``sas.ports.KeyRing``."""
 
     def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
-        """Take keys of 32 bytes by their ids; the first seals.
+        """Take keys of 32 bytes by their ids. The first one encrypts.
 
         Raises:
-            ValueError: there is none.
+            ValueError: ``keys`` is empty.
         """
         if not keys:
-            raise ValueError("a key ring needs a key")
+            raise ValueError("a key ring needs at least one key")
         self._first = keys[0][0]
-        self._sealing = {name: AESGCM(_derived(key, b"sas seal 1")) for name, key in keys}
+        self._ciphers = {name: AESGCM(_derived(key, b"sas encrypt 1")) for name, key in keys}
         self._signing = {name: _derived(key, b"sas sign 1") for name, key in keys}
 
-    def seal(self, text: str, about: str) -> str:
-        """See ``KeyRing.seal``: ``<key id>:<base64 of nonce, ciphertext and tag>``."""
+    def encrypt(self, text: str, about: str) -> str:
+        """See ``KeyRing.encrypt``: ``<key id>:<base64 of nonce, ciphertext and tag>``."""
         nonce = os.urandom(NONCE_BYTES)
-        data = self._sealing[self._first].encrypt(nonce, text.encode(), _about(about, self._first))
+        data = self._ciphers[self._first].encrypt(nonce, text.encode(), _about(about, self._first))
         return f"{self._first}:{base64.b64encode(nonce + data).decode()}"
 
-    def open(self, sealed: str, about: str) -> str:
-        """See ``KeyRing.open``."""
-        name, _, text = sealed.partition(":")
-        key = self._sealing.get(name)
+    def decrypt(self, encrypted: str, about: str) -> str:
+        """See ``KeyRing.decrypt``."""
+        name, _, text = encrypted.partition(":")
+        key = self._ciphers.get(name)
         if key is None:
             raise _missing(name)
         try:
             data = base64.b64decode(text, validate=True)
-            opened = key.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _about(about, name))
+            plain = key.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _about(about, name))
         except (binascii.Error, InvalidTag, ValueError):
             raise DecryptionError(
-                f"a field sealed under key {name!r} was changed, moved from elsewhere, or the key "
-                "is another one under the same id: give each key an id of its own"
+                f"a field encrypted with key {name!r} was changed or moved, or its key is now "
+                "another one with the same id: give each key its own id"
             ) from None
-        return opened.decode()
+        return plain.decode()
 
     def sign(self, text: str) -> str:
         """See ``KeyRing.sign``."""

@@ -1,12 +1,12 @@
-"""Row keys of the one table: what each kind of row is called, and how ranges are cut.
+"""Row keys of the one table, and the ranges that queries read.
 
-All keys of an order share its partition. Parts are parted by ``|``, which no order id may
-contain, so that one order's keys never fall into another's range, prefix or not; ``}`` is
-the character after ``|`` and ends a range.
+All rows of an order share its partition. ``|`` separates the parts of a key. No order id may
+contain it, so the keys of one order never fall into the range of another. ``}`` is the character
+after ``|`` and ends a range.
 
-In the ordinal order of Table Storage an order's details, state and steps stand together
-before its journal, its causes and the content kept apart: the aggregate is one contiguous
-range, and loading it never reads what is large.
+Keys sort so that an order's details, state and steps come together, before its journal, its
+causes and its payloads. So the aggregate is one contiguous range, and loading it never reads the
+large rows.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import re
 from datetime import datetime
 
 from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
-from sas.domain.ids import cause_hash, key_time, parse_key_time
+from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
-"""Partition of the row that pins the number of shards, and of the leases."""
+"""Partition of the row with the number of shards, the shared values and the leases."""
 META = "meta"
 
-# The service decodes the path of a URL twice, so that '%' (and '+') in a key make point reads,
-# updates and deletes fail or hit another row; a quote must be doubled in some places only.
+# The service decodes the path of a URL twice. With '%' or '+' in a key, reads, updates and
+# deletes of one row fail or find another row. A quote must be doubled in some places only.
 _UNSAFE = re.compile(r"[%+'=]")
 _ESCAPED = re.compile(r"=([0-9a-f]{2})")
 
 
 def escape(order_id: str) -> str:
-    """Return an order id as it stands in keys: ``% + ' =`` as ``=25`` and so on, else unchanged."""
+    """Return an order id for use in keys: each of ``% + ' =`` becomes ``=25`` and so on."""
     return _UNSAFE.sub(lambda found: f"={ord(found.group()):02x}", order_id)
 
 
@@ -43,7 +43,7 @@ def details(order_id: str) -> str:
 
 
 def state(order_id: str) -> str:
-    """Row whose ETag guards every change of the order."""
+    """Row of the state; its ETag guards every change of the order."""
     return f"order|{escape(order_id)}|a|state"
 
 
@@ -53,12 +53,12 @@ def step(order_id: str, number: int) -> str:
 
 
 def result(order_id: str, number: int) -> str:
-    """Row of a step's result, where that is too large for the step's own row."""
+    """Row of a result that is too large for the row of its step."""
     return f"{step(order_id, number)}|result"
 
 
 def aggregate(order_id: str) -> tuple[str, str]:
-    """Range (from, below) of details, state, steps and results."""
+    """Range (from, below) of an order's details, state, steps and results."""
     return _range(f"order|{escape(order_id)}|a")
 
 
@@ -74,21 +74,21 @@ def journals(order_id: str) -> tuple[str, str]:
 
 def cause(order_id: str, text: str) -> str:
     """Row that remembers a cause."""
-    return f"order|{escape(order_id)}|c|cause|{cause_hash(text)}"
+    return f"order|{escape(order_id)}|c|cause|{digest_id(text)}"
 
 
-def blob(order_id: str, sha256: str, number: int) -> str:
-    """Row of one chunk of content kept apart."""
-    return f"{_blob(order_id, sha256)}|{number:02d}"
+def payload_chunk(order_id: str, sha256: str, number: int) -> str:
+    """Row of one chunk of a payload."""
+    return f"{_payload(order_id, sha256)}|{number:02d}"
 
 
-def blob_chunks(order_id: str, sha256: str) -> tuple[str, str]:
-    """Range (from, below) of the chunks of one content."""
-    return _range(_blob(order_id, sha256))
+def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
+    """Range (from, below) of the chunks of one payload."""
+    return _range(_payload(order_id, sha256))
 
 
 def due(row: Due) -> str:
-    """Row of one step whose turn it is, or of messages not yet known to be sent."""
+    """Row of a due step, of an order's deadline, or of messages that may still be unsent."""
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"
@@ -98,7 +98,7 @@ def due(row: Due) -> str:
 
 
 def parse_due(row_key: str) -> Due:
-    """Return what ``due`` was given: the key says everything."""
+    """Return the due row of a key: the key holds everything."""
     _, at, order_id, first, second = row_key.split("|")
     if first == "out":
         return OutDue(parse_key_time(at), unescape(order_id), int(second))
@@ -108,7 +108,7 @@ def parse_due(row_key: str) -> Due:
 
 
 def due_until(until: datetime | None) -> tuple[str, str]:
-    """Range (from, below) of what is due at or before a moment; of all without one."""
+    """Range (from, below) of the rows due at or before a time; of all rows without a time."""
     low, high = _range("due")
     return low, f"{low}{key_time(until)}}}" if until is not None else high
 
@@ -121,40 +121,40 @@ def settled(kind: str, at: datetime, order_id: str) -> str:
 def settled_range(
     kind: str, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[str, str]:
-    """Range (from, below) of ``attention`` or ``done`` rows, both moments included."""
+    """Range (from, below) of ``attention`` or ``done`` rows, both times included."""
     low, high = _range(kind)
     first = low if since is None else f"{low}{key_time(since)}"
     return first, high if until is None else f"{low}{key_time(until)}}}"
 
 
 def whole(order_id: str) -> tuple[str, str]:
-    """Range (from, below) of everything of an order: aggregate, journal, causes, contents."""
+    """Range (from, below) of all rows of an order: aggregate, journal, causes, payloads."""
     return _range(f"order|{escape(order_id)}")
 
 
-def cell(name: str) -> str:
-    """Row of a named value."""
-    return f"cell|{name}"
+def shared(name: str) -> str:
+    """Row of a shared value."""
+    return f"shared|{name}"
 
 
-def cell_name(row_key: str) -> str:
-    """Return the name that ``cell`` was given."""
-    return row_key.removeprefix("cell|")
+def shared_name(row_key: str) -> str:
+    """Return the name of a shared value by its row key."""
+    return row_key.removeprefix("shared|")
 
 
-def cells(prefix: str) -> tuple[str, str]:
-    """Range (from, below) of the named values whose names begin so."""
-    low = cell(prefix)
+def shared_range(prefix: str) -> tuple[str, str]:
+    """Range (from, below) of the shared values whose names begin with ``prefix``."""
+    low = shared(prefix)
     return low, low[:-1] + chr(ord(low[-1]) + 1)
 
 
 def lease(name: str) -> str:
-    """Row of a named lease."""
+    """Row of a lease."""
     return f"lease|{name}"
 
 
-def _blob(order_id: str, sha256: str) -> str:
-    return f"order|{escape(order_id)}|d|blob|{sha256[:32]}"
+def _payload(order_id: str, sha256: str) -> str:
+    return f"order|{escape(order_id)}|d|payload|{sha256[:32]}"
 
 
 def _range(prefix: str) -> tuple[str, str]:

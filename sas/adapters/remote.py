@@ -1,7 +1,7 @@
-"""HTTP calls to a remote service: one attempt each, its outcome told apart.
+"""HTTP calls to a remote service: one attempt each, and what its answer means.
 
-Definite refusals (4xx) had no effect and are not retried; everything else (5xx, 429, a
-broken or slow connection) may have had one, and may be tried again under the same key.
+A definite refusal (4xx) had no effect and is not retried. Everything else (5xx, 429, a broken or
+slow connection) may have had an effect, and may be retried with the same key.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sas.telemetry.tracing import carried
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
 _UNWELL = frozenset({408, 429})
-"""Of 4xx answers those that speak of the service; any other speaks of the one call."""
+"""The 4xx status codes that are about the service. Any other is about this one call."""
 
 
 class HttpService:
-    """One remote service behind a base address. Safe to share; its session opens on first use."""
+    """One remote service at a base address. Safe to share; its session opens on first use."""
 
     def __init__(self, name: str, base_url: str, *, attempt_seconds: float = 30.0) -> None:
         self._name = name
@@ -39,14 +39,14 @@ class HttpService:
         """Make one attempt and return the answer's JSON.
 
         Args:
-            method: of HTTP.
-            path: below the base address.
-            key: sent as ``Idempotency-Key``.
-            body: sent as JSON, unless it is None.
+            method: the HTTP method.
+            path: the path below the base address.
+            key: the value of the header ``Idempotency-Key``.
+            body: the JSON body; None sends no body.
 
         Raises:
-            RefusedError: a 4xx that will stay one; its code is the problem's type (RFC 9457).
-            TransientError: anything that may pass, with the service's Retry-After.
+            RefusedError: a definite 4xx; its code is the problem's type (RFC 9457).
+            TransientError: any failure that may pass, with the service's Retry-After.
         """
         try:
             async with self._session().request(
@@ -60,11 +60,11 @@ class HttpService:
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             what = str(broken) or type(broken).__name__
             kind = "timeout" if isinstance(broken, TimeoutError) else "unreachable"
-            said = f"{self._name} could not be reached: {what}"[:500]
-            raise TransientError(said, kind=kind) from None
+            text = f"{self._name} could not be reached: {what}"[:500]
+            raise TransientError(text, kind=kind) from None
 
     async def close(self) -> None:
-        """Close the session of the running loop, if one was opened."""
+        """Close the session of the running event loop, if there is one."""
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
             await session.close()
@@ -82,22 +82,22 @@ class HttpService:
             try:
                 return _json(data) if data else None
             except ValueError:
-                said = f"{self._name} answered {answer.status} with no JSON"
-                raise TransientError(said, kind="no-json") from None
+                text = f"{self._name} answered {answer.status} without JSON"
+                raise TransientError(text, kind="no-json") from None
         problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
-            said = f"{self._name} answered {answer.status}: {text}"
+            text = f"{self._name} answered {answer.status}: {text}"
             answered = answer.status < 500 and answer.status not in _UNWELL
-            raise TransientError(said, asked, f"http-{answer.status}", answered=answered)
+            raise TransientError(text, asked, f"http-{answer.status}", answered=answered)
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """Return an answer's body, or as much of it as shows that it is too large."""
+    """Return an answer's body. Reading stops once it is too large."""
     data = bytearray()
     async for piece in answer.content.iter_any():
         data += piece
@@ -107,30 +107,30 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _json(data: bytes) -> Any:
-    """Return what the bytes say; ValueError for what is no JSON, NaN included."""
+    """Return the value of a JSON text; ValueError if it is not JSON, which includes NaN."""
     if len(data) > ANSWER_BYTES_MAX:
         raise ValueError(f"over {ANSWER_BYTES_MAX:,} bytes")
     try:
         return json.loads(data, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("it nests too deep") from None
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _problem(data: bytes) -> dict[str, Any]:
-    """Return the members of a problem (RFC 9457); none of anything else."""
+    """Return the members of a problem (RFC 9457); an empty dictionary for anything else."""
     try:
-        said = _json(data)
+        problem = _json(data)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return problem if isinstance(problem, dict) else {}
 
 
 def _retry_after(text: str | None) -> timedelta | None:
-    """Return what a Retry-After header asks for: seconds or a date (RFC 9110, 10.2.3)."""
+    """Return the time that a Retry-After header asks for: seconds or a date (RFC 9110, 10.2.3)."""
     if text is None:
         return None
     if text.strip().isdecimal():

@@ -1,15 +1,19 @@
-"""The message bus on Azure Service Bus: sending, bounded in time, errors told apart.
+"""The message bus on Azure Service Bus: sending with a time limit, and what errors mean.
 
-Receiving is the host's: functions are handed their messages.
+The Functions host receives messages and calls the functions with them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self
 
+from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.amqp import AmqpMessageHeader
@@ -25,29 +29,31 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.adapters.senders import Senders
 from sas.ports import BusUnavailableError, Message, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import carried
 
 NEVER = (MessagingEntityNotFoundError, MessageSizeExceededError, ServiceBusAuthorizationError)
-"""Sending again cannot help: no such queue, too large, no right to send.
+"""Errors that no retry can mend: no such queue, message too large, no right to send.
 
-A full queue is not among them (its reader makes room), nor a disabled one (an operator
-disables it for a while), nor failed authentication (a token may be had later).
+A full queue is not one of them (its reader makes room), nor a disabled queue (an operator
+enables it again), nor failed authentication (a token may be issued later).
 """
 
 LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntityDisabledError)
-"""The link works and the broker said: not now. A new sender would hear the same."""
+"""The link works, but the broker refuses for now. A new sender would be refused too."""
 
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
+
+CLOSE_S = 5.0
+"""Longest wait for one sender to close, in seconds: a dead connection may not answer."""
 
 
 class ServiceBus:
     """Sends messages; one per process and event loop. See ``sas.ports.MessageBus``.
 
-    ``sent`` counts the messages that the broker took. ``send_s`` bounds one call of ``send``,
-    in seconds, whatever the network does: a function that hangs would lose its message's lease.
+    ``sent`` counts the messages that the broker accepted. ``send_s`` limits one call of ``send``,
+    in seconds: a function that hangs would lose the lock of its own message.
     """
 
     def __init__(
@@ -75,8 +81,8 @@ class ServiceBus:
     ) -> Self:
         """Return a bus by an endpoint, or by a connection string alone.
 
-        An endpoint without a connection string is asked as the app's managed identity.
-        ``options`` go to the SDK's client. Nothing is opened before the first send.
+        Without a connection string the app's managed identity is used. ``options`` go to the
+        SDK's client. No connection is opened before the first send.
 
         Raises:
             ValueError: neither an address nor a readable connection string.
@@ -107,44 +113,123 @@ class ServiceBus:
             ) from error
 
     async def _send_to(self, queue: str, messages: list[Message]) -> None:
-        """Send to one queue; where the link is broken, once more over a new one."""
-        outbox = Outbox(messages)
+        """Send to one queue. If the link is broken, try once more over a new one."""
+        pending = _PendingMessages(messages)
         try:
             try:
-                await self._try_to_send(queue, outbox)
+                await self._try_to_send(queue, pending)
             except (*NEVER, *LATER, ServiceBusAuthenticationError):
                 raise
             except ServiceBusError:
-                await self._try_to_send(queue, outbox)
+                await self._try_to_send(queue, pending)
         except NEVER as error:
-            raise UndeliverableError(_why(queue, error), outbox.first) from error
+            raise UndeliverableError(_why(queue, error), pending.first) from error
         except ServiceBusError as error:
             raise BusUnavailableError(_why(queue, error)) from error
         finally:
-            self.sent += outbox.sent
-            metrics.sent(outbox.sent)
+            self.sent += pending.sent
+            metrics.sent(pending.sent)
 
-    async def _try_to_send(self, queue: str, outbox: Outbox) -> None:
-        """Empty the outbox. A sender that was told "not now" is kept, any other error ends it."""
+    async def _try_to_send(self, queue: str, pending: _PendingMessages) -> None:
+        """Send what is pending. Errors of ``LATER`` keep the sender, any other closes it."""
         async with self.senders.use(queue) as sender:
             refused: ServiceBusError | None = None
             try:
-                await outbox.empty(sender)
+                await pending.send_by(sender)
             except (*LATER, MessageSizeExceededError) as error:
                 refused = error
         if refused is not None:
             raise refused
 
     async def close(self) -> None:
-        """Close every sender, the client, and the credential if it is ours."""
+        """Close every sender, the client, and the credential if the bus made it."""
         await self.senders.close()
         await self._client.close()
         for owned in self._owned:
             await owned.close()
 
 
-class Outbox:
-    """Messages to one queue, in order, and how many of them the broker took."""
+@dataclass(slots=True)
+class _Entry:
+    """One queue's sender, if it is open, and how many tasks use it or wait for it."""
+
+    sender: ServiceBusSender | None = None
+    users: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Senders:
+    """The senders of one Service Bus client: one for each queue, opened on first use and kept.
+
+    Opening a sender takes half a second, closing one up to a second, and each holds a link. Two
+    tasks must not use one sender at once. So each has a lock, their number is limited, the least
+    recently used is closed first, and closing happens in the background.
+    """
+
+    def __init__(self, open_sender: Callable[[str], ServiceBusSender], senders_max: int) -> None:
+        self._open = open_sender
+        self._max = senders_max
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return how many queues have a sender."""
+        return len(self._entries)
+
+    @asynccontextmanager
+    async def use(self, queue: str) -> AsyncIterator[ServiceBusSender]:
+        """Lend a queue's sender to one task at a time.
+
+        If the use ends with an exception or is cancelled, the sender is closed and the next user
+        gets a new one, because the state of its link is unknown.
+        """
+        entry = self._entries.setdefault(queue, _Entry())
+        self._entries.move_to_end(queue)
+        entry.users += 1
+        try:
+            async with entry.lock:
+                if entry.sender is None:
+                    entry.sender = self._open(queue)
+                try:
+                    yield entry.sender
+                except BaseException:
+                    self._close_later(entry)
+                    raise
+        finally:
+            entry.users -= 1
+            self._evict()
+
+    def _evict(self) -> None:
+        idle = [queue for queue, entry in self._entries.items() if not entry.users]
+        for queue in idle[: max(0, len(self._entries) - self._max)]:
+            self._close_later(self._entries.pop(queue))
+
+    def _close_later(self, entry: _Entry) -> None:
+        sender, entry.sender = entry.sender, None
+        if sender is not None:
+            task = asyncio.get_running_loop().create_task(_close(sender))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close every sender, and wait for those that are closing already."""
+        for entry in self._entries.values():
+            self._close_later(entry)
+        self._entries.clear()
+        await asyncio.gather(*self._closing)
+
+
+async def _close(sender: ServiceBusSender) -> None:
+    """Close a sender; failures are ignored, because nothing is lost by them."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await sender.close()
+    except (AzureError, OSError, TimeoutError, ValueError, AttributeError):
+        return
+
+
+class _PendingMessages:
+    """Messages to one queue, in order, and how many of them the broker accepted."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
@@ -152,11 +237,11 @@ class Outbox:
 
     @property
     def first(self) -> Message:
-        """The first message not sent yet: the one that an error is about."""
+        """The first message that is not sent yet; an error is about this one."""
         return self.messages[self.sent]
 
-    async def empty(self, sender: ServiceBusSender) -> None:
-        """Send what is left, in batches as large as the link allows."""
+    async def send_by(self, sender: ServiceBusSender) -> None:
+        """Send the rest, in batches as large as the link allows."""
         while self.sent < len(self.messages):
             taken = await self._send_batch(sender) if len(self.messages) - self.sent > 1 else 0
             if taken == 0:
@@ -164,7 +249,7 @@ class Outbox:
             self.sent += taken or 1
 
     async def _send_batch(self, sender: ServiceBusSender) -> int:
-        """Send the next messages as one batch; return how many, 0 where one alone is too many."""
+        """Send the next messages as one batch; return how many, 0 if only one fits."""
         batch = await sender.create_message_batch()
         taken = _fill(batch, self.messages[self.sent :])
         if taken < 2:
@@ -184,10 +269,10 @@ def _fill(batch: ServiceBusMessageBatch, messages: Sequence[Message]) -> int:
 
 
 def to_sdk(message: Message) -> ServiceBusMessage:
-    """Return a message as the SDK wants it.
+    """Return a message as the SDK takes it.
 
-    The time to live is set in the header itself: the SDK's own setter cuts it to whole
-    seconds, and 0 would mean for ever.
+    The time to live goes into the header directly: the SDK's setter cuts it to whole seconds,
+    and 0 would mean no limit.
     """
     properties: dict[str | bytes, Any] = {}
     properties.update(message.properties.items())
@@ -212,16 +297,16 @@ def _why(queue: str, error: ServiceBusError) -> str:
         case MessagingEntityNotFoundError():
             advice = "There is no such queue: create it, or correct the name."
         case MessageSizeExceededError():
-            advice = "The message is larger than the queue takes."
+            advice = "The message is larger than the queue accepts."
         case ServiceBusAuthenticationError():
             advice = "Check the key in the connection string, or the identity (yours: az login)."
         case ServiceBusAuthorizationError():
             advice = "Give the identity (or the key's policy) the right to send to it."
         case ServiceBusQuotaExceededError():
-            advice = "It is full: look whether anybody reads it."
+            advice = "It is full: check that its reader runs."
         case MessagingEntityDisabledError():
             advice = "It is disabled: enable it."
         case _:
             advice = "Check that the namespace (or the broker) is reachable."
-    said = str(error.message).strip().splitlines()
-    return f"queue {queue}: {said[0] if said else type(error).__name__} {advice}"
+    lines = str(error.message).strip().splitlines()
+    return f"queue {queue}: {lines[0] if lines else type(error).__name__} {advice}"

@@ -1,9 +1,9 @@
-"""One table of Azure Table Storage: requests, patience and the meaning of errors.
+"""One table of Azure Table Storage: requests, retries and what errors mean.
 
-The SDK's own retries are switched off (``retry_total=0``). They would repeat a transaction
-whose answer was lost, and the repeat ends in 409 or 412 although our write won: a false
-conflict. So there is one place that tries again, and it knows what it repeats: reads and
-idempotent writes here, transactions in ``outcome.py``, which looks first.
+The SDK's own retries are off (``retry_total=0``). They would repeat a transaction whose answer
+was lost. The repeat fails with 409 or 412 although the first one was written: a false conflict.
+So retries happen in two places only, and both know what they repeat: here for reads and for
+writes that are safe to repeat, and in ``table_store`` for transactions, which looks first.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, TypeVar
 
+import aiohttp
 from azure.core import MatchConditions
 from azure.core.exceptions import (
     ClientAuthenticationError,
+    DecodeError,
     HttpResponseError,
     ResourceExistsError,
     ResourceModifiedError,
     ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
 )
 from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
-from sas.adapters.commit import Operation
 from sas.adapters.rows import Entity
-from sas.adapters.table_errors import BUSY, LOST, advice, code_of, first_line
+from sas.adapters.transaction import Operation
 from sas.ports import StoreUnavailableError
 from sas.telemetry import metrics
 
@@ -37,9 +41,25 @@ T = TypeVar("T")
 PAGE_MAX = 1000
 """Most entities the service returns at once."""
 
+LOST = (
+    ServiceRequestError,
+    ServiceResponseError,
+    DecodeError,
+    HTTPException,
+    aiohttp.ClientError,
+    OSError,
+    TimeoutError,
+)
+"""No answer, or half of one: whether the request had its effect is unknown."""
+
+BUSY = frozenset({408, 429, 500, 502, 503, 504})
+"""Status codes of a service that may answer later."""
+
+_TABLE_IS_GONE = frozenset({"TableNotFound", "TableBeingDeleted"})
+
 
 class UnknownOutcomeError(Exception):
-    """A transaction was sent; whether it was written is unknown."""
+    """A transaction was sent, and whether it was written is unknown."""
 
 
 class RefusedTransactionError(Exception):
@@ -53,8 +73,10 @@ class RefusedTransactionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How often and how long to try. Waits double from ``wait_s`` on, with jitter; after
-    ``total_s`` seconds nothing is waited for any more.
+    """How often and how long to try.
+
+    Pauses start at ``wait_s`` and double, with jitter. After ``total_s`` seconds no attempt is
+    waited for any longer.
     """
 
     attempts: int = 4
@@ -70,40 +92,40 @@ class RetryBudget:
 
 @dataclass(slots=True)
 class Meter:
-    """What was asked of the service: requests (repeats included), rows that came and went."""
+    """Counts requests (repeats included) and the rows that were read and written."""
 
     requests: int = 0
     entities_read: int = 0
     entities_written: int = 0
 
     def count_request(self, _request: object) -> None:
-        """Count one; the SDK's ``raw_request_hook``."""
+        """Count one request; the SDK's ``raw_request_hook``."""
         self.requests += 1
         metrics.storage_request()
 
 
 class Table:
-    """A table by its client, counting what is asked of it."""
+    """A table, its retry budget and its meter."""
 
-    def __init__(self, client: TableClient, patience: RetryBudget, meter: Meter) -> None:
-        self.patience = patience
+    def __init__(self, client: TableClient, retry_budget: RetryBudget, meter: Meter) -> None:
+        self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
 
     async def create(self) -> None:
-        """Create the table; it is no error where it is there already."""
+        """Create the table. An existing one is no error."""
 
         async def ask() -> None:
             try:
                 await self.client.create_table()
             except ResourceExistsError as error:
-                if code_of(error) != "TableAlreadyExists":  # TableBeingDeleted, for one
+                if code_of(error) != "TableAlreadyExists":  # it may be TableBeingDeleted
                     raise self.unavailable(error) from error
 
-        await self.patiently(ask)
+        await self._with_retries(ask)
 
     async def get(self, partition: str, row_key: str) -> TableEntity | None:
-        """Return one row; None where there is none (or no table)."""
+        """Return one row; None if there is no such row or no table."""
 
         async def ask() -> TableEntity | None:
             try:
@@ -113,10 +135,10 @@ class Table:
             self.meter.entities_read += 1
             return found
 
-        return await self.patiently(ask)
+        return await self._with_retries(ask)
 
     async def insert(self, partition: str, row: Entity) -> bool:
-        """Create a row; False where there is one (perhaps our own: the answer may get lost)."""
+        """Create a row; False if it exists. It may be ours, if the first answer was lost."""
 
         async def ask() -> bool:
             try:
@@ -126,20 +148,20 @@ class Table:
             self.meter.entities_written += 1
             return True
 
-        return await self.patiently(ask)
+        return await self._with_retries(ask)
 
     async def put(self, partition: str, row: Entity) -> None:
-        """Write a row, whether it is there or not."""
+        """Write a row, whether it exists or not."""
 
         async def ask() -> None:
             entity = {"PartitionKey": partition, **row}
             await self.client.upsert_entity(entity, mode=UpdateMode.REPLACE)
             self.meter.entities_written += 1
 
-        await self.patiently(ask)
+        await self._with_retries(ask)
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
-        """Replace a row if it still has this ETag; False where it has another or is gone."""
+        """Replace a row that still has this ETag; False if it changed or is gone."""
 
         async def ask() -> bool:
             try:
@@ -154,16 +176,28 @@ class Table:
             self.meter.entities_written += 1
             return True
 
-        return await self.patiently(ask)
+        return await self._with_retries(ask)
 
     async def delete(self, partition: str, row_key: str) -> None:
-        """Delete a row; a missing one is no error."""
+        """Delete a row. A missing one is no error."""
 
         async def ask() -> None:
             await self.client.delete_entity(partition, row_key)
             self.meter.entities_written += 1
 
-        await self.patiently(ask)
+        await self._with_retries(ask)
+
+    async def rows(
+        self,
+        partition: str,
+        span: tuple[str, str],
+        *,
+        limit: int | None = None,
+        select: Sequence[str] | None = None,
+    ) -> list[TableEntity]:
+        """Return the rows that ``pages`` yields, as one list."""
+        pages = self.pages(partition, span, limit=limit, select=select)
+        return [row async for page in pages for row in page]
 
     async def pages(
         self,
@@ -173,11 +207,10 @@ class Table:
         limit: int | None = None,
         select: Sequence[str] | None = None,
     ) -> AsyncIterator[list[TableEntity]]:
-        """Yield the rows of a range of row keys in pages, at most ``limit`` rows in all,
-        with the columns of ``select`` alone.
+        """Yield the rows of a range of row keys in pages, at most ``limit`` rows in all.
 
-        The service may answer with an empty page and a continuation token: those are
-        followed, and not yielded.
+        ``select`` names the columns to read. The service may answer with an empty page and a
+        continuation token: such pages are followed, and not yielded.
         """
         asked = self.client.query_entities(
             "PartitionKey eq @partition and RowKey ge @low and RowKey lt @high",
@@ -187,7 +220,7 @@ class Table:
         ).by_page()
         left = limit
         while left is None or left > 0:
-            page = await self.patiently(lambda: _next_page(asked))
+            page = await self._with_retries(lambda: _next_page(asked))
             if page is None:
                 return
             self.meter.entities_read += len(page)
@@ -199,9 +232,9 @@ class Table:
         """Send one entity group transaction, once; return the new ETag of each row.
 
         Raises:
-            RefusedTransactionError: rolled back.
-            UnknownOutcomeError: perhaps written, perhaps not, perhaps only later.
-            StoreUnavailableError: no table, or no right to it; not written.
+            RefusedTransactionError: it was rolled back.
+            UnknownOutcomeError: it may be written, or may still be written later.
+            StoreUnavailableError: no table, or no right to it; it was not written.
         """
         batch = [operation.for_sdk(partition) for operation in operations]
         try:
@@ -213,17 +246,39 @@ class Table:
                 raise UnknownOutcomeError(first_line(error)) from error
             self._raise_misconfigured(error)
             if isinstance(error, TableTransactionError) and error.status_code in {404, 409, 412}:
-                status, said = error.status_code, first_line(error)
-                raise RefusedTransactionError(status, error.index, said) from error
+                status, text = error.status_code, first_line(error)
+                raise RefusedTransactionError(status, error.index, text) from error
             raise
         self.meter.entities_written += len(operations)
         return [result.get("etag") for result in done]
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    @asynccontextmanager
+    async def within_time(self) -> AsyncIterator[None]:
+        """Raise StoreUnavailableError if the block takes longer than ``total_s``."""
+        try:
+            async with asyncio.timeout(self.retry_budget.total_s):
+                yield
+        except TimeoutError as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: BaseException) -> StoreUnavailableError:
+        """Return the error to raise for one of the SDK's. It names the table and what to check."""
+        where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
+        silent = f"no answer within {self.retry_budget.total_s:g} s"
+        text = silent if type(error) is TimeoutError else first_line(error).rstrip(".")
+        return StoreUnavailableError(
+            f"the state store at {where} did not answer as it should: {text}. {advice(error)}"
+        )
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+        await self.client.close()
+
+    async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what ``ask`` returns, trying again while the store is busy or silent.
 
         Raises:
-            StoreUnavailableError: the attempts or the time are used up, or a setting is wrong.
+            StoreUnavailableError: the retry budget is used up, or a setting is wrong.
         """
         async with self.within_time():
             attempt = 1
@@ -237,47 +292,59 @@ class Table:
                     if error.status_code not in BUSY:
                         raise
                     lost = error
-                if attempt >= self.patience.attempts:
+                if attempt >= self.retry_budget.attempts:
                     raise self.unavailable(lost) from lost
-                await self.patience.pause(attempt)
+                await self.retry_budget.pause(attempt)
                 attempt += 1
-
-    @asynccontextmanager
-    async def within_time(self) -> AsyncIterator[None]:
-        """Raise StoreUnavailableError when what is inside takes longer than ``total_s``."""
-        try:
-            async with asyncio.timeout(self.patience.total_s):
-                yield
-        except TimeoutError as error:
-            raise self.unavailable(error) from error
-
-    def unavailable(self, error: BaseException) -> StoreUnavailableError:
-        """Return the error to raise for one of the SDK's: where, what, and what to look at."""
-        where = f"{self.client.url.split('?')[0].rstrip('/')}/{self.client.table_name}"
-        silent = f"no answer within {self.patience.total_s:g} s"
-        said = silent if type(error) is TimeoutError else first_line(error).rstrip(".")
-        return StoreUnavailableError(
-            f"the state store at {where} did not answer as it should: {said}. {advice(error)}"
-        )
 
     def _raise_misconfigured(self, error: HttpResponseError) -> None:
         if isinstance(error, LOST):
             return
-        refused = isinstance(error, ClientAuthenticationError) or error.status_code in {401, 403}
-        if refused or code_of(error) in {"TableNotFound", "TableBeingDeleted"}:
+        if _is_forbidden(error) or code_of(error) in _TABLE_IS_GONE:
             raise self.unavailable(error) from error
-
-    async def close(self) -> None:
-        """Close the client's connections."""
-        await self.client.close()
 
 
 async def _next_page(pages: AsyncIterator[AsyncIterator[TableEntity]]) -> list[TableEntity] | None:
-    """Return the next page, possibly empty; None after the last. Asking again is safe: the
-    iterator keeps its continuation token until a page came whole.
+    """Return the next page, possibly empty; None after the last.
+
+    Asking again is safe: the iterator keeps its continuation token until a page is complete.
     """
     try:
         page = await anext(pages)
     except StopAsyncIteration:
         return None
     return [entity async for entity in page]
+
+
+def advice(error: BaseException) -> str:
+    """Return a sentence that says what to check."""
+    if _is_forbidden(error):
+        return (
+            "Check the key in the connection string, or the role on the account: the app's "
+            "identity needs Storage Table Data Contributor, an operator's (az login) Storage Table "
+            "Data Reader."
+        )
+    if code_of(error) in _TABLE_IS_GONE:
+        return "The table is gone: restart the app, which creates it, or restore it."
+    if getattr(error, "status_code", None) in BUSY:
+        return "It is busy or failing: look at the account's metrics for throttling."
+    return "Check that the account (or Azurite) runs, its address in the settings and its firewall."
+
+
+def code_of(error: BaseException) -> str | None:
+    """Return the service's own error code. For some errors the SDK leaves it in the header."""
+    code = getattr(error, "error_code", None)
+    if code is None and isinstance(error, HttpResponseError) and error.response is not None:
+        code = getattr(error.response, "headers", {}).get("x-ms-error-code")
+    return None if code is None else str(getattr(code, "value", code))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the text of an error without request ids, or else the name of its class."""
+    lines = str(getattr(error, "message", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    status = getattr(error, "status_code", None)
+    return isinstance(error, ClientAuthenticationError) or status in {401, 403}

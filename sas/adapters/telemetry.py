@@ -1,7 +1,8 @@
-"""Where telemetry goes. The SDK and its exporters are imported here, and only when asked for.
+"""The exporters of spans, metrics and log lines.
 
-``SAS_TELEMETRY`` is ``off`` (nothing is imported), ``console``, ``otlp`` (its own OTEL_
-variables say where to) or ``azuremonitor`` (APPLICATIONINSIGHTS_CONNECTION_STRING does).
+``SAS_TELEMETRY`` is ``off``, ``console``, ``otlp`` (the OTEL_ variables name the target) or
+``azuremonitor`` (APPLICATIONINSIGHTS_CONNECTION_STRING names it). The SDK and the exporters are
+imported only if they are used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from sas.telemetry import metrics, tracing
-from sas.telemetry.logs import ATTRIBUTES
+from sas.telemetry.tracing import ATTRIBUTES
 
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
@@ -27,16 +28,16 @@ _configured: set[str] = set()
 
 
 class TelemetryError(Exception):
-    """Telemetry was asked for and cannot be had; the text says what to install or to set."""
+    """Telemetry cannot be exported. The text says what to install or to set."""
 
 
 def configure(mode: str, instance: str, share: float = 1.0) -> None:
-    """Have spans, metrics and log lines of ``sas`` exported, once a process; ``off`` does nothing.
+    """Export spans, metrics and log lines of ``sas``. Only the first call of a process counts.
 
-    ``share`` is the share of traces whose spans are kept; a failed span always is.
+    ``share`` is the share of traces whose spans are exported. A failed span always is.
 
     Raises:
-        TelemetryError: a package is missing, or the exporter refused its settings.
+        TelemetryError: a package is missing, or the exporter refuses its settings.
     """
     if mode == "off" or _configured:
         return
@@ -44,8 +45,8 @@ def configure(mode: str, instance: str, share: float = 1.0) -> None:
         exporters = _exporters(mode)
     except ImportError as missing:
         raise TelemetryError(
-            f"SAS_TELEMETRY={mode} needs the package {_PACKAGES[mode]} ({missing.name} is not "
-            "there): install it with the app, or set SAS_TELEMETRY=off"
+            f"SAS_TELEMETRY={mode} needs the package {_PACKAGES[mode]} ({missing.name} is "
+            "missing): install it with the app, or set SAS_TELEMETRY=off"
         ) from None
     except ValueError as wrong:
         raise TelemetryError(f"SAS_TELEMETRY={mode}: {wrong}") from None
@@ -101,7 +102,7 @@ def _install(exporters: tuple[Any, Any, Any], instance: str, share: float) -> No
     if not os.environ.get("OTEL_SERVICE_NAME"):
         about["service.name"] = "scheduler-agent-supervisor"
     resource = Resource.create(about)
-    # The SDK's default obeys a sender that did not sample: its failures would be lost.
+    # The SDK's default follows a sender that does not sample. Then failures would be lost.
     sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
     tracers = TracerProvider(resource=resource, sampler=sampler)
     tracers.add_span_processor(keeping_failures(BatchSpanProcessor(spans), share))
@@ -117,9 +118,9 @@ def _install(exporters: tuple[Any, Any, Any], instance: str, share: float) -> No
 
 
 def keeping_failures(processor: SpanProcessor, share: float) -> SpanProcessor:
-    """Return a processor that passes on the spans of a share of all traces, and all that failed.
+    """Return a processor that exports a share of all traces, and every failed span.
 
-    Every process decides the same for one trace: its id decides.
+    The trace id decides, so every process decides the same for one trace.
     """
     from opentelemetry.sdk.trace import ReadableSpan, SynchronousMultiSpanProcessor  # noqa: PLC0415
 
@@ -135,9 +136,10 @@ def keeping_failures(processor: SpanProcessor, share: float) -> SpanProcessor:
 
 
 class LogHandler(logging.Handler):
-    """Passes log records on: the text and our three attributes, and nothing else they carry.
+    """Exports log records: the text and our three attributes, and nothing else.
 
-    Of an exception its type and where it came from; its own text may quote what was sent.
+    Of an exception the type and the traceback are exported, without its text, which may quote
+    an order.
     """
 
     def __init__(self, logger: Logger) -> None:
@@ -145,7 +147,7 @@ class LogHandler(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on, with the span it was written in."""
+        """Export one record, with the span that it was written in."""
         from opentelemetry._logs import SeverityNumber  # noqa: PLC0415  only where there is an SDK
 
         attributes = {n: record.__dict__[n] for n in ATTRIBUTES if n in record.__dict__}

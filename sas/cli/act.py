@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from sas.adapters.endpoints import Endpoint
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
@@ -27,9 +28,9 @@ from sas.cli.look import is_failed
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
 from sas.cli.selection import Wanted
 from sas.codec import internal
-from sas.codec.internal import INPUT_DEPTH_MAX, CommandMessage
-from sas.codec.strict import MalformedError, check_depth, parse
-from sas.config import Endpoint, read_queues
+from sas.codec.internal import CommandMessage
+from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
+from sas.config import read_queues
 from sas.domain.command import can_undo, why_not
 from sas.domain.ids import cause_of
 from sas.domain.messages import JournalEntry, JournalWord, Verb
@@ -264,7 +265,7 @@ def _input(text: str) -> str:
     try:
         parse(body)
         made = body.decode().strip()
-        check_depth(made, INPUT_DEPTH_MAX)
+        check_depth(made, CONTENT_DEPTH_MAX)
     except MalformedError as wrong:
         raise UsageError(f"--input: {wrong}") from None
     if utf16_units(made) > EDITED_UNITS_MAX:

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError
 from sas.config import (
     CONNECTION,
-    Endpoint,
     SettingError,
     read_order_bytes_max,
     read_queues,
@@ -126,7 +126,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         UnavailableError: the account did not answer, then or later.
     """
     # Slow to import (Azure's SDK), and not needed for --help.
-    from sas.adapters.existing import NoStoreError, connect_existing  # noqa: PLC0415
+    from sas.adapters.table_store import NoStoreError, connect_existing  # noqa: PLC0415
 
     try:
         store = await connect_existing(where.endpoint, where.table)

@@ -21,7 +21,7 @@ import msgspec
 
 from sas.client import NewOrder
 from sas.codec.orders import ORDER_BYTES_LIMIT, OrderMessage
-from sas.codec.strict import MalformedError, convert, parse
+from sas.codec.strict import MalformedError, Reason, convert, parse
 
 ITEM_BYTES_MAX = 2 * ORDER_BYTES_LIMIT
 """Longest text of one item, with its indentation. The client limits what is sent."""
@@ -81,17 +81,17 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
         MalformedError: the item is not an order.
     """
     if not isinstance(parse(text), dict):
-        raise MalformedError("invalid", "this is not a JSON object: give an order as {...}")
+        raise MalformedError(Reason.INVALID, "this is not a JSON object: give an order as {...}")
     members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if "order" in members and "workflow" in members:
         return _full(members, defaults)
     if "order_id" not in members:
         raise MalformedError(
-            "invalid", "the order has no order_id: give every order an id of its own"
+            Reason.INVALID, "the order has no order_id: give every order an id of its own"
         )
     order_id = msgspec.json.decode(members.pop("order_id"))
     if not isinstance(order_id, str):
-        raise MalformedError("invalid", "order_id is not a text: give it in quotes")
+        raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
     correlation_id = _prefixed(defaults, order_id)
     return NewOrder(order_id, content, defaults.workflow, correlation_id=correlation_id)
@@ -102,7 +102,7 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
     message = convert(msgspec.json.encode({"reply_queue": ours} | members), OrderMessage)
     if message.reply_queue != defaults.reply_queue:
         raise MalformedError(
-            "invalid",
+            Reason.INVALID,
             f"its reply_queue is {message.reply_queue!r}, this command's is "
             f"{defaults.reply_queue!r}: leave the member out, or give the same --reply-queue",
         )

@@ -31,8 +31,8 @@ SEEN_MAX = 10_000
 """Notifications remembered, to count a repeated one once; and orders that ended."""
 
 K = TypeVar("K")
-_REJECTED = event_type(Notice.REJECTED.value)
-_RECEIVED = event_type(Notice.RECEIVED.value)
+_REJECTED = event_type(Notice.REJECTED)
+_RECEIVED = event_type(Notice.RECEIVED)
 _END_OF_STATE = {
     OrderState.PROCESSED.value: "completed",
     OrderState.ERROR.value: "failed",

@@ -56,20 +56,20 @@ class Finding:
     remembered: str | None = None
     ids: list[str] = field(default_factory=list)
     other_steps: int = 0
-    sealed: int = 0
+    encrypted: int = 0
 
     @property
     def orders(self) -> int:
         """How many orders in flight use this version."""
         return len(self.ids)
 
-    def count(self, order: Order, *, sealed: bool) -> None:
+    def count(self, order: Order, *, encrypted: bool) -> None:
         """Count an order in flight that uses this version.
 
-        ``sealed``: its secret fields would not be decrypted any more.
+        ``encrypted``: its secret fields would not be decrypted any more.
         """
         self.ids.append(order.order_id)
-        self.sealed += sealed
+        self.encrypted += encrypted
         names = [step.name for step in self.definition.steps] if self.definition else []
         self.other_steps += [step.name for step in order.steps] != names
 
@@ -87,9 +87,9 @@ class Finding:
             return "changed: give the new definition a version of its own and keep the old one"
         if self.other_steps:
             return "changed: orders in flight have other steps"
-        if self.sealed:
+        if self.encrypted:
             return (
-                f"secret fields: {output.orders(self.sealed)} would be given to agents encrypted; "
+                f"secret fields: {output.orders(self.encrypted)} would go to agents encrypted; "
                 "keep the workflow in secret_fields, with () if no new field is secret"
             )
         return ""
@@ -179,14 +179,14 @@ class _Check:
         for workflow in self._defined:
             found[workflow.name, workflow.version].definition = workflow
         async for order in _in_flight(store):
-            sealed = await self._stays_sealed(store, order)
-            found[order.details.workflow, order.details.version].count(order, sealed=sealed)
+            encrypted = await self._stays_encrypted(store, order)
+            found[order.details.workflow, order.details.version].count(order, encrypted=encrypted)
         for (name, version), one in found.items():
-            cell = await store.read_cell(value_name(name, version))
+            cell = await store.read_shared(value_name(name, version))
             one.remembered = cell.value if cell else None
         return found
 
-    async def _stays_sealed(self, store: StateStore, order: Order) -> bool:
+    async def _stays_encrypted(self, store: StateStore, order: Order) -> bool:
         """Return whether an order's secret fields would not be decrypted any more."""
         if self._business is None or order.details.workflow in self._business.secret_fields:
             return False
@@ -237,12 +237,12 @@ async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
 
 async def _remember(store: StateStore, workflow: Workflow) -> None:
     name = value_name(workflow.name, workflow.version)
-    found = await store.read_cell(name)
+    found = await store.read_shared(name)
     known = fingerprint(workflow)
     if found is not None and found.value == known:
         return
     try:
-        await store.write_cell(name, known, found.token if found else None)
+        await store.write_shared(name, known, found.token if found else None)
     except ConflictError:
         output.complain(f"sas: {name} was changed by another process just now: check again")
 

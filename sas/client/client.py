@@ -33,7 +33,7 @@ BATCH_ORDERS_MAX = 100
 RECEIVE_MAX = 50
 
 
-_ENDS = frozenset(event_type(n.value) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
+_ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
 _ENDED = frozenset(
     state.value
     for state in (
@@ -96,7 +96,7 @@ def is_end(told: Notification) -> bool:
     """
     if told.type in _ENDS:
         return True
-    if told.type == event_type(Notice.FAILED.value):
+    if told.type == event_type(Notice.FAILED):
         return told.data.awaits == "operator"
     return told.data.duplicate and told.data.state in _ENDED
 

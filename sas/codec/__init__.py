@@ -1,1 +1,1 @@
-"""Bytes to messages and back: parsed once, at the door, and refused with a clear sentence."""
+"""Bytes to messages and back. Input is parsed once, where it enters, or refused with a reason."""

@@ -1,4 +1,4 @@
-"""The messages between scheduler, agents and operator: versioned, unknown members refused."""
+"""The messages between scheduler, agents and operator. Unknown members are refused."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from sas.bounds import (
     RESULT_INLINE_BYTES_MAX,
     utf16_units,
 )
-from sas.codec.strict import DEPTH_MAX, PLAIN, MalformedError, check_depth, convert, parse
+from sas.codec.strict import (
+    CONTENT_DEPTH_MAX,
+    PLAIN,
+    MalformedError,
+    Reason,
+    check_depth,
+    convert,
+    parse,
+)
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.order import Direction, Fault
 
 INLINE_BYTES_MAX = 160 * 1024
-"""A request body up to here carries the order; beyond it, its agent reads it from the store."""
-
-INPUT_DEPTH_MAX = DEPTH_MAX - 2
-"""How deep a command's input may nest: as a result it travels on two levels down."""
-
+"""Largest request body that carries the order. Above it, the agent reads the store."""
 
 Part = msgspec.Raw | UnsetType
-"""JSON carried as it is; UNSET where the member is absent."""
+"""JSON that is passed on unchanged; UNSET if the member is absent."""
 
 
 def _version() -> Literal[1]:
@@ -39,10 +43,10 @@ def _version() -> Literal[1]:
 class Envelope(
     msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
 ):
-    """What every internal message has: its version, its own id and the order it is about.
+    """The members of every internal message: version, message id and order id.
 
-    The version is always written (a factory, so that ``omit_defaults`` never drops it): a
-    later version's reader must not take an old message for its own.
+    The version comes from a factory, so that ``omit_defaults`` never drops it. A reader of a later
+    version must be able to see that a message is old.
     """
 
     v: Literal[1] = msgspec.field(default_factory=_version)
@@ -50,8 +54,8 @@ class Envelope(
     order_id: str
 
 
-class Kept(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What stands for content kept apart from its order: see ``StateStore.get_blob``."""
+class PayloadRefBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A reference to a payload in the store: see ``StateStore.get_payload``."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     size: Annotated[int, msgspec.Meta(ge=0, le=PAYLOAD_BYTES_MAX)]
@@ -59,15 +63,15 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
-    """To the scheduler: look at this order."""
+    """To the scheduler: process this order."""
 
 
 class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_defaults=True):
-    """To the scheduler, from an operator. ``id`` is unique to the wish.
+    """To the scheduler: an operator's command. ``id`` is unique to the command.
 
-    ``seq`` is the journal seq the operator saw; absent only to cancel. ``step`` limits resubmit
-    and skip to one failed step; ``input`` is the JSON that a resubmitted step gets instead of
-    the order, or that stands in for a skipped step's result.
+    ``seq`` is the journal seq that the operator saw. Only cancel may omit it. ``step`` limits
+    resubmit and skip to one failed step. ``input`` is JSON: a resubmitted step gets it instead of
+    the order, and a skipped step has it as its result.
     """
 
     verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
@@ -80,15 +84,14 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_de
 class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_defaults=True):
     """To an agent: do or undo one step.
 
-    ``generation`` counts the inputs an operator has edited: an undo covers every one.
-    ``alternative`` is the agent's name where it is not the step's first. ``urgent`` names the lane.
-    What is large is not carried: a reference stands for it (``order_ref``, ``result_refs``,
-    ``own_result_ref``). ``order`` and ``order_ref`` both absent mean that all together did not
-    fit: read the order from the state store, and the results of the steps that ``results`` names
-    (its own among them, if it is to have that).
-    ``submission`` tells its order from a later one under the same id: callbacks are bound to it.
-    ``time_allowed`` is the step's, in seconds; ``checks`` counts how often the agent has put it
-    back to look at the remote work again.
+    ``generation`` counts the inputs that an operator edited; an undo covers all of them.
+    ``alternative`` is the agent's name, if it is not the step's first agent. ``urgent`` is the
+    lane. Large content travels as a reference (``order_ref``, ``result_refs``,
+    ``own_result_ref``). If ``order`` and ``order_ref`` are both absent, all of it together was too
+    large: then the agent reads the order from the store, and the results of the steps that
+    ``results`` names. ``submission`` differs from that of a later order with the same id, and
+    callbacks are bound to it. ``time_allowed`` is the step's, in seconds. ``checks`` counts how
+    often the agent was called again to check remote work.
     """
 
     workflow: str
@@ -100,11 +103,11 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     idempotency_key: str
     generation: int = 0
     order: Part = UNSET
-    order_ref: Kept | None = None
+    order_ref: PayloadRefBody | None = None
     results: dict[str, msgspec.Raw] = {}
-    result_refs: dict[str, Kept] = {}
+    result_refs: dict[str, PayloadRefBody] = {}
     own_result: Part = UNSET
-    own_result_ref: Kept | None = None
+    own_result_ref: PayloadRefBody | None = None
     time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
@@ -113,26 +116,26 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
 
 
 class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Why an agent was refused."""
+    """Why a remote service refused a call."""
 
     code: str
     message: str
 
 
 class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaults=True):
-    """From an agent to the scheduler, the channel back. ``result_ref``: of a large result."""
+    """To the scheduler: an agent's reply. ``result_ref`` replaces a large ``result``."""
 
     step: int
     direction: Literal["do", "undo"]
     epoch: int
     outcome: Literal["done", "refused", "waited"]
     result: Part = UNSET
-    result_ref: Kept | None = None
+    result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None
 
 
 class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_defaults=True):
-    """From an agent to the scheduler: the step goes on, and asks for this CompleteBy."""
+    """To the scheduler: the step goes on, and its agent asks for this CompleteBy."""
 
     step: int
     direction: Literal["do", "undo"]
@@ -149,19 +152,19 @@ M = TypeVar("M", bound=Envelope)
 
 
 def decode(body: bytes, kind: type[M]) -> M:
-    """Return an internal message of this kind (a union of kinds will do).
+    """Return an internal message of this kind, or of one kind of a union.
 
     Raises:
-        MalformedError: the body is none, or its order id cannot be one.
+        MalformedError: the body is not such a message, or its order id is invalid.
     """
     parse(body)
     message = convert(body, kind)
     try:
         check_order_id(message.order_id)
     except ValueError as wrong:
-        raise MalformedError("invalid-order-id", str(wrong)) from None
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
     if not 0 < len(message.id) <= 200:
-        raise MalformedError("invalid", "the member 'id' has no or over 200 characters")
+        raise MalformedError(Reason.INVALID, "the member 'id' is empty or has over 200 characters")
     return message
 
 
@@ -171,7 +174,7 @@ def encode(message: Internal) -> bytes:
 
 
 def to_reply(message: ReplyMessage) -> Reply:
-    """Return an agent's reply as the domain knows it."""
+    """Return an agent's reply as an object of the domain."""
     result = content_of(message.result, message.result_ref)
     check_result(result)
     fault = Fault(message.error.code, message.error.message) if message.error else None
@@ -187,7 +190,7 @@ def to_reply(message: ReplyMessage) -> Reply:
 
 
 def from_reply(reply: Reply) -> ReplyMessage:
-    """Return an agent's reply as it travels; its id is the same for every repeat."""
+    """Return the message of an agent's reply. Every repeat has the same id."""
     return ReplyMessage(
         id=reply_id(reply.order_id, reply.step, reply.direction.value, reply.epoch),
         order_id=reply.order_id,
@@ -196,13 +199,13 @@ def from_reply(reply: Reply) -> ReplyMessage:
         epoch=reply.epoch,
         outcome=reply.outcome.value,
         result=inline(reply.result),
-        result_ref=to_kept(reply.result),
+        result_ref=to_ref_body(reply.result),
         error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
     )
 
 
 def to_progress(message: ProgressMessage) -> Progress:
-    """Return what an agent says of a step's progress as the domain knows it."""
+    """Return an agent's progress report as an object of the domain."""
     return Progress(
         message.order_id,
         message.step,
@@ -215,7 +218,7 @@ def to_progress(message: ProgressMessage) -> Progress:
 
 
 def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
-    """Return what an agent says of a step's progress as it travels."""
+    """Return the message of an agent's progress report."""
     return ProgressMessage(
         id=own_id,
         order_id=progress.order_id,
@@ -229,13 +232,17 @@ def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
 
 
 def to_command(message: CommandMessage) -> Command:
-    """Return an operator's command as the domain knows it."""
+    """Return an operator's command as an object of the domain.
+
+    Raises:
+        MalformedError: its input is too large or nests too deep.
+    """
     edited = text_of(message.input)
     if edited is not None and utf16_units(edited) > EDITED_UNITS_MAX:
         raise MalformedError(
-            "too-large", f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
+            Reason.TOO_LARGE, f"the input of a command is at most {EDITED_UNITS_MAX:,} characters"
         )
-    check_depth(edited or "", INPUT_DEPTH_MAX)
+    check_depth(edited or "", CONTENT_DEPTH_MAX)
     return Command(
         message.id,
         message.order_id,
@@ -248,49 +255,49 @@ def to_command(message: CommandMessage) -> Command:
 
 
 def raw(text: str | None) -> Part:
-    """Return JSON text to be put into a message as it is; UNSET for none."""
+    """Return JSON text as a part of a message; UNSET for None."""
     return msgspec.Raw(text.encode()) if text is not None else UNSET
 
 
 def inline(content: Content | None) -> Part:
-    """Return content that travels itself; UNSET for none and for what a reference stands for."""
+    """Return content as a part of a message; UNSET for None and for a reference."""
     return raw(content) if isinstance(content, str) else UNSET
 
 
-def to_kept(content: Content | None) -> Kept | None:
-    """Return the reference that travels in the place of content; None where that does itself."""
+def to_ref_body(content: Content | None) -> PayloadRefBody | None:
+    """Return the body of a payload reference; None for content that is not a reference."""
     if not isinstance(content, PayloadRef):
         return None
-    return Kept(content.sha256, content.size, content.chunks)
+    return PayloadRefBody(content.sha256, content.size, content.chunks)
 
 
-def from_kept(kept: Kept) -> PayloadRef:
-    """Return a reference as the domain knows it."""
-    return PayloadRef(kept.sha256, kept.size, kept.chunks)
+def from_ref_body(ref: PayloadRefBody) -> PayloadRef:
+    """Return a payload reference as an object of the domain."""
+    return PayloadRef(ref.sha256, ref.size, ref.chunks)
 
 
-def content_of(part: Part, kept: Kept | None) -> Content | None:
-    """Return what a member and the reference beside it hold; None where both are absent."""
-    return text_of(part) if kept is None else from_kept(kept)
+def content_of(part: Part, ref: PayloadRefBody | None) -> Content | None:
+    """Return the content of a member or of the reference beside it; None if both are absent."""
+    return text_of(part) if ref is None else from_ref_body(ref)
 
 
 def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_BYTES_MAX) -> None:
-    """Raise MalformedError for a result that no reply, or callback, may bring."""
+    """Raise MalformedError for a result that is too large for a reply or a callback."""
     if isinstance(result, PayloadRef):
         size, most = result.size, RESULT_BYTES_MAX
     else:
         size, most = len((result or "").encode()), inline_bytes_max
     if size > most:
         raise MalformedError(
-            "result-too-large", f"a step's result is at most {most:,} bytes of JSON here"
+            Reason.RESULT_TOO_LARGE, f"a step's result is at most {most:,} bytes of JSON here"
         )
 
 
 def text_of(part: Part) -> str | None:
-    """Return the JSON text of a raw part of a message; None where it is absent."""
+    """Return the JSON text of a part of a message; None if it is absent."""
     return None if isinstance(part, UnsetType) else bytes(part).decode()
 
 
 def value_of(part: Part) -> Any:
-    """Return what a raw part of a message says; None where it is absent."""
+    """Return the value of a part of a message; None if it is absent."""
     return None if isinstance(part, UnsetType) else parse(bytes(part))

@@ -1,7 +1,7 @@
-"""The order as an application sends it: the public contract of the ``orders`` queue.
+"""The order message of an application: the public contract of the ``orders`` queue.
 
-No member's name may equal, whatever its case, that of a Service Bus metadata field: the
-Functions host lets a JSON body override those (a test holds this).
+No member may have the name of a Service Bus metadata field, in any case of letters, because the
+Functions host lets a JSON body override these fields. A test checks it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ from typing import Annotated, Any
 import msgspec
 
 from sas.bounds import PAYLOAD_BYTES_MAX
-from sas.codec.strict import PLAIN, MalformedError, canonical, check_depth, convert, parse
+from sas.codec.strict import (
+    PLAIN,
+    SALVAGE_DEPTH_MAX,
+    MalformedError,
+    Reason,
+    canonical,
+    check_depth,
+    convert,
+    parse,
+)
 from sas.domain.ids import InvalidIdError, check_order_id
 
 ORDER_BYTES_MAX = 256 * 1024
-"""Largest order message, in bytes, unless SAS_ORDER_BYTES_MAX says otherwise: what a Standard
-Service Bus carries.
-"""
+"""Default of SAS_ORDER_BYTES_MAX, the largest order message: the limit of Service Bus Standard."""
 ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
-"""What SAS_ORDER_BYTES_MAX may say at most."""
+"""Highest value of SAS_ORDER_BYTES_MAX."""
 ID_LENGTH_MAX = 128
-# CloudEvents and AMQP carry these ids as attributes, which hold no control characters.
+# CloudEvents and AMQP carry these ids as attributes, which allow no control characters.
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX, pattern=PLAIN)]
 _UNREADABLE = re.compile("[\ud800-\udfff\ufffd]")
-_SALVAGE_DEPTH_MAX = 200
 
 
 class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """One order, as it lies on the ``orders`` queue.
+    """One order, as it is on the ``orders`` queue.
 
-    ``order`` is the business's own; ``submission_id`` names this submission, so that a repeat
-    of it can be told from another one (the message's MessageId stands in where it is absent);
-    ``workflow_version`` absent means the newest.
+    ``order`` is the content for the business. ``submission_id`` is the same for repeats of one
+    submission; without it the MessageId is used. Without ``workflow_version`` the newest version
+    is used.
     """
 
     order_id: str
@@ -50,7 +56,7 @@ class OrderMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An order message that is well formed. ``payload`` is the order's JSON exactly as sent."""
+    """A valid order message. ``payload`` is the JSON of the order exactly as it was sent."""
 
     order_id: str
     workflow: str
@@ -64,7 +70,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What could be read of a message that cannot be used, to tell its sender all the same."""
+    """The parts of a refused message that could be read, to notify its sender."""
 
     order_id: str | None = None
     reply_queue: str | None = None
@@ -74,27 +80,27 @@ class Salvage:
 def parse_order(
     body: bytes, message_id: str | None, bytes_max: int = ORDER_BYTES_MAX
 ) -> Submission:
-    """Return what an application submitted.
+    """Return the submission of an order message.
 
     Raises:
-        MalformedError: with a reason code and a sentence that says what to change.
+        MalformedError: with a reason and a sentence that says what to change.
     """
     if len(body) > bytes_max:
         raise MalformedError(
-            "too-large",
-            f"the message has {len(body):,} bytes, at most {bytes_max:,} are taken: "
-            "send large parts elsewhere and a reference to them in the order",
+            Reason.TOO_LARGE,
+            f"the message has {len(body):,} bytes, at most {bytes_max:,} are accepted: "
+            "store large parts elsewhere and send a reference to them in the order",
         )
     value = parse(body)
     if not isinstance(value, dict):
-        raise MalformedError("invalid", "the body is not a JSON object: send an order message")
+        raise MalformedError(Reason.INVALID, "the body is not a JSON object: send an order message")
     message = convert(body, OrderMessage)
     if not isinstance(value["order"], dict):
-        raise MalformedError("invalid", "Expected `object` - at `$.order`")
+        raise MalformedError(Reason.INVALID, "Expected `object` - at `$.order`")
     try:
         check_order_id(message.order_id)
     except InvalidIdError as wrong:
-        raise MalformedError("invalid-order-id", str(wrong)) from None
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
     digest = content_hash(message.workflow, message.reply_queue, value["order"])
     return Submission(
         order_id=message.order_id,
@@ -109,22 +115,25 @@ def parse_order(
 
 
 def content_hash(workflow: str, reply_queue: str, order: Any) -> str:
-    """Return what tells the same order sent twice from another one under the same id.
+    """Return a hash that is equal for the same order, and differs for another with the same id.
 
-    ``correlation_id`` and ``submission_id`` are the sending's, not the order's.
+    ``correlation_id`` and ``submission_id`` belong to the message, not to the order.
     """
     return hashlib.sha256(canonical([workflow, reply_queue, order]).encode()).hexdigest()
 
 
 def salvage(body: bytes) -> Salvage:
-    """Return what can be read of a message that was refused; never raises.
+    """Return the parts of a refused message that can be read; never raises.
 
-    Laxer than ``parse``: a sender whose order holds a NaN or one member twice is told so.
+    It accepts more than ``parse``, so that a sender whose order holds a NaN or a member twice can
+    be notified.
     """
     text = body[: 2 * ORDER_BYTES_LIMIT].decode("utf-8", "replace")
     try:
-        check_depth(text, _SALVAGE_DEPTH_MAX)
-        value = json.loads(text, parse_int=len, parse_float=len)  # any cheap value does
+        check_depth(text, SALVAGE_DEPTH_MAX)
+        value = json.loads(
+            text, parse_int=len, parse_float=len
+        )  # numbers are not needed, and len is cheap
     except ValueError:
         return Salvage()
     if not isinstance(value, dict):
@@ -138,12 +147,12 @@ def salvage(body: bytes) -> Salvage:
 
 
 def _readable(value: object, length_max: int) -> str | None:
-    """Return a text whose every character was read and can be written again, else None."""
+    """Return a text that can be read and written again without loss; else None."""
     if not isinstance(value, str) or not 0 < len(value) <= length_max:
         return None
     return None if _UNREADABLE.search(value) else value
 
 
 def encode_order(message: OrderMessage) -> bytes:
-    """Return the bytes of an order message; the other half of ``parse_order``."""
+    """Return the bytes of an order message, for ``parse_order``."""
     return msgspec.json.encode(message)

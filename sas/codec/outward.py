@@ -1,4 +1,4 @@
-"""What leaves the system: notifications (CloudEvents 1.0), alerts, rejected messages."""
+"""Messages to the outside: notifications (CloudEvents 1.0), alerts and rejected messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
+from sas.domain.messages import Notice
 
 CLOUDEVENTS_TYPE = "application/cloudevents+json"
 EVENT_TYPE_PREFIX = "sas.order."
@@ -28,12 +29,11 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The data of a notification. ``state`` is the order's ProcessState at the time.
+    """The data of a notification. ``state`` is the order's ProcessState at that time.
 
-    ``results`` (by step name) comes with *completed*; left out, with ``results_omitted`` set,
-    where all together are over 64 KB; so is the ``result`` of *step-completed*. ``awaits`` comes
-    with *failed*: ``undo`` where the order is being undone by itself (*undone* follows),
-    ``operator`` where somebody must decide.
+    *completed* has ``results``, by step name, and *step-completed* has ``result``. Over 64 KB in
+    all they are left out, and ``results_omitted`` is set. *failed* has ``awaits``: ``undo`` if the
+    order is being undone (*undone* follows), ``operator`` if an operator must decide.
     """
 
     order_id: str
@@ -52,9 +52,9 @@ class NotificationData(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True):
-    """A CloudEvent 1.0 in structured JSON. ``correlationid`` is the application's own id.
+    """A CloudEvent 1.0 in structured JSON. ``correlationid`` is the id that the application gave.
 
-    ``subject`` is the order's id; left out of a rejection whose order has none that can be one.
+    ``subject`` is the order id. A rejection without a valid order id has no subject.
     """
 
     specversion: str = "1.0"
@@ -69,10 +69,10 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an operator reads from ``operator-alerts``.
+    """A message for the operator, on ``operator-alerts``.
 
-    A condition of the system, not of one order, has a ``scope`` and a ``since``; once it is over,
-    ``cleared`` is the kind it had.
+    The alert of an incident has a ``scope`` and a ``since`` and no order. When the incident ends,
+    ``cleared`` is its kind.
     """
 
     kind: str
@@ -89,10 +89,10 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A message that could not be processed, kept whole on ``orders-rejected``.
+    """A complete message that could not be processed, on ``orders-rejected``.
 
-    ``body`` is its text, or base64 where ``encoding`` says so. A large one is kept in
-    ``parts`` messages, this being number ``part`` (from 1).
+    ``body`` is its text, or base64 as ``encoding`` says. A large message is split into ``parts``
+    messages; ``part`` counts from 1.
     """
 
     reason: str
@@ -109,40 +109,40 @@ class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     message_id: str | None = None
 
 
-def event_type(notice: str) -> str:
-    """Return the CloudEvents type of a notice."""
-    return EVENT_TYPE_PREFIX + notice + EVENT_TYPE_SUFFIX
+def event_type(notice: Notice) -> str:
+    """Return the CloudEvents type of a kind of notification."""
+    return EVENT_TYPE_PREFIX + notice.value + EVENT_TYPE_SUFFIX
 
 
 def notice_of(event: str) -> str:
-    """Return the notice that a CloudEvents type names."""
+    """Return the kind of notification of a CloudEvents type."""
     return event.removeprefix(EVENT_TYPE_PREFIX).removesuffix(EVENT_TYPE_SUFFIX)
 
 
 def encode(message: Notification | AlertMessage | RejectedMessage) -> bytes:
-    """Return the bytes of an outward message."""
+    """Return the bytes of a message to the outside."""
     if isinstance(message, Notification) and not _can_be_attribute(message.subject):
         message = msgspec.structs.replace(message, subject=msgspec.UNSET)
     return msgspec.json.encode(message)
 
 
 def _can_be_attribute(text: str | msgspec.UnsetType) -> bool:
-    """Return whether CloudEvents allows the text: not empty, no control characters."""
+    """Return whether CloudEvents allows the text: it is not empty and has no control characters."""
     return text is msgspec.UNSET or bool(text and not _CONTROL.search(text))
 
 
 def decode_notification(body: bytes) -> Notification:
-    """Return the notification an application was sent.
+    """Return the notification in a message to an application.
 
     Raises:
-        MalformedError: the body is none.
+        MalformedError: the body is not a notification.
     """
     return convert(body, Notification)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A message that cannot be processed, and what is known of it."""
+    """A message that cannot be processed, and what is known about it."""
 
     body: bytes
     reason: str
@@ -154,13 +154,13 @@ class Rejection:
 
 
 def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[RejectedMessage]:
-    """Return the message or messages that keep a rejected body whole."""
+    """Return the messages that together hold all of a rejected body."""
     body = rejection.body
     try:
         text, encoding = body.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
         text, encoding = base64.b64encode(body).decode(), "base64"
-    # One character may take six bytes once it is escaped inside JSON.
+    # Escaped in JSON, one character may take six bytes.
     size = PART_BYTES_MAX // 6 if len(body) > PART_BYTES_MAX // 6 else max(len(text), 1)
     pieces = [text[start : start + size] for start in range(0, len(text), size)] or [""]
     return [

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 from sas.bounds import RESULT_BYTES_MAX
-from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth
+from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, canonical, check_depth
 from sas.domain.order import Fault
 
-RESULT_DEPTH_MAX = DEPTH_MAX - 2
 """A result travels on inside ``results`` of the next request, two levels down."""
 
 
@@ -39,7 +38,7 @@ def encode_result(value: Any, agent: str) -> str | Fault:
 def _too_deep(agent: str) -> Fault:
     return Fault(
         "result-too-deep",
-        f"agent {agent} returned JSON that nests deeper than {RESULT_DEPTH_MAX} "
+        f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
         "levels, and no queue would carry it: flatten it",
     )
 
@@ -51,7 +50,7 @@ def whole_text(text: str) -> str:
 
 def _fits_deep(text: str) -> bool:
     try:
-        check_depth(text, RESULT_DEPTH_MAX)
+        check_depth(text, CONTENT_DEPTH_MAX)
     except MalformedError:
         return False
     return True

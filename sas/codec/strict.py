@@ -1,7 +1,7 @@
-"""JSON as this system accepts it: UTF-8, no duplicate keys, no NaN, no deep nesting.
+"""JSON as this system accepts it: UTF-8, no duplicate members, no NaN, no deep nesting.
 
-Every refusal is bounded in time and in size: what a sender wrote comes back in a sentence
-of at most ``DESCRIPTION_LENGTH_MAX`` characters, whatever it was.
+Text of a sender appears in errors, so every error text is cut to ``DESCRIPTION_LENGTH_MAX``
+characters.
 """
 
 from __future__ import annotations
@@ -9,24 +9,57 @@ from __future__ import annotations
 import json
 import math
 import re
+from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
 DEPTH_MAX = 32
+"""Deepest nesting of a message."""
+CONTENT_DEPTH_MAX = DEPTH_MAX - 2
+"""Deepest nesting of a result or of an operator's input. Messages carry both two levels down."""
+SALVAGE_DEPTH_MAX = 200
+"""Deepest nesting of a refused message whose sender is looked up in it."""
 PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
-"""What a text of one line matches: no control characters."""
+"""Pattern of a text without control characters."""
 DESCRIPTION_LENGTH_MAX = 500
-# Possessive, and a string need not end: whatever the text, each character is read once.
+# Possessive, and a string need not end: the search reads each character once, whatever the text.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-class MalformedError(ValueError):
-    """A message cannot be used. ``reason`` is a short code; the text says what to change."""
+class Reason(StrEnum):
+    """Why a message was refused. The values are part of the public contract."""
 
-    def __init__(self, reason: str, description: str) -> None:
+    NOT_UTF8 = "not-utf-8"
+    NOT_JSON = "not-json"
+    NOT_UNICODE = "not-unicode"
+    NOT_FINITE = "not-finite"
+    DUPLICATE_KEY = "duplicate-key"
+    TOO_DEEP = "too-deep"
+    TOO_LARGE = "too-large"
+    RESULT_TOO_LARGE = "result-too-large"
+    INVALID = "invalid"
+    INVALID_ORDER = "invalid-order"
+    INVALID_ORDER_ID = "invalid-order-id"
+    ORDER_ID_TAKEN = "order-id-taken"
+    FORBIDDEN_REPLY_QUEUE = "forbidden-reply-queue"
+    UNKNOWN_WORKFLOW = "unknown-workflow"
+    UNKNOWN_ORDER = "unknown-order"
+    CALLBACKS_OFF = "callbacks-off"
+    FORGED_TOKEN = "forged-token"  # noqa: S105  a reason, no secret
+    EXPIRED = "expired"
+    TOO_LATE = "too-late"
+    DEAD_LETTERED = "dead-lettered"
+    UNDELIVERABLE = "undeliverable"
+
+
+class MalformedError(ValueError):
+    """A message cannot be used. The text says what to change."""
+
+    def __init__(self, reason: Reason, description: str) -> None:
         if len(description) > DESCRIPTION_LENGTH_MAX:
             description = description[: DESCRIPTION_LENGTH_MAX - 1] + "…"
         super().__init__(description)
@@ -35,17 +68,17 @@ class MalformedError(ValueError):
 
 
 def parse(body: bytes) -> Any:
-    """Return what the bytes say, with every looseness of JSON refused.
+    """Return the value of a JSON text.
 
     Raises:
-        MalformedError: not-utf-8, not-json, too-deep, duplicate-key, not-finite or
-            not-unicode.
+        MalformedError: the body is not UTF-8 or not JSON, nests too deep, repeats a member, or
+            holds a number or a text that cannot be passed on.
     """
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as wrong:
         raise MalformedError(
-            "not-utf-8", f"the body is not UTF-8 (byte {wrong.start}): encode it as UTF-8"
+            Reason.NOT_UTF8, f"the body is not UTF-8 (byte {wrong.start}): encode it as UTF-8"
         ) from None
     check_depth(text)
     try:
@@ -55,32 +88,41 @@ def parse(body: bytes) -> Any:
     except MalformedError:
         raise
     except json.JSONDecodeError as wrong:
-        raise MalformedError("not-json", f"the body is not JSON: {str(wrong)[:200]}") from None
-    except ValueError:  # Python's own limit: such a number costs quadratic time to read
+        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {str(wrong)[:200]}") from None
+    except ValueError:  # Python's own limit: reading such a number takes quadratic time
         raise MalformedError(
-            "not-finite", "a whole number has over 4,300 digits: send a smaller one, or text"
+            Reason.NOT_FINITE,
+            "a whole number has over 4,300 digits: send a smaller one, or send it as text",
         ) from None
     _check_surrogates(text, value)
     return value
 
 
 def convert(body: bytes, shape: type[T]) -> T:
-    """Return the bytes as ``shape``; unknown members and wrong types are refused by name."""
+    """Return the bytes as ``shape``.
+
+    Raises:
+        MalformedError: naming the member that is unknown or of the wrong type.
+    """
     try:
         return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as wrong:
-        raise MalformedError("invalid", str(wrong)) from None
+        raise MalformedError(Reason.INVALID, str(wrong)) from None
     except msgspec.DecodeError as wrong:
-        raise MalformedError("not-json", f"the body is not JSON: {wrong}") from None
+        raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {wrong}") from None
 
 
 def canonical(value: Any) -> str:
-    """Return one spelling for equal JSON values, for hashing."""
+    """Return the same text for equal JSON values, for hashing."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def check_depth(text: str, depth_max: int = DEPTH_MAX) -> None:
-    """Refuse text whose brackets nest deeper than ``depth_max``; it need not be JSON."""
+    """Refuse text whose brackets nest deeper than ``depth_max``. It need not be JSON.
+
+    Raises:
+        MalformedError: it nests deeper.
+    """
     depth = 0
     for token in _TOKENS.finditer(text):
         match text[token.start()]:
@@ -88,21 +130,22 @@ def check_depth(text: str, depth_max: int = DEPTH_MAX) -> None:
                 depth += 1
                 if depth > depth_max:
                     raise MalformedError(
-                        "too-deep", f"the body nests deeper than {depth_max} levels: flatten it"
+                        Reason.TOO_DEEP,
+                        f"the body nests deeper than {depth_max} levels: flatten it",
                     )
             case "}" | "]":
                 depth -= 1
 
 
 def _check_surrogates(text: str, value: Any) -> None:
-    """Refuse half a character: no UTF-8 can carry it on, to a queue or to a remote service."""
+    """Refuse half of a surrogate pair: UTF-8 cannot encode it."""
     if not _SURROGATE.search(text):
         return
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise MalformedError(
-            "not-unicode",
+            Reason.NOT_UNICODE,
             "a text holds half of a character (a lone \\ud800 to \\udfff): send both halves",
         ) from None
 
@@ -112,18 +155,19 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in found:
             raise MalformedError(
-                "duplicate-key", f"the member {key[:80]!r} stands twice in one object: say it once"
+                Reason.DUPLICATE_KEY,
+                f"the member {key[:80]!r} is there twice in one object: send it once",
             )
         found[key] = value
     return found
 
 
 def _constant(name: str) -> NoReturn:
-    raise MalformedError("not-finite", f"{name} is no JSON number: send a finite one")
+    raise MalformedError(Reason.NOT_FINITE, f"{name} is not a JSON number: send a finite number")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise MalformedError("not-finite", "a number is too large: send a finite one")
+        raise MalformedError(Reason.NOT_FINITE, "a number is too large: send a finite number")
     return value

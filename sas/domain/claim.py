@@ -41,30 +41,24 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
     """Return whether no request of a step is out and no other step blocks it.
 
     No step starts while another one is in Error. A step that is Processed is ready again while
-    another agent, asked before, may have done it as well: there it must be undone.
+    another agent, asked before, may have done it as well: there it must be undone. Steps are undone
+    in reverse order, so a failed undo (Error) blocks the steps before it.
     """
     if step.dispatched:
         return False
-    if step.process_state is StepState.PROCESSED:
-        return bool(step.undo.routes)
-    if step.process_state is StepState.COMPENSATING:
-        return undo_ready(step.number, steps, rules)
-    if step.process_state is not StepState.PENDING:
-        return False
-    before = rules.steps[step.number].after
-    return all(steps[n].process_state is StepState.PROCESSED for n in before) and not any(
-        other.process_state is StepState.ERROR for other in steps
-    )
-
-
-def undo_ready(number: int, steps: Sequence[StepRecord], rules: Rules) -> bool:
-    """Return whether every step that came after step ``number`` is Compensated.
-
-    So steps are undone in reverse order, and a failed undo (Error) blocks the steps before it.
-    """
-    return all(
-        steps[later].process_state is StepState.COMPENSATED for later in rules.dependents(number)
-    )
+    states = [other.process_state for other in steps]
+    match step.process_state:
+        case StepState.PENDING:
+            before = rules.steps[step.number].after
+            done = all(states[n] is StepState.PROCESSED for n in before)
+            return done and StepState.ERROR not in states
+        case StepState.PROCESSED:
+            return bool(step.undo.routes)
+        case StepState.COMPENSATING:
+            later = rules.dependents(step.number)
+            return all(states[n] is StepState.COMPENSATED for n in later)
+        case _:
+            return False
 
 
 def update_readiness(
@@ -96,57 +90,40 @@ def dispatch(
     requests: list[Request] = []
     for step in steps:
         if not step.resting and is_ready(step, steps, rules):
-            doing = step.process_state is StepState.PENDING
-            claimed, request = (_do if doing else _undo)(step, rules, now, instance)
-            after[step.number] = claimed
+            after[step.number], request = _claimed(step, rules, now, instance)
             requests.append(request)
     return update_readiness(after, rules, now), tuple(requests)
 
 
-def _do(step: StepRecord, rules: Rules, now: datetime, instance: str) -> tuple[StepRecord, Request]:
-    route = _route(step, rules)
-    until = now + rules.steps[step.number].time_allowed + _grace(step, route, rules)
-    claimed = replace(
-        step.moved(StepState.PROCESSING, now),
-        turn=Dispatched(instance, until),
-        epoch=step.epoch + 1,
-        call=replace(step.call, route=route, called_until=until),
-    )
-    return claimed, _request(claimed, Direction.DO, until, route)
-
-
-def _undo(
+def _claimed(
     step: StepRecord, rules: Rules, now: datetime, instance: str
 ) -> tuple[StepRecord, Request]:
-    route = step.undo.routes[0] if step.undo.routes else step.call.route
-    until = now + rules.steps[step.number].undo_time + _grace(step, route, rules)
+    own = rules.steps[step.number]
+    doing = step.process_state is StepState.PENDING
+    route = _route(step, rules) if doing else step.undo.routes[0]
+    allowed = own.time_allowed if doing else own.undo_time
+    until = now + allowed + rules.grace.get((step.number, route), NO_TIME)
+    if doing:
+        call = replace(step.call, route=route, called_until=until)
+        step = replace(step.moved(StepState.PROCESSING, now), call=call)
     claimed = replace(step, turn=Dispatched(instance, until), epoch=step.epoch + 1)
-    return claimed, _request(claimed, Direction.UNDO, until, route)
-
-
-def _request(step: StepRecord, direction: Direction, until: datetime, route: int) -> Request:
-    return Request(step.number, direction, step.epoch, step.call.generation, until, route)
-
-
-def _grace(step: StepRecord, route: int, rules: Rules) -> timedelta:
-    return rules.grace.get((step.number, route), NO_TIME)
+    direction = Direction.DO if doing else Direction.UNDO
+    request = Request(step.number, direction, claimed.epoch, step.call.generation, until, route)
+    return claimed, request
 
 
 def _route(step: StepRecord, rules: Rules) -> int:
     """Return the first agent that is open; the last agent asked where none is.
 
-    A pinned step stays with the agent that may have done it: its effect cannot be undone.
+    A step without an undo is pinned to the agent that may have done it already: its effect there
+    could not be undone.
     """
     own = rules.steps[step.number]
-    if is_pinned(step, rules):
+    pinned = bool(step.undo.routes) and own.undo_time_allowed is None
+    if pinned:
         return step.call.route
     there = (route for route in range(own.routes) if (step.number, route) not in rules.shut)
     return next(there, step.call.route)
-
-
-def is_pinned(step: StepRecord, rules: Rules) -> bool:
-    """Return whether a step may go to no other agent: one may have done it, and it has no undo."""
-    return bool(step.undo.routes) and rules.steps[step.number].undo_time_allowed is None
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
@@ -173,6 +150,13 @@ def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
     if direction is Direction.UNDO or step.complete_by is None or step.call.called_until is None:
         return step.complete_by
     return min(step.complete_by, step.call.called_until)
+
+
+def settle(
+    order: Order, changed: StepRecord, rules: Rules, now: datetime
+) -> tuple[StepRecord, ...]:
+    """Return the steps of an order with one of them replaced, and their readiness updated."""
+    return update_readiness(with_step(order.steps, changed), rules, now)
 
 
 def with_step(steps: Sequence[StepRecord], changed: StepRecord) -> tuple[StepRecord, ...]:

@@ -1,7 +1,7 @@
-"""Content that is kept apart from its order, and the reference that stands for it (a claim check).
+"""Claim check: large content is stored outside its order, and a reference takes its place.
 
-A reference says what the content is (its hash) and never changes: the content is written before
-anything refers to it, and what refers to it is what makes it count.
+The content is written before anything refers to it. A reference holds the hash of the content, so
+it never changes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import hashlib
 from dataclasses import dataclass
 
 CHUNK_BYTES = 11 * 64 * 1024
-"""Most bytes of one chunk. Table Storage takes 64 KiB a binary property and 1 MiB a row; Azurite
-counts a row as the JSON that is sent, which is a third longer.
+"""Most bytes of one chunk: Table Storage takes 64 KiB a binary property and 1 MiB a row. Azurite
+counts the row as it is sent, in JSON, which is a third longer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """What stands for content kept apart: its SHA-256 in hex, its bytes, its chunks."""
+    """The reference to large content: its SHA-256 in hex, its size in bytes, its chunks."""
 
     sha256: str
     size: int
@@ -25,21 +25,21 @@ class PayloadRef:
 
 
 Content = str | PayloadRef
-"""JSON text, or what stands for it."""
+"""JSON text, or the reference to it."""
 
 
 def ref_of(data: bytes) -> PayloadRef:
-    """Return the reference that stands for these bytes."""
+    """Return the reference to these bytes."""
     return PayloadRef(hashlib.sha256(data).hexdigest(), len(data), len(chunks_of(data)))
 
 
 def chunks_of(data: bytes) -> list[bytes]:
-    """Return the bytes cut into chunks; nothing is one empty chunk."""
+    """Return the bytes in chunks; no bytes are one empty chunk."""
     return [data[start : start + CHUNK_BYTES] for start in range(0, len(data) or 1, CHUNK_BYTES)]
 
 
 def matches(ref: PayloadRef, data: bytes) -> bool:
-    """Return whether these are the very bytes that the reference was made of."""
+    """Return whether the reference was made of these bytes."""
     return len(data) == ref.size and hashlib.sha256(data).hexdigest() == ref.sha256
 
 

@@ -14,7 +14,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.domain.change import Decision, Incident
-from sas.domain.claim import NO_TIME, dispatch, is_cancelled, is_ready, update_readiness, with_step
+from sas.domain.claim import (
+    NO_TIME,
+    dispatch,
+    is_cancelled,
+    is_ready,
+    settle,
+    update_readiness,
+    with_step,
+)
 from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
 from sas.domain.order import (
     CLOCK_SKEW,
@@ -57,8 +65,8 @@ def expire(
         return None
     match step.turn:
         case Resting():
-            freed = with_step(order.steps, replace(step, turn=None))
-            return Decision(JournalWord.RELEASED, update_readiness(freed, rules, now), (Wake(),))
+            after = settle(order, replace(step, turn=None), rules, now)
+            return Decision(JournalWord.RELEASED, after, (Wake(),))
         case Dispatched() if is_cancelled(step):
             return end_cancelled(order, step, rules, now, None)
         case Dispatched():
@@ -181,7 +189,7 @@ def _timed_out(
     doing = step.process_state is StepState.PROCESSING
     if delay_excuses(delay, own.time_allowed if doing else own.undo_time):
         free = step.reset(now) if doing else replace(step, turn=None)
-        after = update_readiness(with_step(order.steps, free), rules, now)
+        after = settle(order, free, rules, now)
         return Decision(JournalWord.NOT_COUNTED, after, (Wake(),))
     times = step.failure_count + 1
     counted = replace(step, failures=replace(step.failures, count=times))
@@ -208,7 +216,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     if step.failure_count <= own.failures_max:
         rest = own.backoff.delay(step.failure_count)
         reset = replace(free, turn=Resting(now + rest) if rest else None)
-        after = update_readiness(with_step(order.steps, reset), rules, now)
+        after = settle(order, reset, rules, now)
         word = JournalWord.STEP_RESET if doing else JournalWord.UNDO_RESET
         return Decision(word, after, () if rest else (Wake(),))
     wait = own.extended_wait
@@ -226,7 +234,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
         now,
         until,
     )
-    after = update_readiness(with_step(order.steps, resting), rules, now)
+    after = settle(order, resting, rules, now)
     return Decision(JournalWord.EXTENDED_WAIT, after, (), incident=incident)
 
 

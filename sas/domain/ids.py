@@ -83,11 +83,6 @@ def cause_of(source_queue: str, envelope_id: str) -> str:
     return f"{source_queue}:{envelope_id}"
 
 
-def cause_hash(cause: str) -> str:
-    """Return the part of a cause row's key: 32 hex digits, whatever a sender put in its id."""
-    return hashlib.sha256(cause.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 def digest_id(*parts: str | bytes) -> str:
     """Return 32 hex digits that identify these parts in this order.
 

@@ -1,4 +1,4 @@
-"""The names of the queues, and which of them an application may be answered on."""
+"""The names of the queues, and which names an application may choose for its responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUEUE_NAME_LENGTH_MAX = 200
 
 
 class ForbiddenReplyQueueError(ValueError):
-    """An order asks for answers on a queue that is not an application's own."""
+    """An order names a reply queue that does not belong to an application."""
 
 
 def lane(queue: str, *, urgent: bool) -> str:
@@ -23,11 +23,11 @@ def lane(queue: str, *, urgent: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Every queue of the system. Agents' and applications' queues share a prefix each.
+    """Every queue of the system.
 
-    Those on an order's way (orders, scheduler, replies, callbacks, agents') have a second lane
-    each, for urgent orders: a queue of its own with a function of its own, so that urgent work
-    never stands behind ordinary work, nor takes its place.
+    The queues that an order passes (orders, scheduler, replies, callbacks, agents) each have a
+    second lane for urgent orders: a separate queue with a separate function. So urgent work never
+    waits behind ordinary work.
     """
 
     orders: str = "orders"
@@ -46,26 +46,26 @@ class Queues:
 
     @property
     def urgent(self) -> Queues:
-        """Return the same queues for an application that submits urgent orders."""
+        """Return the queues as an application uses them that submits urgent orders."""
         return replace(self, orders=lane(self.orders, urgent=True))
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
-        """Return the queues an order passes with these agents, in both lanes."""
+        """Return the queues that orders pass with these agents, in both lanes."""
         fixed = (self.orders, self.scheduler, self.replies, self.callbacks)
         ordinary = (*fixed, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def twice(self, agents: Iterable[str]) -> str | None:
-        """Return a queue that would have two purposes, an agent named ``replies``, for one; None
-        where each has one.
+        """Return a queue that would have two purposes, such as that of an agent named ``replies``;
+        None if there is no such queue.
         """
         names = [*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters]
         return next((name for name in names if names.count(name) > 1), None)
 
     def check_reply_queue(self, name: str) -> str:
-        """Return ``name`` if an application may be answered on it.
+        """Return ``name`` if it can be the reply queue of an application.
 
-        The prefix keeps a sender from aiming this system at one of its own queues.
+        The prefix prevents a sender from naming one of the system's own queues.
 
         Raises:
             ForbiddenReplyQueueError: saying which names are allowed.

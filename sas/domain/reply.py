@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sas.domain.change import Decision
-from sas.domain.claim import dispatch, is_cancelled, is_out, update_readiness, with_step
+from sas.domain.claim import dispatch, is_cancelled, is_out, settle, with_step
 from sas.domain.expire import end_cancelled, fail, resting_incident
 from sas.domain.messages import (
     JournalWord,
@@ -112,7 +112,7 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instanc
         if asked is not None:
             return asked
     until = step.complete_by or now
-    after = update_readiness(with_step(order.steps, replace(back, turn=Resting(until))), rules, now)
+    after = settle(order, replace(back, turn=Resting(until)), rules, now)
     incident = resting_incident(
         order,
         step,

@@ -59,13 +59,9 @@ def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
 
     At every other agent that may have done it too, it is still to be undone.
     """
-    done = step.moved(StepState.PROCESSED, now).forgiven()
-    undo = UndoLedger(routes=step.undo.without(step.call.route).routes)
-    return (
-        _wait_out_calls(replace(done, undo=undo), rules, now)
-        if undo.routes
-        else (replace(done, undo=undo))
-    )
+    undo = step.undo.without(step.call.route)
+    done = replace(step.moved(StepState.PROCESSED, now).forgiven(), undo=undo)
+    return _wait_out_calls(done, rules, now) if undo.routes else done
 
 
 def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:

@@ -1,7 +1,7 @@
-"""How failures are met, as data; and ``Rules``, all that decisions know of a workflow.
+"""Workflows as an adopter defines them, and the rules that decisions know of them.
 
-Rules say what comes before what and how patient each step is. They know neither business nor
-agents: the supervisor "shouldn't have knowledge of the actual business operations".
+Rules say which step follows which, and how long and how often each one is tried. They name neither
+agents nor business: the Supervisor "shouldn't have knowledge of the actual business operations".
 """
 
 from __future__ import annotations
@@ -14,27 +14,37 @@ from typing import Any
 
 from sas.domain.ids import check_agent, check_name
 
+STEPS_MAX = 30
+"""Each step of an order can need two rows and more in one transaction of 100 operations."""
 TIME_ALLOWED_MIN = timedelta(milliseconds=100)
-
-
 TIME_ALLOWED_MAX = timedelta(days=30)
+_NO_TIME = timedelta(0)
+_SHOWN_MAX = 60
+
+
+class WorkflowError(ValueError):
+    """A workflow is defined wrongly; the message says where and what to change."""
+
+
+class UnknownWorkflowError(LookupError):
+    """An order names a workflow or version that is not deployed here."""
 
 
 class OnFailure(Enum):
-    """What follows when a step failed past recovery."""
+    """What happens when a step has failed."""
 
     HOLD = "hold"
     """The order stays in Error until an operator resubmits or undoes it."""
     UNDO = "undo"
-    """Every step that may have had an effect is undone: the whole fails as one."""
+    """Every step that may have had an effect is undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
     """How a step is undone: by the same agent, within a time of its own.
 
-    ``call_limit`` is for a remote service that cannot refuse a do after its undo (it leaves no
-    tombstone): how long after CompleteBy a call may still land. The undo waits that out.
+    ``call_limit`` is for a remote service that cannot refuse a do after its undo. It says how long
+    after CompleteBy a call may still arrive there. The undo waits for that time.
     """
 
     time_allowed: timedelta = timedelta(seconds=60)
@@ -43,14 +53,14 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a step that timed out rests before it is tried again: growing, up to ``most``."""
+    """How long a step rests after a timeout: growing from ``first``, up to ``most``."""
 
     first: timedelta = timedelta(0)
     factor: float = 2.0
     most: timedelta = timedelta(minutes=15)
 
     def delay(self, failures: int) -> timedelta:
-        """Return the rest after so many failures (from 1)."""
+        """Return the rest after this many failures (from 1)."""
         if not self.first:
             return self.first
         grown = self.first.total_seconds() * self.factor ** min(failures - 1, 64)
@@ -58,13 +68,13 @@ class Backoff:
 
 
 NO_BACKOFF = Backoff()
-"""Again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendedWait:
-    """Past the threshold, wait so long "in the expectation that the fault is resolved", then try
-    again, at most ``times`` times; only then is the step failed.
+    """A long rest past the threshold, "in the expectation that the fault is resolved".
+
+    The step fails after ``times`` such rests.
     """
 
     time: timedelta
@@ -73,8 +83,8 @@ class ExtendedWait:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What decisions know of a step: numbers of its predecessors, times, threshold, how many
-    agents can do it.
+    """What decisions know of a step. ``after`` are the numbers of the steps before it, ``routes``
+    is how many agents can do it.
     """
 
     name: str
@@ -95,12 +105,12 @@ class StepRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decisions know of a workflow. ``pickup`` is how long a ready step may lie unclaimed
-    before it is woken again; ``alert_after`` from what age on an operator is told of it.
+    """What decisions know of a workflow.
 
-    A step's routes are its agents by number, in order of preference. Of the moment are ``shut``,
-    those (step, route) that are not to be had right now; and ``slack``, how much longer than the
-    time allowed a request to one of them is given, for its queue is long.
+    A ready step that no scheduler claims within ``pickup`` is woken again; older than
+    ``alert_after`` it raises an incident. A route is the number of an agent in the list of a step.
+    Two members change at run time: ``shut`` are the (step, route) whose circuit breaker is open,
+    ``grace`` is the extra time for a request to one of them, because its queue is long.
     """
 
     steps: tuple[StepRules, ...]
@@ -129,129 +139,15 @@ class Rules:
         return tuple(sorted(found - {number}))
 
 
-SHOWN_MAX = 60
-
-
-_NOTHING = timedelta(0)
-
-
-_TEXT = (str,), "a text"
-
-
-_WHOLE = (int,), "a whole number"
-
-
-_SPAN = (timedelta,), "a timedelta, as in timedelta(seconds=30)"
-
-
-_SPAN_OR_NONE = (timedelta, type(None)), "a timedelta, as in timedelta(seconds=30), or None"
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "name": _TEXT,
-    "agent": _TEXT,
-    "version": _WHOLE,
-    "failures_max": _WHOLE,
-    "times": _WHOLE,
-    "factor": ((int, float), "a number"),
-    "time_allowed": _SPAN,
-    "pickup": _SPAN,
-    "alert_after": _SPAN,
-    "first": _SPAN,
-    "most": _SPAN,
-    "time": _SPAN,
-    "deadline": _SPAN_OR_NONE,
-    "call_limit": _SPAN_OR_NONE,
-    "notify_steps": ((bool,), "True or False"),
-    "after": ((tuple, list, type(None)), 'names in a tuple, as in after=("book-room",), or None'),
-    "alternatives": ((tuple, list), 'names in a tuple, as in alternatives=("paypal",)'),
-    "on_failure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
-    "undo": ((Undo, type(None)), "Undo() or None"),
-    "backoff": ((Backoff,), "a Backoff(...)"),
-    "extended_wait": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
-    "steps": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
-}
-"""Of every field of a definition: of what kinds its value is, and that in words."""
-
-
-class WorkflowError(ValueError):
-    """A workflow is defined wrongly; the message says where and what to change."""
-
-
-def check_kinds(where: str, definition: Any) -> None:
-    """Refuse a definition with a value of the wrong kind, which would fail at some order later.
-
-    Raises:
-        WorkflowError: naming the field, its value, and what to give.
-    """
-    for member in fields(definition):
-        if member.init:
-            kinds, wanted = _KINDS[member.name]
-            value = getattr(definition, member.name)
-            if not isinstance(value, kinds):
-                shown = repr(value)[:SHOWN_MAX]
-                raise WorkflowError(f"{where}: {member.name}={shown}: give {wanted}")
-
-
-def check_span(where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN) -> None:
-    """Refuse a span of time out of bounds.
-
-    Raises:
-        WorkflowError: naming the bounds.
-    """
-    if not least <= span <= TIME_ALLOWED_MAX:
-        from_ = "0" if least == _NOTHING else str(least)
-        raise WorkflowError(f"{where}: {what} lies between {from_} and {TIME_ALLOWED_MAX}")
-
-
-def check_patience(where: str, step: Any) -> None:
-    """Refuse times, rests and counts of a step that make no sense.
-
-    Raises:
-        WorkflowError: naming which, and the bounds.
-    """
-    wait, undo, backoff = step.extended_wait, step.undo, step.backoff
-    for part, definition in (("undo", undo), ("extended_wait", wait), ("backoff", backoff)):
-        if definition is not None:
-            check_kinds(f"{where} {part}", definition)
-    for time in (
-        step.time_allowed,
-        *([undo.time_allowed] if undo else []),
-        *([wait.time] if wait else []),
-    ):
-        check_span(where, "a time allowed (or waited)", time)
-    limit = (undo.call_limit if undo else None) or _NOTHING
-    for rest in (limit, backoff.first, backoff.most):
-        check_span(where, "a rest or a call limit", rest, _NOTHING)
-    if backoff.first > backoff.most:
-        raise WorkflowError(
-            f"{where}: its backoff begins with {backoff.first}, over its most, {backoff.most}: "
-            "give a longer most, or a shorter first"
-        )
-    if not 1 <= backoff.factor <= 100:
-        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
-    if not 0 <= step.failures_max <= 1000:
-        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
-    if wait is not None and not 1 <= wait.times <= 1000:
-        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
-
-
-STEPS_MAX = 30
-"""Two rows and more per parallel step must fit one transaction of 100 operations."""
-
-
-class UnknownWorkflowError(LookupError):
-    """An order names a workflow or version that this deployment does not have."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One remote action.
 
-    ``after`` names the steps that must be Processed first; None means the step written
-    before it, () means none: such steps run beside each other. ``failures_max`` is how many
-    times it may fail and still be retried; ``backoff`` and ``extended_wait`` say how patiently.
-    A step without ``undo`` has nothing to undo. ``alternatives`` are other agents that can do the
-    same, in order of preference: asked while the ones before them are not to be had.
+    ``after`` names the steps that must be Processed first. None means the step written before this
+    one; () means none, so such steps run in parallel. A step may time out ``failures_max`` times
+    and is still retried. A step without ``undo`` has nothing to undo. ``alternatives`` are other
+    agents for the same action, in order of preference: they are asked while the circuit breakers of
+    those before them are open.
     """
 
     name: str
@@ -272,13 +168,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """A named, versioned set of steps that succeed or fail as one.
+    """A named, versioned set of steps that succeed or fail as a whole.
 
-    ``deadline`` is the time the whole may take: an order past it is undone where ``on_failure``
-    says so, and otherwise goes on with an alert.
+    ``deadline`` is the time allowed for the whole order. An order past it is undone if
+    ``on_failure`` says so; otherwise it goes on, and an operator is alerted.
 
     Raises:
-        WorkflowError: when it could not run as written; checked here, once, not per order.
+        WorkflowError: it could not run as written. This is checked once, not per order.
     """
 
     name: str
@@ -293,7 +189,7 @@ class Workflow:
 
     def __post_init__(self) -> None:
         where = f"workflow {self.name!r}"
-        check_kinds(where, self)
+        _check_kinds(where, self)
         object.__setattr__(self, "steps", tuple(self.steps))
         self._check_names(where)
         if not 1 <= len(self.steps) <= STEPS_MAX:
@@ -302,17 +198,17 @@ class Workflow:
             )
         if self.version < 1:
             raise WorkflowError(f"{where}: versions are counted from 1")
-        check_span(where, "pickup", self.pickup)
-        check_span(where, "alert_after", self.alert_after, timedelta(0))
+        _check_span(where, "pickup", self.pickup)
+        _check_span(where, "alert_after", self.alert_after, _NO_TIME)
         if self.deadline is not None:
-            check_span(where, "a deadline", self.deadline)
+            _check_span(where, "a deadline", self.deadline)
         object.__setattr__(self, "rules", self._make_rules())
 
     def _check_names(self, where: str) -> None:
         for number, step in enumerate(self.steps):
             if not isinstance(step, Step):
                 raise WorkflowError(f"{where}: steps[{number}] is no step: give a Step(...)")
-            check_kinds(f"{where} step {step.name!r}", step)
+            _check_kinds(f"{where} step {step.name!r}", step)
         try:
             check_name(self.name, "workflow")
             for step in self.steps:
@@ -328,14 +224,8 @@ class Workflow:
         for number, step in enumerate(self.steps):
             made.append(self._step_rules(number, step, numbers))
             numbers[step.name] = number
-        return Rules(
-            tuple(made),
-            self.on_failure,
-            self.notify_steps,
-            self.pickup,
-            self.alert_after,
-            self.deadline,
-        )
+        policies = (self.on_failure, self.notify_steps, self.pickup, self.alert_after)
+        return Rules(tuple(made), *policies, self.deadline)
 
     def _step_rules(self, number: int, step: Step, numbers: Mapping[str, int]) -> StepRules:
         where = f"workflow {self.name!r} step {step.name!r}"
@@ -343,23 +233,23 @@ class Workflow:
             raise WorkflowError(f"{where} is defined twice")
         if len(set(step.agents)) < len(step.agents):
             raise WorkflowError(f"{where} names an agent twice: {', '.join(step.agents)}")
-        check_patience(where, step)
-        if step.after is None:
-            after: tuple[int, ...] = (number - 1,) if number else ()
-        else:
+        _check_times(where, step)
+        after: tuple[int, ...] = (number - 1,) if number else ()
+        if step.after is not None:
             unknown = [name for name in step.after if name not in numbers]
             if unknown:
                 raise WorkflowError(
                     f"{where} comes after {unknown[0]!r}, which is not a step written before it"
                 )
             after = tuple(sorted({numbers[name] for name in step.after}))
+        undo = step.undo
         return StepRules(
             step.name,
             after,
             step.time_allowed,
-            step.undo.time_allowed if step.undo else None,
+            undo.time_allowed if undo else None,
             step.failures_max,
-            step.undo.call_limit if step.undo else None,
+            undo.call_limit if undo else None,
             step.backoff,
             step.extended_wait,
             len(step.agents),
@@ -367,7 +257,7 @@ class Workflow:
 
 
 class Workflows:
-    """Every workflow this deployment can run, by name and version."""
+    """Every workflow that is deployed, by name and version."""
 
     def __init__(self, workflows: Iterable[Workflow]) -> None:
         self._by_key: dict[tuple[str, int], Workflow] = {}
@@ -386,10 +276,10 @@ class Workflows:
         return iter(self._by_key.values())
 
     def find(self, name: str, version: int | None = None) -> Workflow:
-        """Return a workflow; the newest version where none is named.
+        """Return a workflow; the newest version if ``version`` is None.
 
         Raises:
-            UnknownWorkflowError: naming what there is.
+            UnknownWorkflowError: it is not deployed here.
         """
         versions = sorted(v for n, v in self._by_key if n == name)
         if not versions:
@@ -404,11 +294,75 @@ class Workflows:
         return self._by_key[name, wanted]
 
     def rules(self, name: str, version: int) -> Rules:
-        """Return what the supervisor may know of a workflow."""
+        """Return the rules of a workflow: all that the supervisor may know of it."""
         return self.find(name, version).rules
 
     def agents(self) -> frozenset[str]:
-        """Return the names of all agents that any step asks for."""
+        """Return the names of the agents of all steps."""
         return frozenset(
             agent for w in self._by_key.values() for step in w.steps for agent in step.agents
         )
+
+
+_SPAN = "a timedelta, as in timedelta(seconds=30)"
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "True or False"),
+    "timedelta": ((timedelta,), _SPAN),
+    "timedelta | None": ((timedelta, type(None)), f"{_SPAN}, or None"),
+    "tuple[str, ...]": ((tuple, list), 'names in a tuple, as in ("paypal",)'),
+    "tuple[str, ...] | None": ((tuple, list, type(None)), 'names in a tuple, as in ("paypal",)'),
+    "tuple[Step, ...]": ((tuple, list), "a tuple; of one step, with its comma: steps=(Step(...),)"),
+    "OnFailure": ((OnFailure,), "OnFailure.HOLD or OnFailure.UNDO"),
+    "Undo | None": ((Undo, type(None)), "Undo() or None"),
+    "Backoff": ((Backoff,), "a Backoff(...)"),
+    "ExtendedWait | None": ((ExtendedWait, type(None)), "an ExtendedWait(...) or None"),
+}
+"""For the annotation of a field: the types it may have, and the same in words."""
+
+
+def _check_kinds(where: str, definition: Any) -> None:
+    """Refuse a value of the wrong type now, rather than when some order meets it."""
+    for member in fields(definition):
+        if member.init:
+            kinds, wanted = _KINDS[str(member.type)]
+            value = getattr(definition, member.name)
+            if not isinstance(value, kinds):
+                shown = repr(value)[:_SHOWN_MAX]
+                raise WorkflowError(f"{where}: {member.name}={shown}: give {wanted}")
+
+
+def _check_span(
+    where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN
+) -> None:
+    if not least <= span <= TIME_ALLOWED_MAX:
+        from_ = "0" if least == _NO_TIME else str(least)
+        raise WorkflowError(f"{where}: {what} lies between {from_} and {TIME_ALLOWED_MAX}")
+
+
+def _check_times(where: str, step: Step) -> None:
+    """Refuse times, rests and counts of a step that are out of bounds."""
+    wait, undo, backoff = step.extended_wait, step.undo, step.backoff
+    for part, definition in (("undo", undo), ("extended_wait", wait), ("backoff", backoff)):
+        if definition is not None:
+            _check_kinds(f"{where} {part}", definition)
+    allowed = [undo.time_allowed] if undo else []
+    waited = [wait.time] if wait else []
+    for time in (step.time_allowed, *allowed, *waited):
+        _check_span(where, "a time allowed (or waited)", time)
+    limit = (undo.call_limit if undo else None) or _NO_TIME
+    for rest in (limit, backoff.first, backoff.most):
+        _check_span(where, "a rest or a call limit", rest, _NO_TIME)
+    if backoff.first > backoff.most:
+        raise WorkflowError(
+            f"{where}: its backoff begins with {backoff.first}, over its most, {backoff.most}: "
+            "give a longer most, or a shorter first"
+        )
+    if not 1 <= backoff.factor <= 100:
+        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
+    if not 0 <= step.failures_max <= 1000:
+        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+    if wait is not None and not 1 <= wait.times <= 1000:
+        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")

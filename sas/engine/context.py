@@ -31,7 +31,7 @@ from sas.ports import (
     UnreadableError,
 )
 from sas.telemetry import metrics
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

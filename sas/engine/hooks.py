@@ -27,7 +27,7 @@ from sas.domain.order import Details, Order
 from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
 from sas.ports import Callback, CallbacksOffError, Clock, Later, LostContentError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)

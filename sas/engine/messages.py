@@ -115,7 +115,7 @@ def notification(
     event = outward.Notification(
         id=own_id,
         source=to.source,
-        type=outward.event_type(notice.value),
+        type=outward.event_type(notice),
         subject=data.order_id,
         time=key_time(at),
         correlationid=data.correlation_id or msgspec.UNSET,
@@ -147,7 +147,7 @@ def _request(
     did = item.direction is Direction.UNDO and item.route == record.call.route
     own = record.result if did else None
     results = _results(order, workflow.rules.predecessors(item.step))
-    refs = {name: internal.to_kept(result) for name, result in results.items()}
+    refs = {name: internal.to_ref_body(result) for name, result in results.items()}
     body = internal.RequestMessage(
         id=own_id,
         order_id=order.order_id,
@@ -160,11 +160,11 @@ def _request(
         idempotency_key=idempotency_key(order.order_id, step.name, item.generation, alternative),
         generation=item.generation,
         order=internal.inline(content),
-        order_ref=internal.to_kept(content),
+        order_ref=internal.to_ref_body(content),
         results=_inline(results),
         result_refs={name: ref for name, ref in refs.items() if ref is not None},
         own_result=internal.inline(own),
-        own_result_ref=internal.to_kept(own),
+        own_result_ref=internal.to_ref_body(own),
         alternative=alternative,
         urgent=order.details.urgent,
         submission=order.details.submission,

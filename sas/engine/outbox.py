@@ -27,7 +27,7 @@ from sas.ports import (
     StateStore,
     UndeliverableError,
 )
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sas.domain.ids import cause_hash
+from sas.domain.ids import digest_id
 from sas.engine.shared_values import SharedValues
 from sas.ports import ConflictError, StateStore
 
@@ -33,7 +33,7 @@ class CommandRefusals:
         Raises:
             StoreUnavailableError: the store does not answer.
         """
-        key, name = cause_hash(command_id), slot_of(command_id)
+        key, name = digest_id(command_id), slot_of(command_id)
         for _ in range(_TRIES):
             before = await self._values.read(name)
             reasons = dict(before.value) if before else {}
@@ -51,9 +51,9 @@ class CommandRefusals:
             StoreUnavailableError: the store does not answer.
         """
         found = await self._values.read(slot_of(command_id))
-        return found.value.get(cause_hash(command_id), "") if found else ""
+        return found.value.get(digest_id(command_id), "") if found else ""
 
 
 def slot_of(command_id: str) -> str:
     """Return the name of the shared value that keeps a command's refusal: one of 256."""
-    return cause_hash(command_id)[:2]
+    return digest_id(command_id)[:2]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from sas.codec import outward
 from sas.codec.orders import Salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError, convert
-from sas.domain.ids import key_time
+from sas.codec.strict import MalformedError, Reason, convert
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import Order, OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.messages import Addresses, alert, notification
 from sas.ports import Clock, Message, MessageBus, UndeliverableError
 from sas.telemetry import metrics
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 
@@ -87,7 +85,7 @@ class Rejections:
         except MalformedError:
             await self.keep(rejection)
             return
-        again = hashlib.sha256(rejection.message_id.encode()).hexdigest()[:32]
+        again = digest_id(rejection.message_id)
         await self._bus.send([self._kept(part, f"rejected/again/{again}", rejection.body)])
 
     def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
@@ -109,7 +107,7 @@ class Rejections:
             return
         rejection = Rejection(
             body=message.body,
-            reason="undeliverable",
+            reason=Reason.UNDELIVERABLE,
             description=f"queue {message.queue} does not take it: {refused}",
             source_queue=message.queue,
             message_id=message.message_id,
@@ -137,6 +135,5 @@ class Rejections:
 
 def _base_id(rejection: Rejection) -> str:
     """The same message rejected again (a redelivery) has the same ids; another one has others."""
-    digest = hashlib.sha256(rejection.body)
-    digest.update(f"|{rejection.source_queue}|{rejection.message_id}|{rejection.reason}".encode())
-    return f"rejected/{digest.hexdigest()[:32]}"
+    parts = (rejection.source_queue, rejection.message_id, rejection.reason)
+    return f"rejected/{digest_id(rejection.body, *parts)}"

@@ -40,7 +40,7 @@ class SharedValues(Generic[T]):
         Raises:
             StoreUnavailableError: the store does not answer.
         """
-        found = await self._store.read_cell(self._prefix + name)
+        found = await self._store.read_shared(self._prefix + name)
         return None if found is None else self._decoded(found)
 
     async def all(self) -> dict[str, SharedValue[T]]:
@@ -49,7 +49,7 @@ class SharedValues(Generic[T]):
         Raises:
             StoreUnavailableError: the store does not answer.
         """
-        found = await self._store.cells(self._prefix)
+        found = await self._store.shared_values(self._prefix)
         return {name.removeprefix(self._prefix): self._decoded(one) for name, one in found.items()}
 
     async def write(self, name: str, value: T, before: SharedValue[T] | None) -> SharedValue[T]:
@@ -61,7 +61,7 @@ class SharedValues(Generic[T]):
         """
         text = msgspec.json.encode(value).decode()
         token = before.token if before else None
-        written = await self._store.write_cell(self._prefix + name, text, token)
+        written = await self._store.write_shared(self._prefix + name, text, token)
         return SharedValue(value, written.token)
 
     def _decoded(self, found: SharedValue[str]) -> SharedValue[T]:

@@ -22,7 +22,7 @@ from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import ConflictError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 CONFLICTS_MAX = 12

@@ -16,7 +16,7 @@ from sas.domain.order import CLOCK_SKEW
 from sas.engine.context import Context
 from sas.engine.hooks import CallAttempt, CallEnd
 from sas.ports import StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 WAIT_HERE = timedelta(seconds=5)

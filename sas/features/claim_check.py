@@ -48,9 +48,9 @@ class ClaimCheck(ContentStore):
         """
         if isinstance(content, str):
             return content
-        return (await self._store.get_blob(order_id, content)).decode()
+        return (await self._store.get_payload(order_id, content)).decode()
 
     async def _offload(self, order_id: str, content: Content, inline_bytes_max: int) -> Content:
         if isinstance(content, PayloadRef) or size_of(content) <= inline_bytes_max:
             return content
-        return await self._store.put_blob(order_id, content.encode())
+        return await self._store.put_payload(order_id, content.encode())

@@ -57,12 +57,12 @@ class Versions(VersionCheck):
         if order.rejected or key in self._checked or key not in self._known:
             return
         name = value_name(*key)
-        found = await self._store.read_cell(name)
+        found = await self._store.read_shared(name)
         if found is None:
             try:
-                found = await self._store.write_cell(name, self._known[key], None)
+                found = await self._store.write_shared(name, self._known[key], None)
             except ConflictError:  # another process was first
-                found = await self._store.read_cell(name)
+                found = await self._store.read_shared(name)
         if found is None or found.value != self._known[key]:
             raise StoreMismatchError(
                 f"workflow {key[0]!r} version {key[1]} is defined otherwise than when its orders "

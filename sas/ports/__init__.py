@@ -1,12 +1,16 @@
-"""What the actors need of the world: a state store, a message bus, a clock, remote agents.
+"""What the actors need of the outside: a state store, a message bus, a clock, agents.
 
-Each port has two adapters that pass one contract suite: the real one in ``sas.adapters``
-and the one in memory in ``sas.simulation``.
+Store and bus each have two implementations that pass one contract suite: the real one in
+``sas.adapters`` and one in memory in ``sas.simulation``.
 """
 
-from sas.ports.agents import (
+from sas.ports.business import (
+    LIMIT_MAX,
     Agent,
     AwaitCallback,
+    Blocking,
+    BlockingAgent,
+    Business,
     Call,
     Callback,
     CallbacksOffError,
@@ -15,20 +19,23 @@ from sas.ports.agents import (
     StillRunning,
     TransientError,
 )
-from sas.ports.blocking import Blocking, BlockingAgent
-from sas.ports.bus import BusUnavailableError, Message, MessageBus, UndeliverableError
-from sas.ports.business import LIMIT_MAX, Business
-from sas.ports.clock import Clock
-from sas.ports.encryption import DecryptionError, KeyMissingError, KeyRing
-from sas.ports.store import (
+from sas.ports.platform import (
+    BusUnavailableError,
+    Clock,
     ConflictError,
+    DecryptionError,
     Exporter,
+    KeyMissingError,
+    KeyRing,
     LostContentError,
+    Message,
+    MessageBus,
     SharedValue,
     StateStore,
     StoreMismatchError,
     StoreUnavailableError,
     Summary,
+    UndeliverableError,
     UnreadableError,
 )
 

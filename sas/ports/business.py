@@ -1,33 +1,278 @@
-"""What an adopter supplies, checked as it is put together."""
+"""What an adopter writes: agents that call remote services, and the business that uses them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from sas.domain.order import Order
-from sas.domain.workflow import UnknownWorkflowError, Workflow, WorkflowError, Workflows
-from sas.ports.agents import Agent
+from sas.domain.workflow import (
+    TIME_ALLOWED_MAX,
+    UnknownWorkflowError,
+    Workflow,
+    WorkflowError,
+    Workflows,
+)
 
+THREADS_MAX = 32
 LIMIT_MAX = 1000
-"""Most calls in flight that a limit can be: beyond, finding a free slot takes too long."""
+"""Highest limit of calls in flight. With more, finding a free slot takes too long."""
+
+
+class RefusedError(Exception):
+    """A remote service refused the call for good, and the call had no effect.
+
+    ``code`` is for programs, the message for people.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TransientError(Exception):
+    """A call failed in a way that may pass. Whether it had an effect is unknown.
+
+    ``retry_after`` is the pause that the service asked for. ``kind`` is a short code such as
+    http-503 for metrics and logs. They never carry the message, which may quote the order.
+    ``answered`` means that the service works and only this call must wait, for example because
+    another call with its key is in progress. The circuit breaker counts it as a success.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        retry_after: timedelta | None = None,
+        kind: str = "transient",
+        *,
+        answered: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.kind = kind
+        self.answered = answered
+
+
+@dataclass(frozen=True, slots=True)
+class StillRunning:
+    """Returned instead of a result: the remote work goes on. The agent is called again later.
+
+    The next call comes after ``check_after``, with the same key. No message and no function waits
+    meanwhile, so a step may take hours. ``note`` tells people about the progress (200 characters
+    are kept).
+
+    Raises:
+        ValueError: ``check_after`` is not above 0, or above ``TIME_ALLOWED_MAX``.
+    """
+
+    check_after: timedelta
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_span("check_after", self.check_after)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCallback:
+    """Returned instead of a result: a callback ends the step ``within`` this time.
+
+    Without a callback the step times out like any other, and is called again with the same key.
+
+    Raises:
+        ValueError: ``within`` is not above 0, or above ``TIME_ALLOWED_MAX``.
+    """
+
+    within: timedelta
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_span("within", self.within)
+
+
+Later = StillRunning | AwaitCallback
+"""What an agent returns for a step that has not ended yet."""
+
+
+def _check_span(name: str, span: timedelta) -> None:
+    if not timedelta(0) < span <= TIME_ALLOWED_MAX:
+        raise ValueError(f"{name}={span}: give more than 0, and at most {TIME_ALLOWED_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """What an outside system needs to end a step. Pass it to that system.
+
+    ``token`` allows it to end this step until ``expires``. ``url`` contains the token, for
+    systems that can only POST to an address; it is None without SAS_CALLBACK_URL.
+    """
+
+    token: str = field(repr=False)
+    url: str | None = field(repr=False)
+    expires: datetime
+
+
+class CallbacksOffError(RuntimeError):
+    """An agent asked for a callback, but no key is set to sign its token."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the setting SAS_CALLBACK_KEY is missing: set a secret of 32 characters or more, "
+            "because callbacks are signed and checked with it"
+        )
+
+
+def _no_callbacks(_within: timedelta) -> Callback:
+    raise CallbacksOffError
+
+
+async def _no_heartbeat(_note: str) -> None:
+    """Do nothing: the call was made by a test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One remote action to do or to undo.
+
+    ``order`` is the order's payload. ``results`` are the results of the steps before it, by step
+    name. ``key`` is the idempotency key: the same for do, undo and every retry. ``own_result`` is
+    what the step's ``do`` returned, for its ``undo``. ``secrets`` are the texts of the order's
+    secret fields. They are redacted from refusals; keep them out of your log lines, too.
+    """
+
+    order_id: str
+    step: str
+    key: str
+    complete_by: datetime
+    order: Any = field(repr=False)
+    results: Mapping[str, Any] = field(repr=False)
+    own_result: Any = field(default=None, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    callbacks: Callable[[timedelta], Callback] = field(
+        default=_no_callbacks, repr=False, compare=False
+    )
+
+    beats: Callable[[str], Awaitable[None]] = field(
+        default=_no_heartbeat, repr=False, compare=False
+    )
+
+    async def heartbeat(self, note: str = "") -> None:
+        """Report that this call goes on, so that it gets its time allowed once more.
+
+        Use it for calls that take minutes; for longer ones return ``StillRunning``. Call it as
+        often as you like, for example in a loop over parts: only a few are sent on. It raises
+        nothing. ``note`` tells people about the progress.
+        """
+        await self.beats(note)
+
+    def callback(self, within: timedelta) -> Callback:
+        """Return what an outside system needs to end this step ``within`` this time.
+
+        Pass it to that system, and return ``AwaitCallback(within)``.
+
+        Raises:
+            CallbacksOffError: SAS_CALLBACK_KEY is not set.
+            ValueError: ``within`` is not above 0, or above ``TIME_ALLOWED_MAX``.
+        """
+        _check_span("within", within)
+        return self.callbacks(within)
+
+
+class Agent(Protocol):
+    """Calls one remote service. The adopter writes it; the pattern does the retries."""
+
+    async def do(self, call: Call) -> Any:
+        """Make one attempt and return a result that JSON can hold, or a ``Later``.
+
+        Raises:
+            RefusedError: the service refused for good.
+            TransientError: the call may be tried again.
+        """
+        ...
+
+    async def undo(self, call: Call) -> Any:
+        """Make one attempt to undo what ``do`` with the same key did or may still do.
+
+        It returns and raises as ``do`` does. Its result is not kept.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class BlockingAgent(Protocol):
+    """An ``Agent`` without async, for client libraries that block.
+
+    It returns and raises as an ``Agent`` does. Several threads call it at once, so use one session
+    for each call, or one that threads can share. It cannot send heartbeats.
+    """
+
+    def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        ...
+
+    def undo(self, call: Call) -> Any:
+        """See ``Agent.undo``."""
+        ...
+
+    def close(self) -> None:
+        """See ``Agent.close``."""
+        ...
+
+
+class Blocking:
+    """An ``Agent`` that runs the calls of a ``BlockingAgent`` in threads, at most ``threads``.
+
+    A thread cannot be stopped. After CompleteBy nothing waits for it, but it goes on and occupies
+    one of the threads. So give every call a time limit that is shorter than its step's.
+    """
+
+    def __init__(self, agent: BlockingAgent, threads: int = THREADS_MAX) -> None:
+        self._agent = agent
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=type(agent).__name__)
+
+    async def do(self, call: Call) -> Any:
+        """See ``Agent.do``."""
+        return await self._in_thread(self._agent.do, call)
+
+    async def undo(self, call: Call) -> Any:
+        """See ``Agent.undo``."""
+        return await self._in_thread(self._agent.undo, call)
+
+    async def close(self) -> None:
+        """See ``Agent.close``."""
+        await self._in_thread(self._agent.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Any, *given: object) -> Any:
+        context = contextvars.copy_context()  # carries the current trace into the thread
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, context.run, work, *given)
 
 
 @dataclass(frozen=True, slots=True)
 class Business:
-    """What an adopter supplies: workflows, an agent for each name the steps use, and checks
-    of the order's content per workflow, which raise ValueError with a sentence. ``limits`` says
-    of an agent how many calls of its remote service may be in flight, over all instances.
+    """What an adopter supplies. It is checked when it is created.
 
-    ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest, as
-    paths: member names with dots between them, ``[]`` after a list's name for each element
-    (``customer.card``, ``lines[].note``). Stop naming one only once no order holds it sealed any
-    more: ``()`` seals nothing and still opens what was.
+    ``agents`` has an agent for each name that steps use. ``checks`` validate an order's content,
+    by workflow, and raise ValueError with a sentence. ``limits`` set how many calls of an agent's
+    remote service may be in flight, over all instances.
+
+    ``secret_fields`` names, by workflow, the fields of an order that are encrypted at rest. A path
+    is member names with dots between them, with ``[]`` after a list's name for each element
+    (``customer.card``, ``lines[].note``). Remove a path only when no order holds the field
+    encrypted any more. ``()`` encrypts nothing, and still decrypts older orders.
 
     Raises:
-        WorkflowError: what does not fit together: an agent that is missing or is none, a name
-            that is not there, a limit out of bounds.
+        WorkflowError: an agent is missing or is not an agent, a name is unknown, or a limit is
+            out of bounds.
     """
 
     workflows: Workflows
@@ -62,11 +307,11 @@ class Business:
                 )
 
     def workflow_of(self, order: Order) -> Workflow:
-        """Return the workflow an order was submitted with.
+        """Return the workflow that an order was submitted with.
 
         Raises:
-            UnknownWorkflowError: this deployment no longer has it, or with other steps: no record
-                of the order must be taken for another step's.
+            UnknownWorkflowError: this deployment does not have it, or has it with other steps.
+                Then a step's record could be taken for another step's.
         """
         details = order.details
         found = self.workflows.find(details.workflow, details.version)
@@ -74,7 +319,7 @@ class Business:
         if not order.rejected and begun != defined:
             raise UnknownWorkflowError(
                 f"workflow {details.workflow!r} version {details.version} has the steps "
-                f"{', '.join(defined)}, and was begun with {', '.join(begun)}"
+                f"{', '.join(defined)}, but the order began with {', '.join(begun)}"
             )
         return found
 
@@ -86,7 +331,7 @@ def _check_names(what: str, named: Iterable[str], kind: str, known: Sequence[str
 
 
 def _check_agent(name: str, agent: object) -> None:
-    """Refuse what could not be called: found out later, it would be by an order that fails."""
+    """Refuse an agent that cannot be called. Otherwise the first order would fail on it."""
     if isinstance(agent, type):
         raise WorkflowError(
             f"agent {name!r} is the class {agent.__name__}: give an instance, {agent.__name__}(...)"

@@ -1,1 +1,1 @@
-"""The ports in memory, with a virtual clock and faults on demand."""
+"""The ports in memory, with a virtual clock and faults that a test asks for."""

@@ -1,4 +1,4 @@
-"""A message bus in memory, with the properties of Service Bus that the actors rely on."""
+"""A message bus in memory that behaves like Service Bus where the actors depend on it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
-"""What headers and annotations may add: a message this close to the limit is too large."""
+"""Room for headers and annotations: a message this close to the limit is too large."""
 
 
 class BusFault(Enum):
-    """What a send can be made to suffer."""
+    """Faults that a test can inject into a send."""
 
     UNAVAILABLE = "nothing was sent: BusUnavailableError"
-    LOST_ANSWER = "the message was sent, the sender learns BusUnavailableError"
+    LOST_ANSWER = "the message was sent, but the sender gets BusUnavailableError"
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """One message in a queue. ``sequence`` is unique in the bus and rises."""
+    """One message in a queue. ``sequence`` increases over all queues."""
 
     sequence: int
     message: Message
@@ -36,7 +36,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Queue:
-    """One queue: its settings, what waits in it and what expired unread."""
+    """One queue: its settings, its waiting messages and those that expired."""
 
     name: str
     duplicate_window: timedelta | None = None
@@ -48,11 +48,10 @@ class Queue:
 
 
 class MemoryBus:
-    """Queues in memory. A queue must be declared; a message to any other is undeliverable.
+    """Queues in memory. A message to a queue that was not declared is undeliverable.
 
-    Receiving is the driver's: ``take`` hands out the oldest visible message and forgets it.
-    Faults: ``fail_next`` for the next sends, or ``plan``, asked before each message with the
-    message, for a seeded simulation.
+    ``take`` returns and removes the oldest visible message. Faults: ``fail_next`` sets those of
+    the next messages; ``plan`` is called with each message and decides, for seeded simulations.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -70,37 +69,37 @@ class MemoryBus:
         time_to_live: timedelta | None = None,
         length_max: int | None = None,
     ) -> None:
-        """Create queues; ``duplicate_window`` switches duplicate detection on.
+        """Create queues. ``duplicate_window`` turns duplicate detection on.
 
-        ``time_to_live`` is the queue's default, and the longest a message may ask for.
+        ``time_to_live`` is the default of the queue, and the maximum of a message.
         """
         for name in names:
             self.queues[name] = Queue(name, duplicate_window, time_to_live, length_max)
 
     def fail_next(self, *faults: BusFault) -> None:
-        """Make the next messages suffer these faults, one each."""
+        """Inject these faults into the next messages, one each."""
         self._faults.extend(faults)
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in their order. See ``MessageBus.send``."""
+        """Send messages in order. See ``MessageBus.send``."""
         for message in messages:
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
-                raise BusUnavailableError(f"queue {message.queue}: a fault was asked for")
+                raise BusUnavailableError(f"queue {message.queue}: an injected fault")
             self._enqueue(message)
             if fault is BusFault.LOST_ANSWER:
                 raise BusUnavailableError(f"queue {message.queue}: sent, but the answer was lost")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
     def take(self, queue: str) -> Message | None:
-        """Return the oldest visible message and forget it; None where there is none."""
+        """Return and remove the oldest visible message; None if there is none."""
         found = self.take_queued(queue)
         return found.message if found else None
 
     def take_queued(self, queue: str) -> Queued | None:
-        """Return the oldest visible message, with when it was queued, and forget it."""
+        """Return and remove the oldest visible message, with the times of its queue entry."""
         found = self._visible(self.queues[queue])
         if not found:
             return None
@@ -108,11 +107,11 @@ class MemoryBus:
         return found[0]
 
     def messages(self, queue: str) -> list[Message]:
-        """Return every visible message, oldest first, without taking any."""
+        """Return all visible messages, oldest first, and leave them in the queue."""
         return [queued.message for queued in self._visible(self.queues[queue])]
 
     def next_change(self) -> datetime | None:
-        """Return when the next scheduled message becomes visible, if any is scheduled."""
+        """Return when the next scheduled message becomes visible; None if none is scheduled."""
         now = self._clock.now()
         times = [q.visible_at for queue in self.queues.values() for q in queue.waiting]
         return min((at for at in times if at > now), default=None)
@@ -132,7 +131,7 @@ class MemoryBus:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
         if len(message.body) + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
-                f"the message has {len(message.body)} bytes: more than the bus takes", message
+                f"the message has {len(message.body)} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")

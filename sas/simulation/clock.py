@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLE_ROUNDS = 64
-"""How often tasks are let run before the clock moves on: longer chains of awaits need more."""
+"""Turns of the event loop before the clock moves on. Longer chains of awaits need more."""
 
 
 class VirtualClock:
-    """Time under a test's control: the same run every time, an hour in a millisecond.
+    """Time that a test controls: every run is the same, and an hour takes a millisecond.
 
-    Sleepers wake in the order of their times, those of one moment in the order in which they
-    lay down, and each with ``now()`` at exactly its time::
+    Sleepers wake in the order of their times, and at the same time in the order in which they
+    began to sleep. For each of them ``now()`` is exactly its time::
 
         clock = VirtualClock()
         sleeper = asyncio.create_task(clock.sleep(3600))
@@ -37,17 +37,17 @@ class VirtualClock:
         return self._now
 
     def set(self, moment: datetime) -> None:
-        """Put the time, forward or back, without waking anybody: a clock that is apart."""
+        """Set the time, forward or back, without waking sleepers: a skewed clock."""
         self._now = moment
 
     @property
     def next_wake(self) -> datetime | None:
-        """When the next sleeper wants to wake; None where nobody sleeps."""
+        """Time of the next sleeper; None if nobody sleeps."""
         self._drop_cancelled()
         return self._sleepers[0][0] if self._sleepers else None
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the clock has been advanced by ``seconds``; for none, let others run once."""
+        """Return when the clock has advanced by ``seconds``. For 0, let other tasks run once."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -58,23 +58,23 @@ class VirtualClock:
         await wake
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Have something happen once the clock has been advanced by ``seconds``."""
+        """Call a function when the clock has advanced by ``seconds``."""
         self._count += 1
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wake.add_done_callback(lambda _: call())
         heapq.heappush(self._sleepers, (self._now + timedelta(seconds=seconds), self._count, wake))
 
     async def settle(self) -> None:
-        """Let every task that can run do so, until each waits for time or for something outside."""
+        """Let tasks run until each waits for the time or for something outside."""
         for _ in range(self._rounds):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Move the time on by ``seconds``, waking sleepers in order and letting each run."""
+        """Advance the time by ``seconds``, and wake the sleepers in order."""
         await self.advance_to(self._now + timedelta(seconds=seconds))
 
     async def advance_to(self, moment: datetime) -> None:
-        """Move the time on to ``moment``, waking sleepers in order and letting each run."""
+        """Advance the time to ``moment``, and wake the sleepers in order."""
         await self.settle()
         while (wake := self.next_wake) is not None and wake <= moment:
             await self._wake_next()
@@ -82,11 +82,10 @@ class VirtualClock:
         await self.settle()
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Return the result of ``work``, moving the time on whenever everybody sleeps.
+        """Return the result of ``work``. The time advances whenever all tasks sleep.
 
         Raises:
-            RuntimeError: nobody sleeps and the work is not done: it waits for something that
-                time does not bring.
+            RuntimeError: the work is not done and no task sleeps, so it would never end.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -95,7 +94,7 @@ class VirtualClock:
                 if task.done():
                     break
                 if self.next_wake is None:
-                    raise RuntimeError("everybody waits and nobody sleeps: this never ends")
+                    raise RuntimeError("all tasks wait and none sleeps: this never ends")
                 await self._wake_next()
             return task.result()
         finally:

@@ -1,4 +1,4 @@
-"""Remote services in memory: they fail, answer late, and remember every effect."""
+"""Remote services in memory. They fail, answer late, and record every effect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from sas.ports import Call, Clock, RefusedError, StillRunning, TransientError
 
 @dataclass(slots=True)
 class RemoteFaults:
-    """Shares of calls, from 0 to 1. ``lost`` calls have their effect, but never answer.
+    """Shares of calls, from 0 to 1.
 
-    ``later`` calls go on: their effect comes at a later look, up to ``look_seconds_max`` away.
-    With ``beats`` a call says every second that it goes on.
+    Calls with a ``lost_answer`` have their effect. Calls that end ``later`` return
+    ``StillRunning`` and have their effect at a later call, after ``look_seconds_max`` at most.
+    With ``beats`` a call sends a heartbeat every second.
     """
 
     transient: float = 0.0
@@ -32,7 +33,7 @@ class RemoteFaults:
 
 @dataclass(slots=True)
 class Effects:
-    """What one key did at one service: how often it was done, and whether it is in force."""
+    """Effects of one key at one service: how often it was done, and whether it is in force."""
 
     done: int = 0
     in_force: bool = False
@@ -42,7 +43,7 @@ class Effects:
 
 @dataclass(slots=True)
 class RemoteLedger:
-    """Every key's effects, over all services."""
+    """The effects of all keys, over all services."""
 
     by_key: dict[str, Effects] = field(default_factory=dict)
 
@@ -52,10 +53,10 @@ class RemoteLedger:
 
 
 class SimulatedAgent:
-    """An agent of a service that honours idempotency keys and leaves tombstones.
+    """An agent of a service that respects idempotency keys, and refuses a key after its undo.
 
-    A call outlives its caller: once it is out, it may land however late. While ``down``, every
-    call that arrives fails.
+    A call outlives its caller: once it is sent, it may arrive at any later time. While ``down``
+    is set, every call that arrives fails.
     """
 
     def __init__(
@@ -69,15 +70,15 @@ class SimulatedAgent:
         self.calls: set[asyncio.Task[Any]] = set()
 
     async def do(self, call: Call) -> Any:
-        """Take effect once per key, unless it was undone before."""
+        """Have an effect once for each key, unless the key was undone before."""
         return await self._out(self._do(call), call)
 
     async def undo(self, call: Call) -> Any:
-        """Take the effect back and refuse it from now on."""
+        """Take the effect back, and refuse the key from now on."""
         return await self._out(self._undo(call), call)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
     async def _out(self, work: Any, call: Call) -> Any:
         task = asyncio.ensure_future(work)
@@ -95,7 +96,7 @@ class SimulatedAgent:
     def _landed(self, task: asyncio.Task[Any]) -> None:
         self.calls.discard(task)
         if not task.cancelled():
-            task.exception()  # a caller that has gone asks no more
+            task.exception()  # its caller may be gone; without this asyncio warns
 
     async def _do(self, call: Call) -> Any:
         await self._travel()

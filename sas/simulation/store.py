@@ -1,4 +1,4 @@
-"""A state store in memory, with the semantics of the one on Table Storage."""
+"""A state store in memory that behaves like the one on Table Storage."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from enum import Enum
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
 from sas.domain.change import Change, DeadlineDue, Due, OutDue, check_finished
 from sas.domain.content import PayloadRef, matches, ref_of
-from sas.domain.ids import all_shards, cause_hash, key_time, shard_of
+from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
 from sas.ports import ConflictError, LostContentError, SharedValue, StoreUnavailableError, Summary
 
 OVERTAKEN = "overtaken"
-"""The token of an order that was written and changed by a rival since: it matches nothing."""
+"""The token of an order that another instance changed after our write. It matches nothing."""
 
 
 class StoreFault(Enum):
-    """What an operation can be made to suffer."""
+    """Faults that a test can inject into an operation."""
 
     UNAVAILABLE = "nothing was read or written: StoreUnavailableError"
     CONFLICT = "a commit wrote nothing: ConflictError"
-    LOST_ANSWER = "a commit (or content) was written, the actor learns StoreUnavailableError"
+    LOST_ANSWER = "a commit or payload was written, but the actor gets StoreUnavailableError"
 
 
 @dataclass(slots=True)
 class Stored:
-    """Everything kept of one order."""
+    """Everything that is stored of one order."""
 
     order: Order
     journal: list[JournalEntry] = field(default_factory=list)
@@ -39,33 +39,34 @@ class Stored:
 
 
 class MemoryStore:
-    """Orders in memory: one step of the event loop is one transaction.
+    """Orders in memory. One turn of the event loop is one transaction.
 
-    Faults: ``fail_next`` for the next operations of a name (``"commit"``, ``"load"``, ...),
-    or ``plan``, asked before each with the name and the order id (or shard, or lease), for a
-    seeded simulation. ``pause`` runs before every operation: where rivals may come between.
+    Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
+    ...). ``plan`` is called before each operation with its name and the order id (or shard, or
+    lease) and decides, for seeded simulations. ``pause`` runs before every operation, so that
+    other instances can act in between.
     """
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
-        self.blobs: dict[str, dict[str, bytes]] = {}
+        self.payloads: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[], Awaitable[None]] = _let_others_run
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._cells: dict[str, SharedValue[str]] = {}
+        self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: dict[str, deque[StoreFault]] = {}
         self._versions = 0
 
     @property
     def shards(self) -> Sequence[str]:
-        """Every shard there is."""
+        """All shards."""
         return self._shards
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
-        """Make the next calls of an operation suffer these faults, one each."""
+        """Inject these faults into the next calls of an operation, one each."""
         self._faults.setdefault(operation, deque()).extend(faults)
 
     async def load(self, order_id: str) -> Order | None:
@@ -80,35 +81,35 @@ class MemoryStore:
         order_id = change.after.order_id
         fault = await self._begin("commit", order_id)
         if fault is StoreFault.CONFLICT:
-            raise ConflictError(f"order {order_id}: a conflict was asked for")
+            raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
 
-    async def put_blob(self, order_id: str, data: bytes) -> PayloadRef:
-        """See ``StateStore.put_blob``."""
-        check_bytes("content", len(data), PAYLOAD_BYTES_MAX)
-        fault = await self._begin("put_blob", order_id)
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
+        """See ``StateStore.put_payload``."""
+        check_bytes("payload", len(data), PAYLOAD_BYTES_MAX)
+        fault = await self._begin("put_payload", order_id)
         ref = ref_of(data)
-        self.blobs.setdefault(order_id, {})[ref.sha256] = data
+        self.payloads.setdefault(order_id, {})[ref.sha256] = data
         if fault is StoreFault.LOST_ANSWER:
-            raise StoreUnavailableError(f"order {order_id}: kept, but the answer was lost")
+            raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return ref
 
-    async def get_blob(self, order_id: str, ref: PayloadRef) -> bytes:
-        """See ``StateStore.get_blob``."""
-        await self._begin("get_blob", order_id)
-        data = self.blobs.get(order_id, {}).get(ref.sha256)
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
+        """See ``StateStore.get_payload``."""
+        await self._begin("get_payload", order_id)
+        data = self.payloads.get(order_id, {}).get(ref.sha256)
         if data is None or not matches(ref, data):
-            raise LostContentError(f"order {order_id}: content {ref.sha256} cannot be read")
+            raise LostContentError(f"order {order_id}: payload {ref.sha256} cannot be read")
         return data
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """See ``StateStore.recorded``."""
         await self._begin("recorded", order_id)
         stored = self.orders.get(order_id)
-        seq = stored.causes.get(cause_hash(cause)) if stored else None
+        seq = stored.causes.get(digest_id(cause)) if stored else None
         return stored.journal[seq - 1] if stored and seq else None
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
@@ -163,28 +164,30 @@ class MemoryStore:
         if stored is None or stored.order.token != order.token:
             return False
         del self.orders[order.order_id]
-        self.blobs.pop(order.order_id, None)
+        self.payloads.pop(order.order_id, None)
         return True
 
-    async def read_cell(self, name: str) -> SharedValue[str] | None:
-        """See ``StateStore.read_cell``."""
-        await self._begin("read_cell", name)
-        return self._cells.get(name)
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
+        """See ``StateStore.read_shared``."""
+        await self._begin("read_shared", name)
+        return self._shared.get(name)
 
-    async def cells(self, prefix: str) -> dict[str, SharedValue[str]]:
-        """See ``StateStore.cells``."""
-        await self._begin("cells", prefix)
-        return {name: self._cells[name] for name in sorted(self._cells) if name.startswith(prefix)}
+    async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
+        """See ``StateStore.shared_values``."""
+        await self._begin("shared_values", prefix)
+        return {
+            name: self._shared[name] for name in sorted(self._shared) if name.startswith(prefix)
+        }
 
-    async def write_cell(self, name: str, value: str, token: str | None) -> SharedValue[str]:
-        """See ``StateStore.write_cell``."""
-        await self._begin("write_cell", name)
-        found = self._cells.get(name)
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+        """See ``StateStore.write_shared``."""
+        await self._begin("write_shared", name)
+        found = self._shared.get(name)
         if (found.token if found else None) != token:
-            raise ConflictError(f"cell {name} changed since it was read")
+            raise ConflictError(f"shared value {name} changed since it was read")
         self._versions += 1
-        self._cells[name] = SharedValue(value, f"v{self._versions}")
-        return self._cells[name]
+        self._shared[name] = SharedValue(value, f"v{self._versions}")
+        return self._shared[name]
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""
@@ -196,16 +199,16 @@ class MemoryStore:
         return True
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
-        """Let rivals come between, then return the fault of this operation, if not raised."""
+        """Let other tasks run, then return the fault of this operation, or raise it."""
         await self.pause()
         self.requests += 1
         asked = self._faults.get(operation)
         fault = asked.popleft() if asked else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
-            raise StoreUnavailableError(f"{operation} of {key}: a fault was asked for")
+            raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
 
     def _write(self, change: Change) -> Order:
@@ -217,7 +220,7 @@ class MemoryStore:
             return replace(after, token=OVERTAKEN if overtaken else token)
         if token != (change.before.token if change.before else None):
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
-        if stored and entry.cause and cause_hash(entry.cause) in stored.causes:
+        if stored and entry.cause and digest_id(entry.cause) in stored.causes:
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
@@ -225,7 +228,7 @@ class MemoryStore:
         stored.order = written
         stored.journal.append(entry)
         if entry.cause:
-            stored.causes[cause_hash(entry.cause)] = entry.seq
+            stored.causes[digest_id(entry.cause)] = entry.seq
         self.orders[after.order_id] = stored
         self._write_due(change)
         return written
@@ -269,7 +272,7 @@ class MemoryStore:
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
-    """Whether this very change was written before: its answer was lost, it was tried again."""
+    """Whether this change was written before: its answer was lost and it is tried again."""
     return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 
@@ -278,7 +281,7 @@ async def _let_others_run() -> None:
 
 
 def _due_key(due: Due) -> str:
-    """The row key that the table would have: it sorts by time, then by order."""
+    """Return a key that sorts like the row keys of the table: by time, then by order."""
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
     if isinstance(due, DeadlineDue):

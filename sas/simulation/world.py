@@ -1,8 +1,8 @@
-"""A whole system in memory, with everything going wrong that can, by seed.
+"""A whole system in memory, with every fault that can happen.
 
-The real actors and the real codec run over ports in memory. The world is the host: it
-hands out messages under a lease, takes them back when a handler crashes or its lease is
-lost, and forwards what is given up to the dead letters. Every choice comes from one seed.
+The real actors and the real codec run over ports in memory. The world plays the Functions host:
+it delivers messages under a lock, redelivers them when a handler crashes or its lock is lost, and
+dead-letters those that fail too often. One seed decides everything.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sas.simulation.store import MemoryStore, StoreFault
 
 F = TypeVar("F")
 DELIVERY_COUNT = "delivery-count"
-"""The property that says how often a message was handed out."""
+"""The property with a message's delivery count."""
 ENQUEUED_AT = "enqueued-at"
-"""The property that says when a message was queued, or became visible."""
+"""The property with the time at which a message was queued, or became visible."""
 Handler = Callable[[Message], Awaitable[object]]
 
 
 class CrashError(BaseException):
-    """The process of a handler died here: no except clause of its own may catch that."""
+    """The process of a handler died here. A handler's ``except Exception`` does not catch it."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """Shares from 0 to 1, of operations or of deliveries.
+    """Shares of operations or deliveries, from 0 to 1.
 
-    A handler that ``stalls`` does nothing for up to ``stall_seconds_max``, and then goes on.
+    A handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes on.
     """
 
     crash: float = 0.0
@@ -56,7 +56,7 @@ class Faults:
 
 @dataclass(slots=True)
 class Delivery:
-    """One message and how often it was handed out."""
+    """One message and its delivery count."""
 
     queue: str
     message: Message
@@ -65,17 +65,17 @@ class Delivery:
 
 
 _life: ContextVar[int] = ContextVar("life", default=0)
-"""Which of a host's lives a handler belongs to; 0: to none, so no death of a host ends it."""
-OUTAGE_PATIENCE_S = 30.0
-"""How long an actor waits for a store that is away, as the real adapter does."""
+"""Number of the host process that a handler runs in. 0 means outside: no crash ends it."""
+OUTAGE_WAIT_S = 30.0
+"""Longest wait for a store that is down, as in the real adapter."""
 
 
 @dataclass(slots=True)
 class World:
     """Queues with their handlers, a timer, and faults.
 
-    ``at_once`` handlers run, of ``at_once_each`` queue no more than that: a bottleneck of its own.
-    While the ``store_out`` every operation of the store waits, and then fails.
+    At most ``at_once`` handlers run at once, and ``at_once_each`` of each queue. While
+    ``store_out`` is set, every operation of the store waits and then fails.
     """
 
     seed: int
@@ -102,7 +102,7 @@ class World:
     _closing: bool = False
 
     def __post_init__(self) -> None:
-        """Put the faults into the ports."""
+        """Install the faults in the ports."""
         self.rng = random.Random(self.seed)  # noqa: S311  a simulation repeats itself
         self.store.pause = self._pause_of_store
         self.store.plan = self._store_fault
@@ -110,11 +110,11 @@ class World:
 
     @property
     def bus(self) -> MessageBus:
-        """Return the bus as actors see it: rivals and crashes come between its sends."""
+        """The bus for the actors. Other tasks and crashes come between its sends."""
         return PausingBus(self.memory_bus, self.pause)
 
     async def pause(self) -> None:
-        """Let others run; now and then, stall or die. What belongs to a dead host does nothing."""
+        """Let other tasks run; sometimes stall or crash. A task of a crashed host stops here."""
         for _ in range(self.rng.randint(0, 3)):
             await asyncio.sleep(0)
         if self._happens(self.faults.stalls):
@@ -127,12 +127,12 @@ class World:
 
     async def _pause_of_store(self) -> None:
         await self.pause()
-        waits = self.rng.uniform(0, OUTAGE_PATIENCE_S) if self.store_out else 0.0
+        waits = self.rng.uniform(0, OUTAGE_WAIT_S) if self.store_out else 0.0
         if waits:
             await self.clock.sleep(waits)
 
     def restart(self) -> None:
-        """Kill the host with all that it is at, and start it anew: ``reborn`` is called."""
+        """Kill the host and all its handlers, then restart it: this calls ``reborn``."""
         self.crashes += 1
         self.lives += 1
         for task in (*self._running, *([self._timer_task] if self._timer_task else [])):
@@ -141,10 +141,10 @@ class World:
             self.reborn()
 
     async def run(self, finished: Callable[[], bool], hours_max: float = 24.0) -> None:
-        """Run until ``finished`` and nothing is under way, in virtual time.
+        """Run in virtual time until ``finished`` returns true and nothing is left to do.
 
         Raises:
-            TimeoutError: that did not come about within ``hours_max`` virtual hours.
+            TimeoutError: that took more than ``hours_max`` virtual hours.
         """
         end = self.clock.now() + timedelta(hours=hours_max)
         tick = self.clock.now()
@@ -160,12 +160,12 @@ class World:
                 await self.clock.advance(0.5)
 
     def idle(self) -> bool:
-        """Return whether no handler runs and no handled queue holds a message."""
+        """Return whether no handler runs and no queue with a handler holds a message."""
         waiting = any(self.memory_bus.messages(queue) for queue in self.handlers)
         return not self._running and not self._returned and not waiting and self._timer_free()
 
     async def close(self) -> None:
-        """Stop whatever still runs."""
+        """Stop all running handlers."""
         self._closing = True
         tasks = [*self._running, *([self._timer_task] if self._timer_task else [])]
         for task in tasks:
@@ -180,8 +180,8 @@ class World:
         if self.timer is not None:
             try:
                 await self.timer()
-            except (CrashError, Exception):  # noqa: BLE001  whatever it was, the host lives on
-                return  # a timer has no redelivery; the next tick comes anyway
+            except (CrashError, Exception):  # noqa: BLE001  the host survives every error
+                return  # timers are not retried; the next tick comes anyway
 
     def _work_waits(self) -> bool:
         if len(self._running) >= self.at_once:
@@ -189,7 +189,7 @@ class World:
         return bool(self._returned) or any(map(self._ready, self.handlers))
 
     def _ready(self, queue: str) -> bool:
-        """Return whether a queue has a message, and a handler free for it."""
+        """Return whether a queue has a message and a free handler."""
         most = self.at_once_each
         free = most is None or self._at_work[queue] < most
         return free and bool(self.memory_bus.messages(queue))
@@ -207,7 +207,7 @@ class World:
     def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._at_work[delivery.queue] -= 1
-        if task.cancelled() and not self._closing:  # its host died before it began
+        if task.cancelled() and not self._closing:  # its host crashed before it began
             self._give_back(delivery)
 
     def _next(self) -> Delivery | None:
@@ -228,12 +228,12 @@ class World:
         if self._happens(self.faults.duplicate):
             self._returned.append(replace(delivery, count=delivery.count + 1))
         lost = self._happens(self.faults.lease_lost)
-        if lost:  # another handler gets it while this one goes on; its settling counts no more
+        if lost:  # another handler gets it while this one goes on
             self._give_back(delivery)
         _life.set(self.lives)
         try:
             await self.handlers[delivery.queue](_counted(delivery))
-        except (CrashError, asyncio.CancelledError, Exception):  # whatever it was, it comes again
+        except (CrashError, asyncio.CancelledError, Exception):  # any error means redelivery
             if self._closing:
                 raise
             if not lost:
@@ -243,16 +243,16 @@ class World:
         if delivery.count < self.deliveries_max or delivery.queue == self.dead_letters:
             self._returned.append(replace(delivery, count=delivery.count + 1))
             return
-        given_up = replace(
+        dead_letter = replace(
             delivery.message, queue=self.dead_letters, properties={"source": delivery.queue}
         )
-        self._returned.append(Delivery(self.dead_letters, given_up))
+        self._returned.append(Delivery(self.dead_letters, dead_letter))
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
         if self.store_out:
             return StoreFault.UNAVAILABLE
         faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
-        if operation == "put_blob":
+        if operation == "put_payload":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
         if operation == "commit":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
@@ -275,7 +275,7 @@ class World:
 
 
 def _counted(delivery: Delivery) -> Message:
-    """Return a message with how often it was handed out and when it was queued, as a host tells."""
+    """Return a message with its delivery count and its enqueued time, as the host passes them."""
     counted = {**delivery.message.properties, DELIVERY_COUNT: str(delivery.count)}
     if delivery.enqueued_at is not None:
         counted[ENQUEUED_AT] = key_time(delivery.enqueued_at)
@@ -283,12 +283,12 @@ def _counted(delivery: Delivery) -> Message:
 
 
 def of_no_host() -> None:
-    """Let what runs here go on whichever host dies: it is somebody outside."""
+    """Mark the current task as outside of every host, so that no crash ends it."""
     _life.set(0)
 
 
 class PausingBus:
-    """A bus that lets others run before each message."""
+    """A bus that lets other tasks run before each message."""
 
     def __init__(self, bus: MemoryBus, pause: Callable[[], Awaitable[None]]) -> None:
         self._bus = bus
@@ -301,4 +301,4 @@ class PausingBus:
             await self._bus.send([message])
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""

@@ -1,6 +1,6 @@
-"""What the code tells of itself: spans, metrics and attributes of log lines.
+"""Spans, metrics and log lines of the code.
 
-OpenTelemetry's API alone, which does nothing until ``sas.adapters.telemetry`` gives it
-somewhere to tell it. Names are held to ``infra/telemetry-fields.json`` by a test. Nothing
-here is ever given a payload, a result, a key or a connection string.
+Only OpenTelemetry's API is used here. It does nothing until ``sas.adapters.telemetry`` configures
+exporters. A test compares the names with ``infra/telemetry-fields.json``. No payload, result, key
+or connection string is ever passed to this package.
 """

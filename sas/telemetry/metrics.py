@@ -1,6 +1,7 @@
-"""Metrics: few names, few values, never an order's id. ``infra/telemetry-fields.json`` lists them.
+"""Metrics. ``infra/telemetry-fields.json`` lists their names.
 
-A metric is told where what it counts has become true: an order's state after its commit.
+Attributes have few values and never an order's id. A metric is recorded after the event that it
+counts: an order's state after its commit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from opentelemetry.metrics import Meter, MeterProvider
 
 from sas.domain.change import Change
 from sas.domain.order import StepRecord, StepState
-from sas.telemetry import scope
+from sas.telemetry import tracing
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
 _NOT_A_CODE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -21,7 +22,7 @@ CODE_LENGTH_MAX = 60
 
 
 class Instruments:
-    """Every instrument there is."""
+    """All instruments."""
 
     def __init__(self, meter: Meter) -> None:
         count = meter.create_counter
@@ -39,7 +40,7 @@ class Instruments:
             "from a step's claim to its record",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        # No gauge: an exporter repeats a gauge's last value although no supervisor runs.
+        # Not a gauge: exporters repeat its last value although no supervisor runs any more.
         self.sweep_age = meter.create_histogram(
             "sas.sweep.age",
             "s",
@@ -52,15 +53,15 @@ _instruments = Instruments(metrics.get_meter("sas"))
 
 
 def use(provider: MeterProvider | None) -> None:
-    """Count with this provider from now on; None: with the process's own."""
-    global _instruments  # noqa: PLW0603  one process, one place that metrics go to
+    """Record with this provider from now on; None means the process's own."""
+    global _instruments  # noqa: PLW0603  one process has one target for metrics
     _instruments = Instruments(metrics.get_meter("sas", meter_provider=provider))
 
 
 def committed(change: Change) -> None:
-    """Tell what a commit brought about: the order's new state, the steps that ended by it."""
+    """Record what a commit changed: the order's new state, and the steps that it ended."""
     before, after = change.before, change.after
-    # A rejected order's workflow may be any name that a sender thought of.
+    # The workflow of a rejected order may be any text of its sender.
     workflow = "unknown" if after.rejected else after.details.workflow
     state = after.process_state
     if before is None or before.process_state is not state:
@@ -79,10 +80,10 @@ def committed(change: Change) -> None:
 
 
 def _outcome(old: StepRecord, new: StepRecord, change: Change) -> str | None:
-    """Return how a dispatched step ended; None where it goes on, or was only cut off."""
+    """Return how a dispatched step ended; None if it goes on, or was only interrupted."""
     if not old.dispatched or (new.dispatched and new.epoch == old.epoch):
         return None
-    if scope.actor() == "supervisor":
+    if tracing.actor() == "supervisor":
         expired = old.complete_by is not None and old.complete_by <= change.entry.at
         return "expired" if expired else None
     if new.error is not None and new.error != old.error:
@@ -92,12 +93,12 @@ def _outcome(old: StepRecord, new: StepRecord, change: Change) -> str | None:
 
 
 def conflict() -> None:
-    """Tell that a rival's commit won."""
+    """Record that another instance's commit won."""
     _instruments.conflicts.add(1, _actor())
 
 
 def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = "") -> None:
-    """Tell of one call of a remote service."""
+    """Record one call of a remote service."""
     _instruments.attempts.add(
         1,
         {
@@ -111,41 +112,41 @@ def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = ""
 
 
 def swept(age_s: float) -> None:
-    """Tell how overdue the oldest row of a sweep was, in seconds."""
+    """Record how overdue the oldest row of a sweep was, in seconds."""
     _instruments.sweep_age.record(max(age_s, 0.0))
 
 
 def late_reply(step: str) -> None:
-    """Tell of a reply that changed nothing."""
+    """Record a reply that changed nothing."""
     _instruments.late.add(1, {"sas.step": step})
 
 
 def storage_request() -> None:
-    """Tell of one request to Table Storage; a command's or a tool's are nobody's."""
-    if scope.actor() is not None:
+    """Record one request to Table Storage by an actor. Those of commands are not counted."""
+    if tracing.actor() is not None:
         _instruments.requests.add(1, _actor())
 
 
 def sent(count: int) -> None:
-    """Tell of messages that the bus took."""
-    if count and scope.actor() is not None:
+    """Record messages that the bus accepted."""
+    if count and tracing.actor() is not None:
         _instruments.messages.add(count, _actor())
 
 
 def breaker_changed(agent: str, state: str) -> None:
-    """Tell of a breaker's new state."""
+    """Record a breaker's new state."""
     _instruments.breakers.add(1, {"sas.agent": agent, "sas.breaker": state})
 
 
 def rejected(reason: str) -> None:
-    """Tell of a message put aside."""
+    """Record a message that was put on the rejected queue."""
     _instruments.rejections.add(1, {**_actor(), "sas.reason": code(reason)})
 
 
 def code(text: str) -> str:
-    """Return a short code fit for an attribute, whatever a remote service or a sender wrote."""
+    """Return a short code that is safe as an attribute, whatever the text holds."""
     return _NOT_A_CODE.sub("-", text[:CODE_LENGTH_MAX])
 
 
 def _actor() -> dict[str, str]:
-    return {"sas.actor": scope.actor() or "none"}
+    return {"sas.actor": tracing.actor() or "none"}

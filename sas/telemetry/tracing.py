@@ -1,33 +1,110 @@
-"""Spans, and the W3C context that ties those of one order together across messages.
+"""Spans and log lines, and the order, step and epoch that they are about.
 
-The context travels as application properties ``traceparent`` and ``tracestate``: a JSON body
-that names them changes nothing, for application properties can only be overridden by a
-member ``ApplicationProperties``, which every parser of ours refuses.
+The W3C trace context ties the spans of one order together across messages. It travels as the
+application properties ``traceparent`` and ``tracestate``. A sender cannot set them by the JSON
+body: only a member ``ApplicationProperties`` overrides properties, and our parsers refuse it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from sas.telemetry import scope
-from sas.telemetry.scope import named
+Facts = dict[str, str | int]
 
+ATTRIBUTES = ("sas.order_id", "sas.step", "sas.epoch")
+"""The attributes of a log record."""
+_NAMES = ("order_id", "step", "epoch", "workflow")
 _W3C = TraceContextTextMapPropagator()
 _CARRIED = {"traceparent": 60, "tracestate": 512}
-"""What a message carries, and the most characters that are read of each."""
+"""The properties that a message carries, and the longest value that is read of each."""
+_actor: ContextVar[str | None] = ContextVar("sas_actor", default=None)
+_facts: ContextVar[Facts | None] = ContextVar("sas_facts", default=None)
 _provider: TracerProvider | None = None
 
 
 def use(provider: TracerProvider | None) -> None:
-    """Make spans with this provider from now on; None: with the process's own."""
-    global _provider  # noqa: PLW0603  one process, one place that spans go to
+    """Create spans with this provider from now on; None means the process's own."""
+    global _provider  # noqa: PLW0603  one process has one target for spans
     _provider = provider
+
+
+# What the running task is about
+
+
+@contextmanager
+def scope(given: Mapping[str, str | int], actor: str | None = None) -> Iterator[None]:
+    """Add facts for as long as the block, and the tasks that it starts, run."""
+    before = _facts.set({**facts(), **given})
+    acting = _actor.set(actor or _actor.get())
+    try:
+        yield
+    finally:
+        _facts.reset(before)
+        _actor.reset(acting)
+
+
+def facts() -> Facts:
+    """Return the known facts: attributes by their names."""
+    return _facts.get() or {}
+
+
+def actor() -> str | None:
+    """Return the running actor; None outside of actors, for example in a command or a client."""
+    return _actor.get()
+
+
+def _named(**given: str | int | None) -> Facts:
+    """Return facts under the names that spans and log lines carry (``sas.order_id``).
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    unknown = set(given) - set(_NAMES)
+    if unknown:
+        raise ValueError(f"{', '.join(sorted(unknown))}: the names are {', '.join(_NAMES)}")
+    return {f"sas.{name}": value for name, value in given.items() if value is not None}
+
+
+def about(name: str | None = None, **known: str | int | None) -> None:
+    """Add facts to the current span and its log lines, until the innermost ``scope`` ends."""
+    given = _named(**known)
+    within = _facts.get()
+    if within is not None:
+        within.update(given)
+    current = trace.get_current_span()
+    current.set_attributes(given)
+    if name is not None:
+        current.update_name(name)
+
+
+class ScopedLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that adds ``sas.order_id``, ``sas.step`` and ``sas.epoch`` to its records."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the attributes to ``extra``. Those that the caller gives win."""
+        known = facts()
+        ours = {name: known[name] for name in ATTRIBUTES if name in known}
+        kwargs["extra"] = {**ours, **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def logger(name: str) -> ScopedLogger:
+    """Return the logger of a module."""
+    return ScopedLogger(logging.getLogger(name))
+
+
+# Spans
 
 
 @contextmanager
@@ -40,19 +117,19 @@ def span(
     actor: str | None = None,
     **about: str | int | None,
 ) -> Iterator[Span]:
-    """Run a block as a span; what it raises marks the span, by its type alone.
+    """Run a block as a span. An exception marks the span with its type alone.
 
-    An exception's text may quote what a sender or a remote service wrote: it stays out.
+    The text of an exception may quote an order or a remote service, so it is left out.
     """
-    facts = named(**about)
+    given = _named(**about)
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
-        scope.scope(facts, actor),
+        scope(given, actor),
         tracer.start_as_current_span(
             name,
             context=parent,
             kind=kind,
-            attributes=facts,
+            attributes=given,
             links=links,
             record_exception=False,
             set_status_on_exception=False,
@@ -67,7 +144,7 @@ def span(
 
 @contextmanager
 def received(name: str, actor: str, properties: Mapping[str, object] | None) -> Iterator[Span]:
-    """Run an actor upon a message: in the trace of whoever sent it, which links to the host's."""
+    """Run an actor for a message, in the sender's trace, with a link to the host's span."""
     sender = context_of(properties or {})
     host = trace.get_current_span().get_span_context()
     links = (Link(host),) if sender is not None and host.is_valid else ()
@@ -79,7 +156,7 @@ def received(name: str, actor: str, properties: Mapping[str, object] | None) -> 
 def of_order(
     name: str, traceparent: str | None, *, order_id: str, step: str | None = None
 ) -> Iterator[Span]:
-    """Run a block in an order's own trace, linked to what runs now (a sweep, a command)."""
+    """Run a block in the order's trace, with a link to the current span (a sweep, a command)."""
     order = context_of({"traceparent": traceparent})
     now = trace.get_current_span().get_span_context()
     links = (Link(now),) if order is not None and now.is_valid else ()
@@ -87,37 +164,30 @@ def of_order(
         yield made
 
 
-def about(name: str | None = None, **known: str | int | None) -> None:
-    """Say what the current span and its log lines are about, once it is known."""
-    facts = named(**known)
-    scope.learn(facts)
-    current = trace.get_current_span()
-    current.set_attributes(facts)
-    if name is not None:
-        current.update_name(name)
-
-
 def failed(error: BaseException) -> None:
-    """Mark the current span as failed, by the type of the error."""
+    """Mark the current span as failed, with the type of the error."""
     current = trace.get_current_span()
     current.set_attribute("error.type", type(error).__name__)
     current.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
 
+# The context that messages carry
+
+
 def carried() -> dict[str, str]:
-    """Return what a message (or an HTTP call) must carry to go on in the current trace."""
+    """Return the properties that a message or an HTTP call carries to continue the trace."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     return carrier
 
 
 def traceparent() -> str | None:
-    """Return the current trace and span as W3C text; None outside of any."""
+    """Return the current trace and span as W3C text; None outside of a span."""
     return carried().get("traceparent")
 
 
 def context_of(properties: Mapping[str, object]) -> Context | None:
-    """Return the context that a message carries; None where there is none, or nonsense."""
+    """Return the context that a message carries; None if it is missing or invalid."""
     found: dict[str, str] = {}
     for name, most in _CARRIED.items():
         value = properties.get(name)

@@ -97,7 +97,7 @@ class BrokerRig:
     async def receive(self, queue: str, count: int) -> list[Message]:
         """Read until as many came; the broker itself says whether more are there."""
         found: list[Message] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(found) < count:
                 receiver = self._receiver(queue)
                 got = await receiver.receive_messages(count - len(found), max_wait_time=5)

@@ -10,7 +10,7 @@ import pytest
 
 from devstack.azurite import Azurite
 from sas.adapters.table import RetryBudget
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.ports import StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract.proxy import FaultyProxy
@@ -61,8 +61,8 @@ class Troubled:
 async def troubled(azurite: Azurite) -> AsyncIterator[Troubled]:
     async with FaultyProxy(azurite.connection_string) as proxy:
         table = new_table()
-        patience = RetryBudget(attempts=3, wait_s=0.01)
-        store = TableStore.connect(proxy.connection_string, table, patience=patience)
+        retry_budget = RetryBudget(attempts=3, wait_s=0.01)
+        store = TableStore.connect(proxy.connection_string, table, retry_budget=retry_budget)
         rival = TableStore.connect(azurite.connection_string, table)
         await store.open()
         await rival.open()

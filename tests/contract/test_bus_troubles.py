@@ -52,7 +52,7 @@ def message(queue: str, number: int = 1, body: bytes = b"{}") -> Message:
 
 def links_to(broker: Broker, queue: str) -> list[object]:
     wanted = broker.namespace.queue(queue)
-    return [link for link in broker.server.links() if link.queue is wanted]
+    return [link for link in broker.links() if link.queue is wanted]
 
 
 async def test_a_connection_cut_between_two_sends_is_opened_again(
@@ -125,7 +125,7 @@ async def test_a_full_queue_is_unavailable_not_undeliverable(
 ) -> None:
     broker.update_queue(queue, max_size_megabytes=1)
     full = [message(queue, n, b"x" * 200_000) for n in range(8)]
-    with pytest.raises(BusUnavailableError, match="It is full: look whether anybody reads it"):
+    with pytest.raises(BusUnavailableError, match="It is full: check that its reader runs"):
         await bus.send(full)
     taken = broker.counts(queue).active
     assert 0 < taken < 8
@@ -170,12 +170,12 @@ async def test_a_send_takes_no_longer_than_it_may_and_the_next_one_works(
     broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.send([message(queue, 1)])
-    broker.arm("delay", queue, operation="send", seconds=8)
+    broker.arm("delay", queue, operation="send", seconds=120)
     monkeypatch.setattr(bus, "_send_s", 0.4)
     started = time.monotonic()
     with pytest.raises(BusUnavailableError, match=r"did not take 1 messages within 0\.4 s"):
         await bus.send([message(queue, 2)])
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60
     monkeypatch.undo()
     before = bus.sent
     await bus.send([message(queue, 3)])

@@ -6,9 +6,8 @@ import pytest
 from aiohttp import web
 
 from devstack.azurite import Azurite
-from sas.adapters.existing import NoStoreError, connect_existing
-from sas.adapters.tables import TableStore
-from sas.config import Endpoint
+from sas.adapters.endpoints import Endpoint
+from sas.adapters.table_store import NoStoreError, TableStore, connect_existing
 from tests.contract import cases
 from tests.contract.conftest import new_table
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from sas.adapters import keys
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.domain.ids import shard_of
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
 
 import pytest
 from azure.data.tables.aio import TableClient
 
 from devstack.azurite import Azurite
 from sas.adapters import keys
+from sas.adapters.endpoints import Endpoint
 from sas.adapters.table import RetryBudget
-from sas.adapters.tables import AZURITE, TableStore
+from sas.adapters.table_store import AZURITE, TableStore
 from sas.domain.ids import key_time, shard_of
 from sas.ports import StoreMismatchError, StoreUnavailableError
 from tests.contract import cases
 from tests.contract.cases import NOW
 from tests.contract.conftest import new_table
-
-
-@dataclass(frozen=True)
-class Address:
-    connection_string: str | None = None
-    address: str | None = None
-    client_id: str | None = None
 
 
 async def test_a_table_made_with_another_number_of_shards_is_refused(azurite: Azurite) -> None:
@@ -124,9 +117,9 @@ async def test_a_store_that_is_not_there_is_named_with_what_to_check() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         port = taken.getsockname()[1]
-        patience = RetryBudget(attempts=2, wait_s=0.01)
+        retry_budget = RetryBudget(attempts=2, wait_s=0.01)
         address = AZURITE.replace("10002", str(port))
-        store = TableStore.connect(address, "orders", patience=patience)
+        store = TableStore.connect(address, "orders", retry_budget=retry_budget)
         sentence = rf"127.0.0.1:{port}/devstoreaccount1/orders did not answer .* Azurite\) runs"
         with pytest.raises(StoreUnavailableError, match=sentence):
             await store.load("order-1")
@@ -161,18 +154,18 @@ async def test_a_table_deleted_under_way_is_said_to_be_gone(azurite: Azurite) ->
 
 
 async def test_endpoints_are_read_as_settings_give_them(azurite: Azurite) -> None:
-    store = TableStore.connect(Address(azurite.connection_string), new_table())
+    store = TableStore.connect(Endpoint(azurite.connection_string), new_table())
     assert await store.load("order-1") is None
     await store.close()
     with pytest.raises(ValueError, match="needs a connection string or an address"):
-        TableStore.connect(Address())
+        TableStore.connect(Endpoint())
     emulator = TableStore.connect("UseDevelopmentStorage=true")
     assert emulator.table.client.url.startswith("http://127.0.0.1:10002/devstoreaccount1")
     await emulator.close()
 
 
 async def test_an_address_alone_is_asked_as_the_managed_identity() -> None:
-    address = Address(address="https://example.table.core.windows.net", client_id="0000-1111")
+    address = Endpoint(address="https://example.table.core.windows.net", client_id="0000-1111")
     store = TableStore.connect(address, "orders")
     assert store.table.client.url == "https://example.table.core.windows.net"
     assert type(store.table.client.credential).__name__ == "ManagedIdentityCredential"

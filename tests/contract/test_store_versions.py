@@ -9,7 +9,7 @@ import pytest
 
 from devstack.azurite import Azurite
 from sas.adapters.clock import SystemClock
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.domain.queues import Queues
 from sas.domain.workflow import Step, Workflow
 from sas.engine.context import Context

@@ -7,7 +7,6 @@ services live in the test's own process: their ledgers outlive every kill.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import signal
@@ -18,18 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orders
 from devstack.azurite import Azurite
 from devstack.children import Child
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
-from sas.adapters.tables import TableStore
+from sas.adapters.table_store import TableStore
 from sas.client import NewOrder, OrdersClient, SubmitError
 from sas.domain.queues import Queues
 from sas.ports import StoreUnavailableError
-from tests.functions_rig import ROOT, SHOP, WHOLESALE, WORKED, northwind
+from tests import business
+from tests.functions_rig import SHOP, WHOLESALE, WORKED, addresses, northwind, own_app, own_queues
 
-AGENTS = tuple(f"agent_{agent}{lane}" for agent in orders.AGENTS for lane in ("", "_urgent"))
+AGENTS = tuple(f"agent_{agent}{lane}" for agent in business.AGENTS for lane in ("", "_urgent"))
 CORE = (
     *("submission", "scheduler", "replies", "deadletters"),
     *("submission_urgent", "scheduler_urgent", "replies_urgent"),
@@ -47,8 +46,8 @@ SETTINGS = {
     "SAS_SUPERVISOR_LEASE_SECONDS": "2",
     "SAS_AGENT_FIRST_DELAY_SECONDS": "0.05",
     "SAS_AGENT_DELAY_MAX_SECONDS": "0.5",
-    "ORDERS_TIME_ALLOWED_SECONDS": "6",
-    "ORDERS_ATTEMPT_SECONDS": "20",
+    "TESTS_TIME_ALLOWED_SECONDS": "6",
+    "TESTS_ATTEMPT_SECONDS": "20",
 }
 
 
@@ -97,7 +96,6 @@ class System:
         broker = self.stack.broker
         assert broker is not None
         self.killed.append(broker.pid)
-        self.stack._unwatched.add(broker)
         port = str((broker.ready_line() or {})["port"])
         management = str(self.stack.management_port)
         broker.kill()
@@ -105,7 +103,6 @@ class System:
         for name, value in (("--port", port), ("--management-port", management)):
             broker.argv[broker.argv.index(name) + 1] = value
         await _start_again(broker)
-        self.stack._unwatched.discard(broker)
 
     async def stop_azurite(self) -> None:
         """Stop Azurite, and start it again on its port with its tables.
@@ -117,7 +114,6 @@ class System:
         assert azurite is not None
         assert azurite.child is not None
         self.killed.append(azurite.child.pid)
-        self.stack._unwatched.add(azurite.child)
         again = Azurite(azurite.location, ports=azurite.ports, logs=self.stack.logs)
         await azurite.child.stop_async(signal.SIGINT)
         await self.pause(2.0, 4.0)
@@ -130,7 +126,6 @@ class System:
         assert azurite is not None
         assert azurite.child is not None
         for child in self.stack.children():
-            self.stack._unwatched.add(child)
             self.killed.append(child.pid)
             if child is not azurite.child:
                 child.kill()
@@ -166,7 +161,7 @@ class System:
 
         def ask() -> str:
             address = f"http://127.0.0.1:{self.stack.management_port}/$Resources/queues"
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 return str(answer.read().decode())
 
         found = {}
@@ -210,32 +205,22 @@ async def _submit(client: OrdersClient, order_id: str, workflow: str) -> None:
             return
 
 
-def _config(folder: Path) -> Path:
-    """Return the project's queues with the shortest lease."""
-    text = (ROOT / "infra" / "emulator" / "Config.json").read_text(encoding="utf-8")
-    config = json.loads(text)
+def _config() -> dict[str, Any]:
+    """Return the queues with the shortest lease."""
+    config = own_queues()
     for queue in config["UserConfig"]["Namespaces"][0]["Queues"]:
         queue["Properties"]["LockDuration"] = LEASE
-    path = folder / "Config.json"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    return path
+    return config
 
 
 def stack_of(
     folder: Path, groups: Mapping[str, Sequence[str]], remote: RemoteServices, **settings: str
 ) -> Stack:
     """Describe a stack that keeps its data in the folder."""
-    addresses = {
-        "ORDERS_STOCK_URL": remote.stock_url,
-        "ORDERS_PAYMENT_URL": remote.payment_url,
-        "ORDERS_SHIPPING_URL": remote.shipping_url,
-        "ORDERS_MAIL_URL": remote.mail_url,
-        "ORDERS_CARRIER_URL": remote.carrier_url,
-    }
     return Stack(
-        ROOT,
-        config=_config(folder),
-        settings=SETTINGS | addresses | settings,
+        own_app(folder / "app"),
+        config=_config(),
+        settings=SETTINGS | addresses(remote) | settings,
         groups=groups,
         data=folder / "data",
         logs=folder / "logs",

@@ -96,7 +96,7 @@ async def done(stack: Stack | str, count: int) -> set[str]:
     """The keys in the table, once there are `count` of them."""
     connection = stack if isinstance(stack, str) else stack.storage_connection
     async with TableClient.from_connection_string(connection, "done") as table:
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(120):
             while True:
                 rows = [row["RowKey"] async for row in table.list_entities()]
                 if len(rows) >= count:
@@ -110,7 +110,7 @@ async def make_table(stack: Stack | str) -> None:
         await table.create_table()
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # processes are asked
             await asyncio.sleep(0.02)
@@ -133,7 +133,7 @@ def up_of(app_dir: Path, *arguments: str) -> Child:
 
 
 def ended(child: Child) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while child.alive:
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -39,7 +39,7 @@ def installed() -> str:
             cwd=FOLDER,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
         if done.returncode != 0:
@@ -53,7 +53,7 @@ def run(node: str, connection_string: str, *scenarios: str) -> dict[str, str]:
         cwd=FOLDER,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

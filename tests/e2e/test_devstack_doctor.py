@@ -14,7 +14,6 @@ from devstack.doctor import (
     check_node,
     check_node_version,
     check_packages,
-    check_python,
     run_doctor,
 )
 from tests.e2e.stack_kit import ended, make_app, said
@@ -36,9 +35,7 @@ def test_the_doctor_finds_a_busy_port_and_says_how_to_mend_it(unused_tcp_port: i
     assert "say --ports free" in problem
 
 
-def test_the_doctor_knows_an_old_python_and_an_old_node() -> None:
-    assert check_python((3, 11)) == []
-    assert "use 3.11 or newer" in check_python((3, 10))[0]
+def test_the_doctor_knows_an_old_node() -> None:
     assert check_node_version("v20.1.0\n") == []
     assert "install Node 20 or newer" in check_node_version("v18.19.0\n")[0]
     assert "Node is broken" in check_node_version("")[0]
@@ -127,6 +124,6 @@ def test_a_healthy_machine_is_told_so(
     assert "`python -m devstack up` will start" in capsys.readouterr().out
     (app_dir / "function_app.py").unlink()
     assert run_doctor(app_dir) == 0
-    assert "holds no function app to start" in capsys.readouterr().out
+    assert "contains no function app" in capsys.readouterr().out
     assert run_doctor(app_dir / "nowhere") == 1
-    assert "is no directory" in capsys.readouterr().out
+    assert "is not a directory" in capsys.readouterr().out

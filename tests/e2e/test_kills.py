@@ -25,7 +25,7 @@ SLOW = Faults(
     seed=SEED, transient=0.05, permanent=0.03, slow=0.05, slow_seconds=3, latency=0.1,
     retry_after_seconds=0,
 )  # fmt: skip
-pytestmark = [pytest.mark.timeout(180), *LEFTOVERS]
+pytestmark = [pytest.mark.long, *LEFTOVERS]
 
 
 async def under_load(made: System, kill: Callable[[], Awaitable[None]]) -> Ends:

@@ -46,7 +46,7 @@ def make(place: Path) -> subprocess.CompletedProcess[str]:
         env.pop(name, None)
     return subprocess.run(
         [str(place / "bin" / "make"), READY],
-        cwd=place, env=env, capture_output=True, text=True, timeout=60, check=False,
+        cwd=place, env=env, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 

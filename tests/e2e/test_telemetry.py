@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -19,10 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from devstack.stack import Stack
 from samples.remote_services import Faults, RemoteServices
 from sas.client import NewOrder, OrdersClient
-from tests.functions_rig import ROOT, SHOP, northwind, until
+from tests.functions_rig import SHOP, addresses, northwind, own_app, until
 from tests.telemetry_kit import telling, trace_of
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @dataclass
@@ -76,18 +74,16 @@ def attributes(told: Any) -> dict[str, Any]:
     return {a.key: a.value.string_value or a.value.int_value for a in told.attributes}
 
 
-async def test_one_order_is_one_trace_with_its_retries_from_client_to_notification() -> None:
+async def test_one_order_is_one_trace_with_its_retries_from_client_to_notification(
+    tmp_path: Path,
+) -> None:
     async with (
         collecting() as collector,
         RemoteServices() as remote,
         Stack(
-            ROOT,
+            own_app(tmp_path / "app"),
             settings={
-                "ORDERS_STOCK_URL": remote.stock_url,
-                "ORDERS_PAYMENT_URL": remote.payment_url,
-                "ORDERS_SHIPPING_URL": remote.shipping_url,
-                "ORDERS_MAIL_URL": remote.mail_url,
-                "ORDERS_CARRIER_URL": remote.carrier_url,
+                **addresses(remote),
                 "SAS_TELEMETRY": "otlp",
                 "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
@@ -103,7 +99,7 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
         with telling() as here:
             await client.submit(NewOrder("T-1", northwind()))
         trace_id = trace_of(here.span("submit"))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             told = [one async for one in client.follow(["T-1"], patience_seconds=45)]
         assert told[-1].type.startswith("sas.order.completed")
 

@@ -49,7 +49,6 @@ def connection(project: Path, service: str) -> Iterator[str]:
         yield said["ServiceBus"]
 
 
-@pytest.mark.timeout(180)
 def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     project: Path, service: str, connection: str
 ) -> None:
@@ -64,7 +63,7 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     told = told_by(followed)
     completed = next(event for event in told if event["type"] == "sas.order.completed.v1")
     assert set(completed["data"]["results"]) == {"book-room", "book-flight", "confirm"}
-    with urllib.request.urlopen(service, timeout=5) as answer:  # noqa: S310  our own server
+    with urllib.request.urlopen(service, timeout=60) as answer:  # noqa: S310  our own server
         booked = json.load(answer)
     assert sorted(booked) == ["T-1/book-flight", "T-1/book-room", "T-1/confirm"]
 
@@ -76,7 +75,6 @@ def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: P
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
 
 
-@pytest.mark.timeout(180)
 def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     project: Path, service: str
 ) -> None:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "your-own-workflow.md").read_text(encoding="utf-8")
@@ -70,33 +71,33 @@ def command(starting_with: str) -> list[str]:
     return [sys.executable, *words[1:]]
 
 
-def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    words: list[str], cwd: Path, timeout_s: float = 300, /, **environment: str
+) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
     return subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=90, check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 
 @pytest.fixture
 def service(project: Path) -> Iterator[str]:
     """The page's stand-in for a remote service, on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = [word if word != "7201" else str(port) for word in command("trips_service.py 7201")]
     running = subprocess.Popen(words, cwd=project)
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(100):
+        for _ in range(1000):
             try:
-                urllib.request.urlopen(address, timeout=5).close()
+                urllib.request.urlopen(address, timeout=60).close()
                 break
             except OSError:
                 time.sleep(0.1)
         yield address
     finally:
         running.terminate()
-        running.wait(10)
+        running.wait(120)
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def started(project: Path, service: str, **settings: str) -> Iterator[dict[str, 
         yield said
     finally:
         up.send_signal(signal.SIGINT)
-        up.communicate(timeout=20)
+        up.communicate(timeout=300)
 
 
 def ends_of(followed: subprocess.CompletedProcess[str]) -> dict[str, str]:

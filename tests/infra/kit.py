@@ -36,7 +36,8 @@ def need_module(name: str) -> None:
 def need_shared(path: Path) -> None:
     """Skip where the published definitions are not beside the project."""
     if not path.is_dir():
-        pytest.skip(f"the published definitions are not beside the project: {path.name}")
+        reason = f"the published definitions are not beside the project: {path.name}"
+        pytest.skip(reason, allow_module_level=True)
 
 
 def broken_copy(to: Path, file: str, old: str, new: str) -> Path:

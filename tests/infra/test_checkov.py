@@ -6,13 +6,10 @@ import functools
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.infra.kit import INFRA, broken_copy, need_tool
 from tools.infra_checkov import Report, executable, run
 
 need_tool(executable() is not None, "checkov", "python -m tools.infra_checkov --install")
-pytestmark = pytest.mark.timeout(300)  # it is slow to start on a cold machine
 
 
 def report(infra: Path) -> Report:

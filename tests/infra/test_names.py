@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import orders
-from samples.remote_services import RemoteServices
-from samples.services.contract import SERVICES
 from sas.config import CONNECTION, QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import Queues
 from tests.indexed_functions import bindings
+from tools.infra_queues import applications
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
@@ -24,17 +23,10 @@ NAMESPACE: dict[str, Any] = json.loads((ROOT / "infra/emulator/Config.json").rea
 EMULATED: dict[str, dict[str, Any]] = {
     queue["Name"]: queue["Properties"] for queue in NAMESPACE["Queues"]
 }
-RESPONSES = {"responses-web-shop", "responses-wholesale"}
+RESPONSES = {f"responses-{name}" for name in applications(ROOT / "infra")}
 LANES = (
-    "orders",
-    "scheduler",
-    "agent-inventory",
-    "agent-payment",
-    "agent-shipping",
-    "agent-invoice",
-    "agent-delivery",
-    "agent-replies",
-    "callbacks",
+    *("orders", "scheduler", "agent-replies", "callbacks"),
+    *(f"agent-{name}" for name in orders.AGENTS),
 )
 INTERNAL = {
     *LANES,
@@ -119,12 +111,5 @@ def test_the_local_settings_are_complete_and_right() -> None:
     assert config.service_bus.connection_string is not None
     assert "UseDevelopmentEmulator=true" in config.service_bus.connection_string
     assert config.tables.connection_string == "UseDevelopmentStorage=true"
-    assert set(orders.business(SETTINGS).agents) == set(orders.AGENTS)
     assert SETTINGS["FUNCTIONS_WORKER_RUNTIME"] == "python"
     assert len(SETTINGS["SAS_SUPERVISOR_SCHEDULE"].split()) == 6
-
-
-def test_every_service_of_the_sample_has_an_address_in_the_settings() -> None:
-    names = {f"ORDERS_{name.upper()}_URL" for name in SERVICES}
-    assert names <= set(SETTINGS)
-    assert RemoteServices.__doc__

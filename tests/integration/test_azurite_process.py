@@ -11,7 +11,8 @@ from azure.data.tables import TableClient
 
 from devstack import azurite as module
 from devstack.azurite import Azurite
-from devstack.errors import ChildFailedError, DevstackError, NotInstalledError
+from devstack.children import free_port
+from devstack.inputs import ChildFailedError, DevstackError, NotInstalledError
 
 FOLDER = Path(module.__file__).with_name("azurite")
 
@@ -49,7 +50,7 @@ async def test_it_runs_in_a_loop_too_with_the_services_asked_for() -> None:
             assert f"{name.capitalize()}Endpoint=http://127.0.0.1:{port}/" in (
                 azurite.connection_string
             )
-            with socket.create_connection(("127.0.0.1", port), timeout=2):
+            with socket.create_connection(("127.0.0.1", port), timeout=60):
                 pass
 
 
@@ -66,9 +67,9 @@ def test_a_taken_port_is_said_and_nothing_is_left_running(unused_tcp_port: int) 
 def test_a_port_taken_between_look_and_bind_is_replaced(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._free_port
+    real = free_port
     offered = iter([unused_tcp_port])
-    monkeypatch.setattr(module, "_free_port", lambda: next(offered, None) or real())
+    monkeypatch.setattr(module, "free_port", lambda: next(offered, None) or real())
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", unused_tcp_port))
         holder.listen()

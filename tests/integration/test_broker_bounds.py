@@ -11,8 +11,7 @@ import pytest
 from devstack.servicebus import Broker, QueueProperties
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.wire.connection import AmqpConnection
-from devstack.servicebus.wire.link import Link
-from devstack.servicebus.wire.session import AmqpSession
+from devstack.servicebus.wire.session import AmqpSession, Link
 from tests.integration.test_broker_wire import BODY, Peer, peer_of, put, settled, works
 from tests.unit.test_broker_queue import raw
 
@@ -38,7 +37,7 @@ async def test_200_idle_connections_cost_little_and_the_next_is_served(broker: B
             grown = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()
-        assert len(broker.server.links()) == 2 * IDLE
+        assert len(broker.links()) == 2 * IDLE
         assert grown / IDLE < 40_000  # the peer's own side is in it too
         await works(broker)
     await settled(broker)

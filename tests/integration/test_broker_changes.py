@@ -64,7 +64,7 @@ async def test_the_sdk_is_told_that_its_queue_was_disabled(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_receiver("q") as receiver:
-        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
         await asyncio.sleep(0.2)
         broker.update_queue("q", status=EntityStatus.DISABLED)
         with pytest.raises(MessagingEntityDisabledError):
@@ -75,7 +75,7 @@ async def test_nothing_is_received_from_a_queue_that_forwards(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     broker.create_queue("source", forward_to="q")
-    with pytest.raises(ServiceBusError, match="auto-forwarding enabled: receive from 'q'"):
+    with pytest.raises(ServiceBusError, match="auto-forwarding enabled: use 'q'"):
         await client.get_queue_receiver("source").__aenter__()
     with pytest.raises(ServiceBusError, match="message browser on an entity with auto-forwarding"):
         async with client.get_queue_sender("source") as sender:
@@ -86,7 +86,7 @@ async def test_nothing_is_received_from_a_queue_that_forwards(
 
 
 async def test_nothing_is_sent_to_dead_letters(broker: Broker, client: ServiceBusClient) -> None:
-    with pytest.raises(ServiceBusError, match="holds dead letters and takes nothing else"):
+    with pytest.raises(ServiceBusError, match="holds dead letters and takes no other messages"):
         async with client.get_queue_sender("q/$DeadLetterQueue") as sender:
             await sender.send_messages(ServiceBusMessage("1"))
     assert broker.counts("q").total == 0
@@ -97,7 +97,7 @@ async def test_a_deleted_queue_ends_the_links_to_its_dead_letters(
     broker: Broker, client: ServiceBusClient, sub_queue: str
 ) -> None:
     async with client.get_queue_receiver("q", sub_queue=sub_queue) as receiver:
-        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
         await asyncio.sleep(0.2)
         broker.delete_queue("q")
         with pytest.raises(MessagingEntityNotFoundError, match=r"'q' was deleted|not be found"):
@@ -111,8 +111,8 @@ async def test_who_waits_for_a_session_is_told_that_the_queue_was_deleted(
         "lanes", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
     )
     waiting = asyncio.ensure_future(receiver.__aenter__())
-    async with asyncio.timeout(5):
-        while not broker.server.links():  # noqa: ASYNC110 (no such event)
+    async with asyncio.timeout(120):
+        while not broker.links():  # noqa: ASYNC110 (no such event)
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         broker.delete_queue("lanes")
@@ -140,5 +140,5 @@ async def test_what_waits_when_a_queue_begins_to_forward_is_received_at_its_targ
     broker.update_queue("q", forward_to="target")
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with client.get_queue_receiver("target", receive_mode=mode) as receiver:
-        assert len(await receiver.receive_messages(3, max_wait_time=5)) == 3
+        assert len(await receiver.receive_messages(3, max_wait_time=60)) == 3
     assert broker.counts("q").total == 0

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from devstack.servicebus import Broker, QueueProperties
-from devstack.servicebus.core import browse, settlement
+from devstack.servicebus.core import operations
 from devstack.servicebus.core.errors import BrokerError
 from devstack.servicebus.core.message import Message, MessageState, parse_message
-from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.core.queue import Queue
 from tests.unit.test_broker_queue import Receiver, raw
 
 LIVES = int(os.environ.get("SAS_BROKER_LIVES", "25"))
@@ -46,7 +46,7 @@ class Life:
     def open(self) -> None:
         self.broker = Broker(QUEUES, data=self.directory, clock=lambda: self.now)
         self.broker.open_data()
-        self.taken: list[tuple[QueueCore, bytes]] = []
+        self.taken: list[tuple[Queue, bytes]] = []
         self.owners: list[Receiver] = []
 
     def kill_and_reopen(self) -> None:
@@ -60,7 +60,7 @@ class Life:
 
     # -- what may happen ----------------------------------------------------------------
 
-    def any_queue(self) -> QueueCore:
+    def any_queue(self) -> Queue:
         return self.chance.choice(self.broker.namespace.every_queue())
 
     def send(self) -> None:
@@ -80,15 +80,15 @@ class Life:
 
     def receive(self) -> None:
         queue = self.any_queue()
-        receiver = Receiver(settles_first=self.chance.random() < 0.2, holder=self)
+        receiver = Receiver(presettled=self.chance.random() < 0.2, holder=self)
         if queue.sessions is not None:
             queue.sessions.accept(receiver, self.chance.choice("abc"), self.now)
             self.owners.append(receiver)
         receiver.credit = self.chance.randrange(1, 4)
-        queue.dispatch.want(receiver, self.now)
+        queue.dispatch.add_credit(receiver, self.now)
         self.taken += [(queue, token) for _, token in receiver.got]
         if queue.sessions is None:
-            queue.dispatch.leave(receiver, self.now)
+            queue.dispatch.detach(receiver, self.now)
 
     def settle(self) -> None:
         if not self.taken:
@@ -96,17 +96,17 @@ class Life:
         queue, token = self.taken[self.chance.randrange(len(self.taken))]
         verb = self.chance.randrange(6)
         if verb == 0:
-            settlement.complete(queue, token, self.now)
+            operations.complete(queue, token, self.now)
         elif verb == 1:
-            settlement.abandon(queue, token, self.now, self.changes())
+            operations.abandon(queue, token, self.now, self.changes())
         elif verb == 2:
-            settlement.defer(queue, token, self.now, self.changes())
+            operations.defer(queue, token, self.now, self.changes())
         elif verb == 3:
-            settlement.dead_letter(queue, token, self.now, "why", "how", self.changes())
+            operations.dead_letter(queue, token, self.now, "why", "how", self.changes())
         elif verb == 4:
-            settlement.release(queue, token, self.now)
+            operations.release(queue, token, self.now)
         else:
-            browse.renew(queue, [token], self.now)
+            operations.renew(queue, [token], self.now)
 
     def changes(self) -> dict[str, Any] | None:
         return {"n": self.chance.randrange(9)} if self.chance.random() < 0.5 else None
@@ -116,15 +116,15 @@ class Life:
         if queue.sessions is not None:
             return
         found = [m for m in queue.messages.values() if m.state is MessageState.DEFERRED]
-        for message in browse.deferred(queue, [m.sequence for m in found[:1]], None):
-            token = queue.house.new_token()
+        for message in operations.deferred(queue, [m.sequence for m in found[:1]], None):
+            token = queue.namespace.new_token()
             queue.lock(message, token, None, self.now)
             self.taken.append((queue, token))
 
     def cancel(self) -> None:
         queue = self.any_queue()
         waiting = [m for m in queue.messages.values() if m.state is MessageState.SCHEDULED]
-        browse.cancel(queue, [m.sequence for m in waiting[:2]])
+        operations.cancel(queue, [m.sequence for m in waiting[:2]])
 
     def use_session(self) -> None:
         if not self.owners:
@@ -137,9 +137,9 @@ class Life:
         elif self.chance.random() < 0.5:
             session.state = self.chance.choice((None, b"state", b""))
             queue = self.broker.namespace.queue("lanes")
-            queue.house.journal.session_changed(queue, session)
+            queue.namespace.journal.session_changed(queue, session)
         elif self.chance.random() < 0.5:
-            sessions.leave(receiver, self.now)
+            sessions.detach(receiver, self.now)
         else:
             sessions.renew(session, self.now)
 
@@ -179,13 +179,13 @@ class Life:
         keep = [queue for queue in self.filled() if not queue.properties.forward_to]
         return {queue.name.lower(): queue.last_sequence for queue in keep}
 
-    def filled(self) -> list[QueueCore]:
+    def filled(self) -> list[Queue]:
         """Queues for messages that could not be forwarded appear with their first message."""
         every = self.broker.namespace.every_queue()
         return [queue for queue in every if queue.messages or "$transfer" not in queue.name.lower()]
 
 
-def _contents(queue: QueueCore, now: float) -> dict[str, Any]:
+def _contents(queue: Queue, now: float) -> dict[str, Any]:
     sessions = queue.sessions or ()
     return {
         "messages": {m.sequence: _facts(queue, m) for m in queue.messages.values()},
@@ -202,7 +202,7 @@ def _contents(queue: QueueCore, now: float) -> dict[str, Any]:
     }
 
 
-def _facts(queue: QueueCore, message: Message) -> dict[str, Any]:
+def _facts(queue: Queue, message: Message) -> dict[str, Any]:
     facts = {name: getattr(message, name) for name in Message.__slots__}
     if message.token is None or queue.sessions is not None:  # a session ends with its connection
         facts["token"] = facts["locked_until"] = None
@@ -234,12 +234,12 @@ def test_what_is_on_disk_is_what_the_broker_held(life: Life) -> None:
         assert _received(queue, life.now) == ready, queue.name
 
 
-def _ready(queue: QueueCore) -> list[int]:
+def _ready(queue: Queue) -> list[int]:
     free = [m for m in queue.messages.values() if m.token is None]
     return sorted(m.sequence for m in free if m.state is MessageState.ACTIVE)
 
 
-def _received(queue: QueueCore, now: float) -> list[int]:
+def _received(queue: Queue, now: float) -> list[int]:
     receivers = [Receiver()]
     if queue.sessions is not None:
         receivers = [Receiver() for _ in "abc"]
@@ -247,5 +247,5 @@ def _received(queue: QueueCore, now: float) -> list[int]:
             queue.sessions.accept(receiver, session_id, now)
     for receiver in receivers:
         receiver.credit = len(queue.messages)
-        queue.dispatch.want(receiver, now)
+        queue.dispatch.add_credit(receiver, now)
     return sorted(message.sequence for receiver in receivers for message, _ in receiver.got)

@@ -66,7 +66,7 @@ class Bench:
             data = [b"\x00\x53\x75" + encode.binary(body.encode()) for body in bodies]
             messages = [parse_message(payload) for payload in data]
             broker.namespace.queue(queue or self.name).enqueue(messages, broker.clock())
-            broker.server.touch()
+            broker.context.touch()
 
         self.broker.call(work)
 

@@ -100,7 +100,7 @@ async def test_the_next_free_session_is_given_or_the_wait_ends(
 async def test_a_lost_session_is_told(broker: Broker, client: ServiceBusClient) -> None:
     put(broker, "brief", "s", b"1")
     async with client.get_queue_receiver("brief", session_id="s") as receiver:
-        (message,) = await receiver.receive_messages(1, max_wait_time=5)
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
         broker.expire_locks("brief")
         await asyncio.sleep(0.6)
         with pytest.raises(SessionLockLostError):
@@ -158,9 +158,9 @@ async def test_a_duplicate_delivery_brings_a_completed_message_again(
     put(broker, "plain", None, b"again")
     broker.arm("duplicate-delivery", "plain")
     async with client.get_queue_receiver("plain") as receiver:
-        (first,) = await receiver.receive_messages(1, max_wait_time=5)
+        (first,) = await receiver.receive_messages(1, max_wait_time=60)
         await receiver.complete_message(first)
-        (second,) = await receiver.receive_messages(1, max_wait_time=5)
+        (second,) = await receiver.receive_messages(1, max_wait_time=60)
         assert (second.sequence_number, second.delivery_count) == (first.sequence_number, 1)
         await receiver.complete_message(second)
     assert broker.counts("plain").total == 0

@@ -1,22 +1,18 @@
 """What survives a stop: the broker's data, opened again by another broker."""
 
-import errno
-import os
+import asyncio
 import shutil
 import sqlite3
-import struct
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devstack.servicebus import Broker, QueueProperties, storage
-from devstack.servicebus.core import browse, settlement
+from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus.core import operations
 from devstack.servicebus.core.message import Message, MessageState, parse_message
-from devstack.servicebus.database import FILE_NAME, Kind, StorageError
-from devstack.servicebus.log import Changes, CommitLog
+from devstack.servicebus.storage import FILE_NAME, StorageError
 from tests.unit.test_broker_queue import (
     Receiver,
     application_properties,
@@ -31,14 +27,6 @@ QUEUES = {
     "buried": QueueProperties(forward_dead_letters_to="graves"),
     "graves": QueueProperties(),
 }
-
-
-#: What Python 3.8 to 3.13 write alike.
-RECORDED = (
-    "00000065a62b1f555b02000000280200000069070000005b0100000028060000006c030000000700000000407304000"
-    "000686561644e67000000000000e03f75050000006772c3bc6e69fdffffff280200000069050000005b020000006902"
-    "0000006c03000000000000000040"
-)
 
 
 class Clock:
@@ -77,8 +65,8 @@ class Owner:
         receiver = Receiver()
         target = self.broker.namespace.find(queue)
         receiver.credit = count
-        target.dispatch.want(receiver, self.clock.now)
-        target.dispatch.leave(receiver, self.clock.now)
+        target.dispatch.add_credit(receiver, self.clock.now)
+        target.dispatch.detach(receiver, self.clock.now)
         return receiver.got
 
 
@@ -117,7 +105,7 @@ def test_messages_come_back_in_order_with_all_they_had(owner: Owner, cleanly: bo
 def test_what_was_completed_does_not_come_back(owner: Owner, cleanly: bool) -> None:
     owner.send("plain", b"1", b"2")
     ((_, token),) = owner.receive("plain")
-    settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
+    operations.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
     owner.reopen(cleanly=cleanly)
     assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"2"]
 
@@ -127,7 +115,7 @@ def test_a_lock_goes_on_and_its_token_still_settles(owner: Owner, cleanly: bool)
     ((_, token),) = owner.receive("plain")
     owner.reopen(cleanly=cleanly)
     assert owner.receive("plain") == []
-    settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
+    operations.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
     owner.reopen(cleanly=cleanly)
     assert owner.broker.counts("plain").total == 0
 
@@ -150,14 +138,14 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
 ) -> None:
     (deferred,) = owner.send("plain", b"deferred")
     queue = owner.broker.namespace.queue("plain")
-    settlement.defer(queue, owner.receive("plain")[0][1], owner.clock.now)
+    operations.defer(queue, owner.receive("plain")[0][1], owner.clock.now)
     owner.send("plain", b"dead")
-    settlement.dead_letter(queue, owner.receive("plain")[0][1], owner.clock.now, "R", "D")
+    operations.dead_letter(queue, owner.receive("plain")[0][1], owner.clock.now, "R", "D")
     owner.send("plain", b"later", scheduled_at=owner.clock.now + 60)
     owner.reopen(cleanly=cleanly)
     queue = owner.broker.namespace.queue("plain")
     assert owner.receive("plain") == []
-    assert browse.deferred(queue, [deferred], None)[0].state is MessageState.DEFERRED
+    assert operations.deferred(queue, [deferred], None)[0].state is MessageState.DEFERRED
     assert owner.broker.counts("plain").scheduled == 1
     ((letter, _),) = owner.receive("plain/$DeadLetterQueue")
     assert application_properties(letter) == {
@@ -172,7 +160,7 @@ def test_deferred_scheduled_and_dead_messages_stay_what_they_were(
 def test_forwarded_dead_letters_keep_their_source(owner: Owner, cleanly: bool) -> None:
     owner.send("buried", b"1")
     queue = owner.broker.namespace.queue("buried")
-    settlement.dead_letter(queue, owner.receive("buried")[0][1], owner.clock.now, "R", "D")
+    operations.dead_letter(queue, owner.receive("buried")[0][1], owner.clock.now, "R", "D")
     owner.reopen(cleanly=cleanly)
     assert [message.dead_letter_source for message, _ in owner.receive("graves")] == ["buried"]
 
@@ -206,7 +194,7 @@ def test_sequence_numbers_never_fall(owner: Owner, cleanly: bool) -> None:
     for _ in range(3):
         numbers += owner.send("plain", b"1")
         queue = owner.broker.namespace.queue("plain")
-        settlement.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+        operations.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
         owner.reopen(cleanly=cleanly)
     assert numbers == sorted(set(numbers))
 
@@ -223,7 +211,7 @@ def test_session_state_and_order_come_back_and_the_session_is_free(
     session.state = b"half way"
     owner.broker.namespace.journal.session_changed(owner.broker.namespace.queue("lanes"), session)
     receiver.credit = 1
-    sessions.want(receiver, owner.clock.now)
+    sessions.add_credit(receiver, owner.clock.now)
     owner.reopen(cleanly=cleanly)
     sessions = owner.broker.namespace.queue("lanes").sessions
     assert sessions is not None
@@ -232,7 +220,7 @@ def test_session_state_and_order_come_back_and_the_session_is_free(
     assert again.session is not None
     assert again.session.state == b"half way"
     again.credit = 5
-    sessions.want(again, owner.clock.now)
+    sessions.add_credit(again, owner.clock.now)
     assert again.bodies == [b"1", b"2"]
 
 
@@ -256,7 +244,7 @@ def test_what_a_link_held_of_a_deleted_queue_is_written_nowhere(owner: Owner) ->
     owner.send("doomed", b"1", b"2")
     ((_, token),) = owner.receive("doomed")
     owner.broker.delete_queue("doomed")
-    settlement.release(queue, token, owner.clock.now)
+    operations.release(queue, token, owner.clock.now)
     owner.clock.now += 2
     owner.broker.namespace.tick(owner.clock.now)
     owner.reopen()
@@ -275,9 +263,9 @@ def test_nothing_is_left_of_what_a_deleted_queue_could_not_forward(
     transfer = owner.broker.namespace.find(name)
     ((_, token),) = owner.receive(name)
     owner.broker.delete_queue("doomed")
-    settlement.release(transfer, token, owner.clock.now)
+    operations.release(transfer, token, owner.clock.now)
     owner.reopen()
-    assert "no such queue is configured" not in caplog.text
+    assert "there is no such queue" not in caplog.text
     assert owner.broker.journal is not None
     assert not [known for known in owner.broker.journal.stores if known.startswith("doomed")]
 
@@ -321,9 +309,9 @@ async def test_a_broker_that_finds_its_port_taken_lets_go_of_its_data(
             pass
 
 
-def test_a_file_that_is_no_data_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_data_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"no database at all" * 100)
-    with pytest.raises(StorageError, match="no data of this broker"):
+    with pytest.raises(StorageError, match="is not data of this broker"):
         Broker(data=tmp_path).open_data()
     with pytest.raises(StorageError, match="can be written"):
         Broker(data=tmp_path / FILE_NAME / "below").open_data()
@@ -337,167 +325,84 @@ def test_data_of_another_format_is_told(tmp_path: Path) -> None:
         Broker(data=tmp_path).open_data()
 
 
-@pytest.mark.parametrize("taken", [0, 7], ids=["nothing", "a part"])
-async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(
-    tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.write
-
-    def full(file: int, record: bytes) -> int:
-        if not taken:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(file, record[:taken])
-
+async def test_a_disk_that_fails_stops_the_broker_and_acknowledges_nothing(tmp_path: Path) -> None:
+    sent: list[bytes] = []
     async with Broker(["plain"], data=tmp_path) as broker:
-        put(broker, "plain", b"safe")
-        broker.commit()
-        monkeypatch.setattr(os, "write", full)
-        put(broker, "plain", b"lost")
-        broker.commit()
-        assert broker.failure is not None
+        assert broker.journal is not None
+        broker.journal.database.execute("PRAGMA max_page_count=40")
+        while True:
+            put(broker, "plain", b"%d" % len(sent) + bytes(2000))
+            broker.commit()
+            if broker.failure is not None:
+                break
+            sent.append(b"%d" % len(sent) + bytes(2000))
         await broker.wait_failed()
-        monkeypatch.undo()
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", broker.port)
+    assert sent
     async with Broker(["plain"], data=tmp_path) as broker:
-        assert bodies(broker, "plain") == [b"safe"]
+        assert bodies(broker, "plain") == sent
 
 
-async def test_a_database_that_fails_stops_the_broker_and_the_log_keeps_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "_FOLD_BYTES", 10_000)
-    broker = Broker(["plain"], data=tmp_path)
-    broker.open_data()
-    assert broker.journal is not None
-    broker.journal.database.execute("PRAGMA max_page_count=1")
-    sent: list[bytes] = []
-    while broker.failure is None:
-        sent.append(b"%d" % len(sent))
-        put(broker, "plain", sent[-1])
-        broker.commit()
-    broker.close_data()
-    again = Broker(["plain"], data=tmp_path)
-    again.open_data()
-    assert bodies(again, "plain") == sent
-    again.close_data()
-
-
-def test_a_long_log_is_brought_into_the_database(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "_FOLD_BYTES", 20_000)
+def test_one_commit_is_one_transaction(owner: Owner) -> None:
     journal = owner.broker.journal
     assert journal is not None
-    sent: list[bytes] = []
-    longest = 0
-    for number in range(300):
-        sent += [b"%d kept" % number, b"%d gone" % number]
-        owner.send("plain", *sent[-2:])
-        owner.broker.commit()
-        longest = max(longest, journal.log.size)
-    assert 10_000 < longest < 22_000
-    for _, token in owner.receive("plain", 600)[1::2]:
-        settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
-        owner.broker.commit()
-    owner.clock.now += 61
-    owner.reopen()
-    found = [body_of(message) for message, _ in owner.receive("plain", 600)]
-    assert found == [body for body in sent if body.endswith(b"kept")]
-
-
-def test_messages_that_come_and_go_within_a_log_never_reach_the_database(owner: Owner) -> None:
-    journal = owner.broker.journal
-    assert journal is not None
-    queue = owner.broker.namespace.queue("plain")
-    owner.send("plain", b"1", b"2")
     owner.broker.commit()
-    settlement.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+    statements: list[str] = []
+    journal.database.set_trace_callback(statements.append)
+    owner.send("plain", b"1", b"2", b"3")
+    owner.send("unique", b"1", message_id="same")
+    owner.receive("plain")
     owner.broker.commit()
-    before = journal.database.total_changes
-    journal.fold()
-    messages = journal.database.execute("SELECT id FROM message").fetchall()
-    assert len(messages) == 1
-    assert journal.database.total_changes - before < 8
-    assert journal.log.size == 0
+    owner.broker.commit()
+    journal.database.set_trace_callback(None)
+    assert statements[0] == "BEGIN IMMEDIATE"
+    assert statements[-1] == "COMMIT"
+    assert sum(text in {"BEGIN IMMEDIATE", "COMMIT"} for text in statements) == 2
+    assert sum("INTO message" in text for text in statements) == 4
 
 
-def test_a_kill_between_the_halves_of_a_fold_changes_nothing(
-    owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def killed_copy(owner: Owner, directory: Path) -> Owner:
+    """Open what a kill would leave now: the files as they are, while the broker has them open."""
+    shutil.copytree(owner.directory, directory)
+    return Owner(directory)
+
+
+def test_what_a_kill_leaves_has_everything_committed(owner: Owner, tmp_path: Path) -> None:
     queue = owner.broker.namespace.queue("plain")
     owner.send("plain", b"done", b"locked", b"waits")
     owner.send("unique", b"1", message_id="same")
-    settlement.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
+    operations.complete(queue, owner.receive("plain")[0][1], owner.clock.now)
     ((_, token),) = owner.receive("plain")
     owner.broker.commit()
-    image = tmp_path / "image"
-    assert owner.broker.journal is not None
-    # The database has committed, the log is not emptied yet: this is what a kill would leave.
-    monkeypatch.setattr(
-        owner.broker.journal.log, "clear", lambda: shutil.copytree(owner.directory, image)
-    )
-    owner.broker.journal.fold()
-    monkeypatch.undo()
-    assert (image / storage.LOG_NAME).stat().st_size > 0
-    owner.reopen(cleanly=True)
-    owner.broker.close_data()
-    owner.directory = image
-    owner.broker = Broker(QUEUES, data=image, clock=owner.clock)
-    owner.broker.open_data()
-    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"waits"]
-    settlement.complete(owner.broker.namespace.queue("plain"), token, owner.clock.now)
-    assert owner.send("unique", b"2", message_id="same") == [1]
+    owner.send("plain", b"not committed")
+    again = killed_copy(owner, tmp_path / "image")
+    assert [body_of(message) for message, _ in again.receive("plain", 5)] == [b"waits"]
+    operations.complete(again.broker.namespace.queue("plain"), token, again.clock.now)
+    assert again.send("unique", b"2", message_id="same") == [1]
+    again.broker.close_data()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_torn_end_of_the_log_is_dropped_and_told(
-    owner: Owner, damage: str, caplog: pytest.LogCaptureFixture
+def test_a_torn_end_of_the_wal_takes_only_the_last_commit(
+    owner: Owner, tmp_path: Path, damage: str
 ) -> None:
     owner.send("plain", b"whole")
     owner.broker.commit()
-    path = owner.directory / storage.LOG_NAME
-    whole = path.stat().st_size
     owner.send("plain", b"torn")
     owner.broker.commit()
-    assert owner.broker.journal is not None
-    owner.broker.journal.abandon()
-    raw_log = bytearray(path.read_bytes())
+    image = tmp_path / "image"
+    shutil.copytree(owner.directory, image)
+    wal = image / f"{FILE_NAME}-wal"
+    content = bytearray(wal.read_bytes())
     if damage == "cut":
-        del raw_log[-3:]
+        del content[-3:]
     else:
-        raw_log[-3] ^= 1
-    path.write_bytes(raw_log)
-    owner.broker = Broker(QUEUES, data=owner.directory, clock=owner.clock)
-    owner.broker.open_data()
-    assert [body_of(message) for message, _ in owner.receive("plain", 5)] == [b"whole"]
-    assert f"the last {len(raw_log) - whole} bytes of the log are torn" in caplog.text
-
-
-def test_a_log_is_of_these_bytes_whatever_python_reads_it(tmp_path: Path) -> None:
-    row = (1 << 44 | 7, b"head", None, 0.5, "grün", -3)
-    changes: Changes = [(Kind.MESSAGE, [row]), (Kind.GONE, [2, 1 << 44])]
-    log = CommitLog(tmp_path / storage.LOG_NAME)
-    log.append(changes)
-    assert list(log.read()) == [changes]
-    log.close()
-    assert (tmp_path / storage.LOG_NAME).read_bytes().hex() == RECORDED
-
-
-def test_a_log_of_another_version_is_told(tmp_path: Path) -> None:
-    content = b"\x80\x05no marshal"
-    record = struct.pack(">II", len(content), zlib.crc32(content)) + content
-    (tmp_path / storage.LOG_NAME).write_bytes(record)
-    with pytest.raises(StorageError, match="written by another version of the broker"):
-        Broker(data=tmp_path).open_data()
-    (tmp_path / storage.LOG_NAME).unlink()
-    broker = Broker(data=tmp_path)
-    broker.open_data()
-    broker.close_data()
-
-
-def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
-    (tmp_path / storage.LOG_NAME).mkdir()
-    with pytest.raises(StorageError, match="cannot be brought into its database"):
-        Broker(data=tmp_path).open_data()
+        content[-3] ^= 1
+    wal.write_bytes(content)
+    again = Owner(image)
+    assert [body_of(message) for message, _ in again.receive("plain", 5)] == [b"whole"]
+    again.broker.close_data()
 
 
 def put(broker: Broker, queue: str, body: bytes) -> None:

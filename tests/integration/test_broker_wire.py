@@ -44,7 +44,7 @@ class Peer:
                 code, position = frames.performative(found[2])
                 return code, decode.fields(found[2], position)[0]
             if found is None:
-                data = await asyncio.wait_for(self.reader.read(65536), 5)
+                data = await asyncio.wait_for(self.reader.read(65536), 120)
                 if not data:
                     raise EOFError
                 self.frames.feed(data)
@@ -119,8 +119,8 @@ def put(broker: Broker, count: int, body: bytes = b"1") -> None:
 
 async def settled(broker: Broker, connections: int = 0) -> None:
     """Wait until the broker has noticed who is gone."""
-    async with asyncio.timeout(5):
-        while len(broker.server.connections) > connections:  # noqa: ASYNC110 (no such event)
+    async with asyncio.timeout(120):
+        while len(broker.connections) > connections:  # noqa: ASYNC110 (no such event)
             await asyncio.sleep(0.01)
 
 
@@ -212,7 +212,7 @@ async def test_messages_held_back_by_the_window_are_free_when_the_peer_leaves(
     assert broker.counts("q").locked == 1
 
 
-async def test_what_was_never_sent_to_one_who_settles_first_is_not_lost(
+async def test_what_was_never_sent_to_one_who_presettled_is_not_lost(
     broker: Broker,
 ) -> None:
     put(broker, 5)
@@ -304,8 +304,8 @@ async def test_more_messages_than_credit_end_the_link(broker: Broker) -> None:
         await peer.open()
         source = encode.composite(frames.SOURCE, [encode.string("x")])
         await peer.attach("$cbs", receives=False, source=source)
-        link = next(iter(broker.server.links()))
-        link._credit = 0  # type: ignore[attr-defined]
+        link = next(iter(broker.links()))
+        link.credit = 0
         peer.transfer(0, BODY)
         fields = await peer.expect(frames.DETACH)
         assert fields[2].value[0] == "amqp:link:transfer-limit-exceeded"
@@ -416,20 +416,20 @@ async def test_a_peer_that_leaves_what_was_sent_unread_is_let_go_too(
     try:
         await peer.open()
         await peer.attach("q", receives=True)
-        (connection,) = broker.server.connections
+        (connection,) = broker.connections
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        stream = connection._stream
-        assert stream is not None
+        transport = connection.output.transport
+        assert transport is not None
         peer.credit(10_000, window=10_000)
-        async with asyncio.timeout(5):
-            while not stream._waiting:
+        async with asyncio.timeout(120):
+            while not transport.get_write_buffer_size():
                 put(broker, 20, b"x" * 2000)
                 await asyncio.sleep(0)
-        assert not connection.paused
+        assert not connection.output.blocked
         if half_open:
             mute.shutdown(socket.SHUT_WR)
         await settled(broker)
-        assert not connection.paused
+        assert not connection.output.blocked
         held = broker.counts("q").locked
         put(broker, 1)
         assert broker.counts("q").locked == held
@@ -505,10 +505,10 @@ async def test_random_and_mutated_frames_touch_nobody_else(
         bystander.transfer(0, BODY)
         assert (await bystander.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
     await settled(broker)
-    assert "could not be worked on" not in caplog.text  # each was refused for what it was
-    assert not broker.server._marked
+    assert "could not be processed" not in caplog.text  # each was refused for what it was
+    assert not broker.context._outputs
     for queue in broker.namespace.every_queue():
-        assert not getattr(queue.dispatch, "_hungry", ())
+        assert not getattr(queue.dispatch, "_with_credit", ())
 
 
 async def _annoy(broker: Broker, chance: random.Random, sane: list[bytes]) -> None:

@@ -29,7 +29,7 @@ async def submit(made: Rig, stdin: str) -> tuple[int | None, list[str], str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 90)
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 120)
     return process.returncode, out.decode().splitlines(), err.decode()
 
 

@@ -60,7 +60,7 @@ async def test_a_queue_that_does_not_exist_is_said_in_a_sentence() -> None:
             await anext(client.follow())
         with pytest.raises(SubmitError, match=r"'orders' did not take orders: there is no such"):
             await client.submit(order(1))
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25  # one send or read may take 30 s
 
 
 def connection_string(port: int) -> str:
@@ -90,7 +90,7 @@ async def test_a_broker_that_never_answers_does_not_hang_the_caller() -> None:
                 await client.submit(order(1))
             with pytest.raises(FollowError, match="cannot be read"):
                 await anext(client.follow())
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
 
 
 async def test_a_broker_that_comes_back_is_used_again() -> None:

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from orders.workflows import workflows
 from sas.domain.change import first_change
 from sas.domain.submit import submit
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.features.queue_delay import rules
 from sas.features.queue_delay.delays import queue_delays
+from tests.business import workflows
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses

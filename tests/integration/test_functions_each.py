@@ -102,7 +102,7 @@ async def test_the_rows_of_an_order_carry_the_five_fields_by_their_names(made: R
 
 
 async def test_the_supervisor_resets_on_its_timer_what_has_expired(made: Rig) -> None:
-    async with made.host("submission", "scheduler", ORDERS_TIME_ALLOWED_SECONDS="0.5"):
+    async with made.host("submission", "scheduler", TESTS_TIME_ALLOWED_SECONDS="4"):
         await made.submit("S-1")
         await holds(made, "agent-inventory", 1)
     async with made.host("supervisor", SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND):

@@ -45,11 +45,11 @@ def collect_all_leftovers() -> Iterator[None]:
 async def running() -> AsyncIterator[Rig]:
     async with rig(
         SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
-        ORDERS_TIME_ALLOWED_SECONDS="3",
-        ORDERS_ATTEMPT_SECONDS="2",
+        TESTS_TIME_ALLOWED_SECONDS="8",
+        TESTS_ATTEMPT_SECONDS="5",
     ) as made:
         for queue in (*WORKED, SHOP):  # what is lost with a connection comes again soon
-            made.broker.update_queue(queue, lock_duration_s=3.0)
+            made.broker.update_queue(queue, lock_duration_s=5.0)
         async with made.host():
             yield made
 
@@ -90,7 +90,7 @@ async def told_once(made: Rig, order_id: str, kinds: list[str], queue: str = SHO
         return len(await made.told(order_id, queue)) >= len(kinds)
 
     # One that failed for a while waits half a minute in an out row.
-    await until(all_there, f"{len(kinds)} notifications of {order_id}", seconds=45)
+    await until(all_there, f"{len(kinds)} notifications of {order_id}")
     events = await made.told(order_id, queue)
     assert sorted(event.type for event in events) == sorted(f"sas.order.{k}.v1" for k in kinds)
     assert len({event.id for event in events}) == len(events)
@@ -144,7 +144,7 @@ async def test_an_order_with_care_waits_in_error_and_is_resubmitted_by_an_operat
 
 
 async def test_a_step_past_its_complete_by_is_reset_and_done_once(made: Rig) -> None:
-    made.remote.set_faults(Faults(slow=1.0, slow_seconds=5), "stock")
+    made.remote.set_faults(Faults(slow=1.0, slow_seconds=60), "stock")
     await made.submit("L-1")
     await until(lambda: _has(made, "L-1", "step reset"), "the step is reset")
     made.remote.set_faults(Faults())

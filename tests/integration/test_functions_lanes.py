@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-import orders
-from orders.agents import PaymentAgent
 from sas.client import NewOrder, OrdersClient
 from sas.domain.queues import Queues
 from sas.ports import Call
+from tests.business import AGENTS, PaymentAgent
 from tests.functions_rig import SHOP, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
-LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in orders.AGENTS))
+LANES = ("submission", "scheduler", "replies", *(f"agent_{name}" for name in AGENTS))
 URGENT = tuple(f"{name}_urgent" for name in LANES)
 
 
@@ -57,16 +57,21 @@ async def test_an_urgent_order_is_done_while_every_ordinary_function_stands_stil
 class Counted:
     """How many calls of the payment service are out, and how many were at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits_s: float) -> None:
+        self.waits_s = waits_s
         self.now = self.most = self.calls = 0
+        self.together = asyncio.Event()
         self._do = PaymentAgent.do
 
     async def do(self, agent: PaymentAgent, call: Call) -> Any:
         self.calls += 1
         self.now += 1
         self.most = max(self.most, self.now)
+        if self.now > 1:
+            self.together.set()
         try:
-            await asyncio.sleep(0.1)  # long enough for others to come between
+            with suppress(TimeoutError):  # others have that long to come between
+                await asyncio.wait_for(self.together.wait(), self.waits_s)
             return await self._do(agent, call)
         finally:
             self.now -= 1
@@ -74,7 +79,7 @@ class Counted:
 
 async def paid(made: Rig, monkeypatch: pytest.MonkeyPatch, *order_ids: str, limits: str) -> Counted:
     """Have orders processed under these limits; return what was seen of their payments."""
-    counted = Counted()
+    counted = Counted(0.5 if limits else 60.0)
 
     async def do(agent: PaymentAgent, call: Call) -> Any:
         return await counted.do(agent, call)

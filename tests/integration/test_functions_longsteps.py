@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +18,7 @@ from sas.features.callbacks.codec import CallbackKeys, Claims
 from sas.features.claim_check import ClaimCheck
 from tests.functions_rig import EVERY_SECOND, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
 __all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
@@ -31,19 +31,13 @@ WHOLE = sorted(["received", *["step-completed"] * 5, "completed"])
 async def made() -> AsyncIterator[Rig]:
     async with rig(
         SAS_SUPERVISOR_SCHEDULE=EVERY_SECOND,
-        ORDERS_TIME_ALLOWED_SECONDS="2",
-        ORDERS_ATTEMPT_SECONDS="1",
+        TESTS_TIME_ALLOWED_SECONDS="8",
+        TESTS_ATTEMPT_SECONDS="5",
     ) as made:
         yield made
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def token(order_id: str, seconds: float = 60.0, submission: str | None = None) -> str:
+def token(order_id: str, seconds: float = 600.0, submission: str | None = None) -> str:
     """Return a token of the step "deliver", as the agent is given it."""
     expires = int((datetime.now(UTC) + timedelta(seconds=seconds)).timestamp())
     claims = Claims(order_id=order_id, step=4, direction="do", generation=0, expires=expires)
@@ -62,7 +56,7 @@ async def post(address: str, token: str | None = None, **body: object) -> tuple[
 async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_there(
     made: Rig,
 ) -> None:
-    made.remote.set_faults(Faults(delivery=5.0), "carrier")
+    made.remote.set_faults(Faults(delivery=11.0), "carrier")
     async with made.host():
         await made.submit("L-1", workflow=DELIVERED)
         await made.ends("L-1", "Processed")
@@ -79,13 +73,13 @@ async def test_a_delivery_longer_than_its_time_allowed_is_looked_at_until_it_is_
 
 
 async def test_a_carrier_tells_by_http_and_strangers_do_not(made: Rig) -> None:
-    made.remote.set_faults(Faults(delivery=3.0), "carrier")
+    made.remote.set_faults(Faults(delivery=4.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": address,
-        "ORDERS_CARRIER_TELLS_SECONDS": "30",
+        "TESTS_CARRIER_TELLS_SECONDS": "300",
     }
     made.http_port = port
     async with made.host(**settings):
@@ -115,7 +109,7 @@ async def test_a_callback_on_the_queue_ends_the_step_and_a_forged_one_is_put_asi
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
-        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+        "TESTS_CARRIER_TELLS_SECONDS": "300",
     }
     async with made.host(**settings):
         await made.submit("Q-1", workflow=DELIVERED)
@@ -148,7 +142,7 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
     settings = {
         "SAS_CALLBACK_KEY": KEYS.keys[0],
         "SAS_CALLBACK_URL": "http://127.0.0.1:1/nowhere",
-        "ORDERS_CARRIER_TELLS_SECONDS": "60",
+        "TESTS_CARRIER_TELLS_SECONDS": "300",
     }
     made.http_port = port
     async with made.host(**settings):

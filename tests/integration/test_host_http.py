@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from devstack.functions import Host
+from devstack.functions.host import Host
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devstack.functions import Host
+from devstack.functions.host import Host
 from devstack.servicebus import Broker
 from devstack.servicebus.core.message import parse_message
 from tests.unit.test_broker_queue import raw
@@ -76,7 +76,7 @@ def host_of(app_dir: Path, broker: Broker, only: str, **options: Any) -> Host:
 def put(broker: Broker, queue: str, *bodies: str, session_id: str | None = None) -> None:
     messages = [parse_message(raw(body.encode(), session_id=session_id)) for body in bodies]
     broker.namespace.queue(queue).enqueue(messages, broker.clock())
-    broker.server.touch()
+    broker.context.touch()
 
 
 def app() -> Any:
@@ -84,7 +84,7 @@ def app() -> Any:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 (the broker is asked, nothing signals)
             await asyncio.sleep(0.01)
 

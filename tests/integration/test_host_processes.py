@@ -70,7 +70,7 @@ class Command:
         await self.child.stop_async(timeout_s=8)
 
     async def ready(self) -> dict[str, Any]:
-        return await self.child.until(self.child.ready_line, timeout_s=20)
+        return await self.child.until(self.child.ready_line, timeout_s=120)
 
     async def ended(self) -> int:
         await until(lambda: not self.child.alive)
@@ -86,7 +86,7 @@ class Command:
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # processes and queues are asked
             await asyncio.sleep(0.02)
@@ -231,11 +231,11 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         (["--only", "work"], 1, "uses the connection 'SB'"),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
-        (["--func", "--processes", "2"], 2, "knows no --processes, --data or --respawn"),
+        (["--func", "--processes", "2"], 2, "without --processes, --data and --respawn"),
         (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
-        (["--setting", "X"], 2, "is no NAME=VALUE"),
+        (["--setting", "X"], 2, "must have the form NAME=VALUE"),
         (["--only", ","], 2, "name at least one function"),
     ],
 )
@@ -286,7 +286,7 @@ async def test_func_starts_the_core_tools_on_the_same_settings(app_dir: Path) ->
     ("setting", "sentence"),
     [
         ("SB=ends at once", "func ended with exit code 3 before it was ready"),
-        ("SB=ends later", "func ended by itself with exit code 0"),
+        ("SB=ends later", "died with exit code 0"),
     ],
 )
 async def test_core_tools_that_end_by_themselves_are_told(

@@ -48,13 +48,14 @@ async def run(
 
     async def finish(*_: Any) -> None: ...
 
+    assert isinstance(function.trigger, TimerTrigger)
     timer = Timer(
-        function, invoker, finish=finish, status_dir=status_dir, clock=clock, pace=clock.rate
+        function, function.trigger, invoker, finish, status_dir, clock=clock, pace=clock.rate
     )
     seen: list[Any] = function.code.__globals__["seen"]
     task = asyncio.create_task(timer.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(seen) < until:  # noqa: ASYNC110  # the function notes, nothing signals
                 await asyncio.sleep(0.005)
     finally:

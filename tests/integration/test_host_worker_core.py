@@ -23,7 +23,7 @@ from azure.servicebus.aio import ServiceBusClient
 from multidict import CIMultiDict
 
 from devstack.functions import metadata
-from devstack.functions.errors import IndexingError
+from devstack.functions.bindings import IndexingError
 from devstack.functions.http import request_datum
 from devstack.functions.indexing import bind, find, imported
 from devstack.functions.invocation import Invoker
@@ -279,7 +279,7 @@ def driven(app_dir: Path) -> dict[str, Any]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import orders
 from sas.adapters import keys
 from sas.client import NewOrder, OrdersClient
 from sas.domain.content import PayloadRef
 from sas.domain.ids import shard_of
 from sas.ports import Agent, Business, Call
+from tests import business
 from tests.functions_rig import SHOP, WORKED, Rig, northwind, rig
 from tests.integration.broker_sdk_kit import short_pauses
 from tests.integration.test_operator_cli import sas
@@ -42,14 +42,14 @@ class Wordy:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Rig]:
-    real = orders.business
+    real = business.business
 
-    def business(environ: Mapping[str, str] | None = None) -> Business:
+    def changed(environ: Mapping[str, str] | None = None) -> Business:
         made = real(environ)
         return replace(made, agents={name: Wordy(agent) for name, agent in made.agents.items()})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orders, "business", business)
+        patch.setattr(business, "business", changed)
         async with rig(SAS_ORDER_BYTES_MAX=str(PREMIUM_BYTES)) as running:
             running.broker.update_queue("orders", max_message_kilobytes=5 * 1024)
             yield running
@@ -90,7 +90,7 @@ async def test_the_command_shows_and_exports_what_is_kept_apart(made: Rig) -> No
 async def test_what_is_lost_is_shown_as_lost(made: Rig) -> None:
     ref = (await made.order("L-1")).details.payload
     assert isinstance(ref, PayloadRef)
-    row = keys.blob("L-1", ref.sha256, ref.chunks - 1)
+    row = keys.payload_chunk("L-1", ref.sha256, ref.chunks - 1)
     await made.store.table.delete(shard_of("L-1", 16), row)
     record = json.loads((await sas(made, "show", "L-1", "--json", "--content")).out)
     assert record["Payload"] == {"Lost": True, "Sha256": ref.sha256, "Bytes": ref.size}

@@ -44,7 +44,7 @@ async def sas(made: Rig, *arguments: str, **environ: str) -> Said:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), 120)
     assert "Traceback" not in err.decode(), err.decode()
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())
@@ -148,7 +148,7 @@ async def test_the_purge_function_exports_and_removes_what_is_old_and_nothing_el
 async def test_the_check_before_a_deploy_finds_orders_whose_version_is_missing(
     alone: Rig,
 ) -> None:
-    checked = await sas(alone, "workflows", "check", "--app", "orders.workflows:workflows")
+    checked = await sas(alone, "workflows", "check", "--app", "tests.business:workflows")
     assert checked.code == 1  # W-1 and T-1 are of a version 2 that this business does not have
     assert "order version 2: 2 orders in flight (" in checked.out
     assert "missing: keep this version until its orders have ended" in checked.out

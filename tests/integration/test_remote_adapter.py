@@ -133,7 +133,7 @@ async def test_an_answer_past_the_bound_is_not_read_to_its_end() -> None:
             await answer.write(b" " * 65_536)
 
     async with answering(endless) as service:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             with pytest.raises(TransientError):
                 await call(service)
 
@@ -149,7 +149,7 @@ async def test_a_compressed_answer_is_read() -> None:
 )
 async def test_a_success_that_is_no_json_may_pass(body: bytes) -> None:
     async with answering(fixed(200, body)) as service:
-        with pytest.raises(TransientError, match="no JSON"):
+        with pytest.raises(TransientError, match="without JSON"):
             await call(service)
 
 

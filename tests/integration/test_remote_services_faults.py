@@ -59,7 +59,7 @@ async def test_a_lost_answer_is_given_again_without_a_second_effect(
 ) -> None:
     key = key_meeting(kind, ONCE)
     async with RemoteServices(ONCE) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         lost = await status_or_reset(session, "POST", url, key)
         after_the_first = remote.ledger("payment")
         status, content, headers = await call(session, "POST", url, key, CHARGE)
@@ -78,7 +78,7 @@ async def test_a_call_that_fails_before_the_effect_did_nothing_and_may_be_repeat
 ) -> None:
     key = key_meeting(kind, ONCE)
     async with RemoteServices(ONCE) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         failed = await status_or_reset(session, "POST", url, key)
         effects = remote.ledger("payment")["effects"]
         status, _, headers = await call(session, "POST", url, key, CHARGE)
@@ -94,7 +94,7 @@ async def test_a_lost_undo_is_answered_as_before_when_asked_again(
 ) -> None:
     key = key_meeting(FaultKind.ERROR_AFTER_EFFECT, ONCE, Verb.UNDO)
     async with RemoteServices() as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         await call(session, "POST", url, key, CHARGE)
         remote.set_faults(ONCE)
         lost, problem, _ = await call(session, "DELETE", url, key)
@@ -109,7 +109,7 @@ async def test_too_many_requests_says_when_to_come_back(session: aiohttp.ClientS
         status, problem, headers = await call(
             session,
             "POST",
-            f"{remote.payment_url}/charges",
+            f"{remote.urls['payment']}/charges",
             key_meeting(FaultKind.TOO_MANY, faults),
             CHARGE,
         )
@@ -123,13 +123,13 @@ async def test_too_many_requests_says_when_to_come_back(session: aiohttp.ClientS
 async def test_a_reset_is_a_tcp_reset_and_not_an_orderly_end() -> None:
     key = key_meeting(FaultKind.RESET, ONCE)
     async with RemoteServices(ONCE) as remote:
-        host, port = remote.payment_url.removeprefix("http://").split(":")
+        host, port = remote.urls["payment"].removeprefix("http://").split(":")
         body = json.dumps(CHARGE)
         head = f"POST /charges HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
         def ask() -> bytes:
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
+            with socket.create_connection((host, int(port)), timeout=60) as connection:
                 connection.sendall(request)
                 return connection.recv(1)
 
@@ -173,7 +173,7 @@ async def test_a_permanent_refusal_stands_until_an_operator_repairs_the_service(
 
 async def test_a_refused_undo_leaves_the_effect_in_force(session: aiohttp.ClientSession) -> None:
     async with RemoteServices(Faults(undo_permanent=1.0)) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         await call(session, "POST", url, "a/payment", CHARGE)
         status, problem, _ = await call(session, "DELETE", url, "a/payment")
         (effect,) = remote.ledger("payment")["effects"]
@@ -188,17 +188,17 @@ async def test_unusable_faults_change_nothing(
     content: bytes, session: aiohttp.ClientSession
 ) -> None:
     async with RemoteServices(Faults(transient=0.25)) as remote:
-        async with session.put(f"{remote.stock_url}/faults", data=content) as response:
+        async with session.put(f"{remote.urls['stock']}/faults", data=content) as response:
             problem = await response.json(content_type=None)
-        async with session.get(f"{remote.stock_url}/faults") as now:
+        async with session.get(f"{remote.urls['stock']}/faults") as now:
             transient = (await now.json())["transient"]
     assert (response.status, problem["type"]) == (400, "urn:sample:malformed")
-    assert problem["detail"].startswith("nothing was changed")
+    assert problem["detail"].startswith("nothing changed")
     assert transient == 0.25
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # what a service did, it tells by its ledger only
             await asyncio.sleep(0.005)
 
@@ -219,7 +219,7 @@ async def test_a_slow_call_acts_before_or_after_its_wait_and_answers_late(
     async with RemoteServices(SLOW_ONCE) as remote:
         began = loop.time()
         slow = asyncio.create_task(
-            call(session, "POST", f"{remote.payment_url}/charges", key, CHARGE)
+            call(session, "POST", f"{remote.urls['payment']}/charges", key, CHARGE)
         )
         await wait_for_fault(remote, kind)
         effects = len(remote.ledger("payment")["effects"])
@@ -236,7 +236,7 @@ async def test_a_key_being_worked_on_is_answered_in_progress_and_replayed_afterw
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         first = asyncio.create_task(call(session, "POST", url, key, CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         status, problem, headers = await call(session, "POST", url, key, CHARGE)
@@ -254,7 +254,7 @@ async def test_a_late_call_that_lands_after_the_undo_does_nothing(
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         late = asyncio.create_task(call(session, "POST", url, key, CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         remote.set_faults(Faults())
@@ -271,7 +271,7 @@ async def test_a_slow_call_acts_even_when_its_client_has_gone(
 ) -> None:
     key = key_meeting(FaultKind.SLOW_BEFORE_EFFECT, SLOW_ONCE)
     async with RemoteServices(SLOW_ONCE) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         gone = asyncio.create_task(call(session, "POST", url, key, CHARGE))
         await wait_for_fault(remote, FaultKind.SLOW_BEFORE_EFFECT)
         gone.cancel()
@@ -299,7 +299,7 @@ async def retried(session: aiohttp.ClientSession, method: str, url: str, order_i
 async def drive(session: aiohttp.ClientSession, faults: Faults) -> tuple[list[int], Any]:
     """Charge 60 orders, undo every third; return the answers and the ledger without times."""
     async with RemoteServices(faults) as remote:
-        url = f"{remote.payment_url}/charges"
+        url = f"{remote.urls['payment']}/charges"
         ids = [f"NW-{number}" for number in range(60)]
         answers = [await retried(session, "POST", url, order_id) for order_id in ids]
         answers += [await retried(session, "DELETE", url, order_id) for order_id in ids[::3]]
@@ -332,7 +332,7 @@ async def test_every_call_takes_the_latency_that_was_asked_for() -> None:
     async with RemoteServices(Faults(latency=0.2)) as remote, aiohttp.ClientSession() as client:
         begun = asyncio.get_running_loop().time()
         async with client.delete(
-            f"{remote.stock_url}/reservations", headers={"Idempotency-Key": "k"}
+            f"{remote.urls['stock']}/reservations", headers={"Idempotency-Key": "k"}
         ) as answer:
             assert answer.status == 200
         assert asyncio.get_running_loop().time() - begun >= 0.2

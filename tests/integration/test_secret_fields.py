@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from azure.data.tables.aio import TableServiceClient
 
-import orders
 from sas.domain.content import PayloadRef
 from sas.ports import Agent, Business, Call
+from tests import business
 from tests.functions_rig import SHOP, Rig, body_of, northwind, rig, until
 from tests.integration.broker_sdk_kit import short_pauses
 
@@ -41,15 +41,15 @@ class Watched:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Rig]:
-    real = orders.business
+    real = business.business
 
-    def business(environ: Mapping[str, str] | None = None) -> Business:
+    def changed(environ: Mapping[str, str] | None = None) -> Business:
         made = real(environ)
         watched = {name: Watched(agent) for name, agent in made.agents.items()}
         return replace(made, secret_fields=FIELDS, agents=watched)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orders, "business", business)
+        patch.setattr(business, "business", changed)
         async with rig(SAS_ENCRYPTION_KEYS=KEYS) as running:
             yield running
             running.nothing_lost()
@@ -112,6 +112,6 @@ async def test_a_large_order_rests_encrypted_in_its_chunks_too(made: Rig) -> Non
         await made.quiet()
     assert isinstance((await made.order("S-2")).details.payload, PayloadRef)
     table, _ = await raw_table(made)
-    assert "|d|blob|" in table
+    assert "|d|payload|" in table
     assert table.count('"$encrypted":"k1:') > 500
     assert quoted(table) == []

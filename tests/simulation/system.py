@@ -1,4 +1,4 @@
-"""A simulated system over the business's own workflows, and what must hold at its end."""
+"""A simulated system over the workflows of ``tests.business``, and what must hold at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from orders.workflows import workflows
 from sas.actors.agent import RetryPolicy
 from sas.bootstrap import actors, wired
 from sas.codec import internal, outward
@@ -44,6 +43,7 @@ from sas.simulation.world import (
     World,
     of_no_host,
 )
+from tests.business import workflows
 
 QUEUES = Queues()
 COURIER = "courier"

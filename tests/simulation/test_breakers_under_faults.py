@@ -1,6 +1,6 @@
 """Services that are down for a while: breakers open, probe and close, and every order ends whole.
 
-``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+``SAS_SEEDS=2000 make test-all`` runs more of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import BREAKER, System, build, check_end
 from tests.simulation.test_operator_under_faults import defined
-from tests.simulation.test_orders_under_faults import SEEDS
 
 ORDERS = 8
 OFF = BreakerPolicy(failures_max=0)
@@ -93,19 +93,19 @@ async def run(system: System) -> Outages:
     return outages
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_order_ends_whole_while_services_go_down_and_breakers_open(seed: int) -> None:
     await run(prepared(seed, FAULTS))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_breakers(
     seed: int,
 ) -> None:
     await run(prepared(seed, FAULTS, clocks_apart=(0.0, 3.0, -3.0)))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
     """No breaker is forgotten half open, whoever died with the probe in hand."""
     system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
@@ -126,6 +126,7 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
     assert set(await outages.states()) <= {BreakerState.CLOSED}
 
 
+@pytest.mark.long
 async def test_the_outages_lead_breakers_through_every_state() -> None:
     """What the tests above claim to cover happens: breakers open and close within a run."""
     alerts: Counter[str] = Counter()

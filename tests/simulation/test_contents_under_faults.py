@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import QUEUES, System, build, check_end
 from tests.telemetry_kit import telling
 
-SEEDS = int(os.environ.get("SAS_SIMULATION_SEEDS", "15"))
 ORDERS = 3
 TROUBLE = Faults(
     crash=0.02,
@@ -101,20 +100,20 @@ async def test_without_faults_large_orders_are_processed_and_nothing_is_kept_twi
     assert set(system.states().values()) == {OrderState.PROCESSED}
     referred = refs(system)
     assert len(referred) == ORDERS * 4  # what was ordered, and what three steps returned
-    assert sum(len(kept) for kept in system.store.blobs.values()) == len(set(referred))
+    assert sum(len(kept) for kept in system.store.payloads.values()) == len(set(referred))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_what_an_order_refers_to_is_there_whatever_goes_wrong(seed: int) -> None:
     system = await run(build(seed, TROUBLE, REMOTE, agent=Wordy), LARGE)
     referred = refs(system)
     assert len(referred) >= ORDERS
     for order_id, ref in referred:
-        assert matches(ref, system.store.blobs[order_id][ref.sha256])
+        assert matches(ref, system.store.payloads[order_id][ref.sha256])
     assert system.alerts()["unreadable"] == 0
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,7 +134,7 @@ async def test_a_secret_field_is_told_nowhere_whatever_goes_wrong(
         texts = [span.to_json() for span in told.spans] + [json.dumps(told.metrics())]
     texts += [str(sorted(r.__dict__.items(), key=str)) + r.getMessage() for r in caplog.records]
     texts += [repr(stored) for stored in system.store.orders.values()]
-    texts += [repr(system.store._cells), repr(system.store._due), repr(system.store.blobs)]
+    texts += [repr(system.store._shared), repr(system.store._due), repr(system.store.payloads)]
     texts += [repr(message) for message in sent if message.queue != QUEUES.rejected]
     assert len(sent) > 10 * ORDERS
     assert [text[:200] for text in texts if SECRET in text] == []

@@ -1,12 +1,11 @@
 """Everything at once: agents to choose from, limits, breakers, long steps, callbacks, deadlines and
 an operator, while hosts die and stall, the store goes away and services go down.
 
-``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+``SAS_SEEDS=2000 make test-all`` runs more of them.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from datetime import timedelta
 
@@ -17,6 +16,7 @@ from sas.domain.order import Order
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import (
     CALL_LIMIT,
     COURIED,
@@ -28,9 +28,7 @@ from tests.simulation.system import (
 )
 from tests.simulation.test_breakers_under_faults import Outages
 from tests.simulation.test_operator_under_faults import Hand
-from tests.simulation.test_orders_under_faults import SEEDS
 
-FIRST = int(os.environ.get("SAS_SIMULATION_FIRST_SEED", "0"))
 TIME = timedelta(seconds=12)
 LIMITS = {"inventory": 1, "payment": 2, "invoice": 1}
 
@@ -157,11 +155,12 @@ async def run(system: System) -> None:
         await system.close()
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 async def test_every_order_ends_whole_whatever_goes_wrong_at_once(seed: int) -> None:
     await run(prepared(seed))
 
 
+@pytest.mark.long
 async def test_everything_that_is_meant_to_go_wrong_at_once_does() -> None:
     words: Counter[str] = Counter()
     for seed in range(30):

@@ -15,6 +15,7 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import build, check_end
 
 TIME = timedelta(seconds=20)
@@ -38,7 +39,7 @@ AT_ONCE = 3
 """Calls of an agent; each takes a second on average, so a step is through in 100 seconds."""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(seed: int) -> None:
     system = build(seed, Faults(), RemoteFaults(seconds_max=2.0), definitions=CROWDED)
     system.world.at_once, system.world.at_once_each = 64, AT_ONCE

@@ -1,6 +1,6 @@
 """Operators at random moments, patient workflows, clocks apart, supervisors side by side.
 
-``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+``SAS_SEEDS=2000 make test-all`` runs more of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import (
     CALL_LIMIT,
     COURIED,
@@ -24,7 +25,6 @@ from tests.simulation.system import (
     check_commands,
     check_end,
 )
-from tests.simulation.test_orders_under_faults import SEEDS
 
 ALLOWED = timedelta(seconds=10)
 UNDO = Undo(ALLOWED)
@@ -118,7 +118,7 @@ async def run(system: System, commands: int = COMMANDS) -> Hand:
 REMOTE = RemoteFaults(transient=0.1, lost_answer=0.1, hangs=0.2, refused=0.15, undo_refused=0.1)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apart(
     seed: int,
 ) -> None:
@@ -127,7 +127,7 @@ async def test_every_order_ends_whole_while_operators_meddle_and_clocks_are_apar
     await run(system)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_die_on_the_way(
     seed: int,
 ) -> None:
@@ -149,6 +149,7 @@ async def test_without_faults_a_patient_order_is_processed_on_clocks_apart() -> 
     assert set(system.states().values()) == {OrderState.PROCESSED}
 
 
+@pytest.mark.long
 async def test_the_hand_and_the_faults_lead_to_everything_that_can_happen_to_an_order() -> None:
     """What the tests above claim to cover happens: see the words of the journals."""
     words: Counter[str] = Counter()

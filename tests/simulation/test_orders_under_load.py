@@ -14,6 +14,7 @@ from sas.domain.order import OrderState
 from sas.features.queue_delay.delays import QueueDelays
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 
 BURST = 120
@@ -50,7 +51,7 @@ async def run(system: System) -> Counter[str]:
     return Counter(row.what for stored in system.store.orders.values() for row in stored.journal)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 async def test_a_burst_of_orders_is_processed_whole_and_hardly_any_step_is_asked_for_twice(
     seed: int,
 ) -> None:
@@ -62,6 +63,7 @@ async def test_a_burst_of_orders_is_processed_whole_and_hardly_any_step_is_asked
     assert words["step reset"] + words["reset, not counted"] < 0.3 * BURST
 
 
+@pytest.mark.long
 async def test_without_lags_the_same_burst_undoes_orders_that_nothing_was_wrong_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,7 +79,7 @@ async def test_without_lags_the_same_burst_undoes_orders_that_nothing_was_wrong_
     assert words["step reset"] > BURST
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
     faults = Faults(crash=0.002, lease_lost=0.02, duplicate=0.02, store_conflict=0.01)
     remote = RemoteFaults(transient=0.1, lost_answer=0.05, hangs=0.02, refused=0.05)

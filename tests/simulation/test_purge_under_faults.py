@@ -1,6 +1,6 @@
 """The purge beside live work: old orders go whole, younger ones and those undone meanwhile stay.
 
-``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+``SAS_SEEDS=2000 make test-all`` runs more of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, OrderState
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import System, build, check_end
-from tests.simulation.test_orders_under_faults import SEEDS
 
 RETENTION = timedelta(hours=1)
 OLD, FRESH = 8, 4
@@ -122,7 +122,7 @@ def check_gone(purging: Purging) -> None:
             assert there == (record["ProcessState"] == "Processed"), f"{where}: {step['Name']}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_old_orders_go_whole_beside_live_ones_and_beside_an_operator_who_undoes_them(
     seed: int,
 ) -> None:
@@ -135,6 +135,7 @@ async def test_old_orders_go_whole_beside_live_ones_and_beside_an_operator_who_u
         assert order_id in purging.undoing or state is OrderState.ERROR, (seed, order_id, state)
 
 
+@pytest.mark.long
 async def test_both_the_purge_and_the_operator_win_now_and_then() -> None:
     """What the test above claims to cover happens: each of the two is overtaken by the other."""
     ends: Counter[str] = Counter()

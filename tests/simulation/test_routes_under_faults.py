@@ -1,6 +1,6 @@
 """Steps that several agents can do, while services go down: each effect once, at one of them.
 
-``SAS_SIMULATION_SEEDS=2000 pytest tests/simulation`` runs more of them.
+``SAS_SEEDS=2000 make test-all`` runs more of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
+from tests.long import seeds
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_breakers_under_faults import FAULTS, Outages
-from tests.simulation.test_orders_under_faults import SEEDS
 
 TIME = timedelta(seconds=10)
 ORDERS = 8
@@ -87,14 +87,14 @@ def seen(system: System) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_effect_is_in_force_once_over_all_agents_while_services_go_down(
     seed: int,
 ) -> None:
     await run(prepared(seed))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_every_order_ends_whole_while_instances_with_clocks_apart_choose_agents(
     seed: int,
 ) -> None:
@@ -121,7 +121,7 @@ class Watched:
         return counted
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(4, 60))
 async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: int) -> None:
     """No request is with two instances here: both would have its one slot."""
     faults = Faults(crash=0.01, store_lost_answer=0.02, store_down=0.01, bus_down=0.01)
@@ -133,6 +133,7 @@ async def test_limits_hold_over_all_instances_and_every_order_ends_whole(seed: i
     assert watched["payment"].most <= 2
 
 
+@pytest.mark.long
 async def test_the_faults_lead_to_everything_that_routes_are_about() -> None:
     """What the tests above claim to cover happens."""
     found: Counter[str] = Counter()

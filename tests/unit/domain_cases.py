@@ -1,4 +1,4 @@
-"""Orders to decide upon: shapes of workflows, and a story that makes decisions one by one."""
+"""Orders for tests: shapes of workflows, and a story that makes one decision after the other."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def due_at(step: StepRecord, moment: datetime) -> StepRecord:
 
 
 def expected_direction(step: StepRecord) -> Direction:
-    """Return which way the request went that a step has out.
+    """Return the direction of the request that a step has out.
 
-    Undo while it is Processed: at another agent. What is out when the order is cancelled is a do.
+    A Processed step has an undo out, at another agent. A step of a cancelled order has a do out.
     """
     match step.process_state:
         case StepState.PROCESSING:
@@ -130,7 +130,7 @@ def expected_direction(step: StepRecord) -> Direction:
 
 @dataclass
 class Story:
-    """One order, decided upon again and again; the clock stands still until told."""
+    """One order and its decisions; the clock stands still unless a test moves it."""
 
     workflow: Workflow
     now: datetime = T0
@@ -212,7 +212,7 @@ class Story:
         return self
 
     def shutting(self, *routes: tuple[str, int]) -> Story:
-        """Let these routes of steps, and no others, not be to be had from now on."""
+        """Let the breakers of these routes, and of no others, be open from now on."""
         self.shut = frozenset((self.step(name).number, route) for name, route in routes)
         return self
 

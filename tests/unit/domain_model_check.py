@@ -1,4 +1,4 @@
-"""Every order reachable from submission by the real decisions, and every decision between them.
+"""Every order that the real decisions can reach, and every decision between them.
 
 Times do not matter to what is explored, only whether something is due; so all times of a
 state are set to one moment, epochs are cut at two (a stale one needs a smaller one), and
@@ -7,7 +7,6 @@ results and faults are forgotten. A decision is made at two moments: soon, and a
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,18 +49,16 @@ SOON = T0 + timedelta(seconds=31)
 LATE = T0 + timedelta(days=1)
 EPOCH_MAX = 2
 STATES_MAX = 4000
-BUDGET = int(os.environ.get("SAS_MODEL_BUDGET", "1"))
-"""How much to explore: 1 for every day in seconds, 2 and 3 in minutes."""
 FAULT = Fault("sold-out", "there is none left")
 
 REPLIES = ("done", "refused", "undone", "undo refused")
 IN_VAIN = ("waited", "undo waited")
 BEHIND = "expire behind"
-"""A step's time passes while queues are far behind."""
+"""CompleteBy passes while the queue delay is large."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
-"""A call that is out lands by then: an undo decided soon waits for it, one a day later need not."""
+"""A call that is out arrives within it: an undo decided soon waits, one a day later does not."""
 
 Shut = frozenset[tuple[int, int]]
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, int, tuple[int, ...], bool]
@@ -125,8 +122,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to an order. ``step`` is -1 where it is about the whole order; ``shut`` is
-    what is not to be had at that moment.
+    """What happens to an order. ``step`` is -1 for the whole order; ``shut`` are the routes whose
+    breaker is open at that moment.
     """
 
     name: str
@@ -248,7 +245,7 @@ def normal(order: Order) -> Order:
 
 
 def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]:
-    """Yield everything that may happen to an order; much of it leads to no decision."""
+    """Yield everything that may happen to an order, decisions or not."""
     yield from map(Event, ("claim", "resubmit", "undo", "skip", "cancel", "acknowledge"))
     if rules.deadline is not None:
         yield Event("deadline")
@@ -271,7 +268,7 @@ def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]
 
 
 def shut_variations(rules: Rules) -> Iterator[Shut]:
-    """Yield what may be shut while agents are asked: every choice of routes, of all steps alike."""
+    """Yield every choice of routes that may be shut, the same for all steps."""
     most = max(own.routes for own in rules.steps)
     for choice in product((False, True), repeat=most if most > 1 else 0):
         closed = {route for route, shut in enumerate(choice) if shut}
@@ -343,9 +340,7 @@ def explore(case: Case) -> Graph:
 
 
 def _edges(graph: Graph, order: Order) -> Iterator[Edge]:
-    """Yield every decision upon an order; where an agent is asked to do, with all that may be
-    shut.
-    """
+    """Yield every decision about an order; those that ask an agent to do, for every ``shut``."""
     source = key_of(order)
     for event in events(order, graph.rules, vain=graph.case.vain):
         edge = _follow(graph, order, source, event)
@@ -380,7 +375,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
 
 
 def in_every_graph(check: Callable[[Graph], None]) -> Callable[[list[Graph]], None]:
-    """Make one test a shape of a check upon one graph; a failure names its case."""
+    """Return a test that makes a check in every graph; a failure names its case."""
 
     def test(graphs: list[Graph]) -> None:
         for graph in graphs:
@@ -441,7 +436,7 @@ def all_after(shape_name: str) -> Mapping[str, frozenset[str]]:
 
 
 def whose_turn(order: Order, shape_name: str) -> set[int]:
-    """Return the steps whose turn it is, and that are not held back; apart from ``sas``."""
+    """Return the steps that are ready or out, and do not rest; worked out apart from ``sas``."""
     shape = SHAPES[shape_name]
     state = {step.name: step.process_state for step in order.steps}
     failed = StepState.ERROR in state.values()
@@ -461,5 +456,5 @@ def whose_turn(order: Order, shape_name: str) -> set[int]:
 
 
 def held(order: Order) -> set[int]:
-    """Return the steps that wait for a time of their own, whether or not it is their turn."""
+    """Return the steps that rest, ready or not."""
     return {step.number for step in order.steps if step.resting}

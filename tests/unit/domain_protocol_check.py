@@ -1,11 +1,11 @@
-"""The real decisions among unreliable messages and remote services: every interleaving.
+"""The real decisions with unreliable messages and remote services: every interleaving.
 
-One order, a remote service for every route of every step; messages come in any order, late,
-twice or never; a step's time may run out while its request or its reply is still on the way; a
-remote refuses, or is not to be had; an operator steps in. Each
-of these faults has a budget, and a state once visited is not visited again, so that the
-whole is finite. What is left out here, because it is the shell's and not the decisions':
-crashes between a commit and its sends, and the journal that a repeated cause finds.
+The model is one order with a remote service for every route of every step. Messages arrive in any
+order, late, twice or never. The time of a step may run out while its request or its reply is on the
+way. A remote service refuses, no call can begin, an operator sends a command. Each fault has a
+budget, and no state is visited twice, so the whole is finite. Two things are left out, because the
+transition runner handles them and not the decisions: crashes between a commit and its sends, and
+causes that are recorded already.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sas.domain.reply import answer
 from sas.domain.workflow import OnFailure, Rules
 from sas.features.callbacks.rules import CallbackResult, StepStatus, decide, status_of
 from tests.unit.domain_cases import SHAPES, T0, due_at, submitted, workflow_of
-from tests.unit.domain_model_check import BUDGET, CALL_LIMIT, FAULT, LATE, Shut, shut_variations
+from tests.unit.domain_model_check import CALL_LIMIT, FAULT, LATE, Shut, shut_variations
 
 StepKey = tuple[str, str, bool, bool, bool, int, int, int, str, int, tuple[int, ...], bool]
 OrderKey = tuple[StepKey, ...]
@@ -97,7 +97,7 @@ class Effect(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything at one moment. ``remote`` holds what is known at each route of each step, by
+    """Everything at one moment. ``remote`` is what the remote services know, by step, route and
     generation.
     """
 
@@ -109,10 +109,10 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Remote:
-    """How a remote service behaves; the first two rules are needed, as two tests show.
+    """How a remote service behaves. Two tests show that the first two rules are needed.
 
-    ``closes`` is an agent that, before it does a step under the key of a new generation, undoes
-    the older ones: no call under their keys can have an effect any more.
+    ``closes`` says that the agent undoes older generations before it does a step under a new one,
+    so no call under an older key can have an effect.
     """
 
     tombstones: bool = True
@@ -134,8 +134,9 @@ class Remote:
 class Protocol:
     """One workflow under one budget of faults.
 
-    With ``outside`` a remote service only passes on what it is asked to do: it happens outside, in
-    its own time and once a key, and a callback tells of it, which waits where its step is not out.
+    With ``outside`` a remote service only passes on what it is asked to do. It happens outside, at
+    any later time and once per key. A callback reports it; the callback waits while its step is not
+    out.
     """
 
     shape: str
@@ -147,7 +148,7 @@ class Protocol:
     call_limit: bool = False
     routes: int = 1
     outside: bool = False
-    states_max: int = 100_000 if BUDGET == 1 else 4_000_000
+    states_max: int = 4_000_000
 
     def __post_init__(self) -> None:
         workflow = workflow_of(
@@ -225,7 +226,7 @@ class Protocol:
                 yield from self.apply(spent, message, shut)
 
     def by_hand(self, state: State) -> Iterator[State]:
-        """Let the operator undo what failed to be undone, where it failed, and say so."""
+        """Let the operator undo by hand where an undo failed, and skip it."""
         steps = self.orders[state.order].steps
         failed = [step for step in steps if step.process_state is StepState.ERROR]
         if not all(step.undo_failed for step in failed):
@@ -272,7 +273,7 @@ class Protocol:
             yield self.fly(spent, self.reply(request, Outcome.REFUSED))
 
     def happens(self, state: State, event: Flying) -> Iterator[State]:
-        """Let outside happen what was asked for, unless it was called back; or never."""
+        """Let what was asked for happen outside, unless it was undone before."""
         known = state.remote[event.step][event.route]
         was = known[event.generation]
         effect, done = self.remote.do(was)
@@ -323,7 +324,7 @@ class Protocol:
     def apply(
         self, state: State, event: tuple[object, ...], shut: Shut = frozenset()
     ) -> Iterator[State]:
-        """Decide upon an event with the real functions; yield nothing where nothing follows."""
+        """Decide about an event with the real functions; yield nothing if there is no decision."""
         known = (state.order, event, shut)
         if known not in self.decided:
             self.decided[known] = self.decide(self.orders[state.order], event, shut)
@@ -389,7 +390,7 @@ class Protocol:
     def keep(self, order: Order) -> OrderKey:
         """Forget times, results and most of a fault, but no epoch: they fence what is out.
 
-        A call that was made may still land: for all that is known, the last one was just now.
+        A call that was made may still arrive: the last one may have begun just now.
         """
         steps = tuple(
             replace(

@@ -20,9 +20,9 @@ import msgspec
 import pytest
 
 from orders.workflows import workflows
+from sas.adapters.endpoints import Endpoint
 from sas.cli import arguments as args
 from sas.cli import main, output
-from sas.config import Endpoint
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened

@@ -374,7 +374,7 @@ async def test_what_all_together_is_too_large_to_travel_is_read_from_the_order()
 async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
     made, message = await requested(order={"text": "x" * 200_000})
     made.store.orders.clear()
-    made.store.blobs.clear()
+    made.store.payloads.clear()
     await made.hand(message)
     (reply,) = replies(made)
     assert reply.error is not None
@@ -383,9 +383,9 @@ async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
 
 
 async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
-    for text, missed in (("x" * 200_000, "get_blob"), ("x", "load")):
+    for text, missed in (("x" * 200_000, "get_payload"), ("x", "load")):
         made, message = await requested(order={"text": text})
-        message = message if missed == "get_blob" else light(message)
+        message = message if missed == "get_payload" else light(message)
         made.store.fail_next(missed, StoreFault.UNAVAILABLE)
         with pytest.raises(StoreUnavailableError):
             await made.hand(message)

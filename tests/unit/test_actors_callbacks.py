@@ -497,7 +497,7 @@ async def test_a_large_result_is_kept_apart_and_reaches_the_next_agent_whole(by_
 
 async def test_a_large_result_whose_write_fails_is_503_and_nothing_is_taken() -> None:
     made, callback = await awaiting()
-    made.store.fail_next("put_blob", StoreFault.UNAVAILABLE)
+    made.store.fail_next("put_payload", StoreFault.UNAVAILABLE)
     answer = await post(made, callback.token, {"outcome": "done", "result": LARGE})
     assert (answer.status, answer.code) == (503, "unavailable")
     assert waiting(made) == []

@@ -16,6 +16,7 @@ from sas.features.incidents.board import IncidentBoard
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
+from tests.long import seeds
 from tests.unit.actors_kit import ALLOWED, QUEUES, UNDO, Kit, kit, order
 
 WINDOW = timedelta(minutes=10)
@@ -135,7 +136,7 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
     with pytest.raises(BusUnavailableError):
         await made.run(incidents.report(condition(made), "A"))
     made.bus.plan = lambda _message: None
-    made.store.fail_next("write_cell", StoreFault.UNAVAILABLE)
+    made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
         await made.run(incidents.report(condition(made), "B"))
     await made.run(incidents.report(condition(made), "C"))
@@ -156,7 +157,7 @@ async def test_two_instances_at_once_tell_it_once() -> None:
 async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -> None:
     made = kit()
     await made.run(board(made).report(condition(made), "A"))
-    made.store.fail_next("read_cell", StoreFault.UNAVAILABLE)
+    made.store.fail_next("read_shared", StoreFault.UNAVAILABLE)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
     for number in range(100):
         await made.run(board(made).report(condition(made), f"O-{number}"))
@@ -165,13 +166,13 @@ async def test_while_it_stands_another_order_costs_no_storage_and_no_message() -
 
 async def test_a_sweep_goes_on_where_conditions_cannot_be_noted() -> None:
     made = await waiting(1)
-    made.store.fail_next("cells", *[StoreFault.UNAVAILABLE] * 100)
+    made.store.fail_next("shared_values", *[StoreFault.UNAVAILABLE] * 100)
     await sweeps(made, 16)
     assert "woken again" in made.words("O-0")
     assert told(made) == ["not-picked-up"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(5, 60))
 async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311  a seed, to repeat it
     made = kit(duplicate_window=WINDOW)
@@ -181,7 +182,7 @@ async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: 
         return dice.choice([None, None, BusFault.UNAVAILABLE])
 
     def trouble() -> None:
-        for what in ("read_cell", "write_cell", "cells"):
+        for what in ("read_shared", "write_shared", "shared_values"):
             if dice.random() < 0.3:
                 made.store.fail_next(what, StoreFault.UNAVAILABLE)
 

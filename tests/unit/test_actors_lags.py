@@ -81,7 +81,7 @@ async def test_what_a_rival_has_just_said_is_not_said_again_unless_it_is_far_mor
     assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=40), made.clock.now())
 
 
-@pytest.mark.parametrize("operation", ["read_cell", "write_cell"])
+@pytest.mark.parametrize("operation", ["read_shared", "write_shared"])
 async def test_where_the_store_is_away_the_work_goes_on_and_nothing_is_noted(
     operation: str,
 ) -> None:
@@ -126,7 +126,7 @@ async def test_lags_that_cannot_be_read_keep_nobody_from_claiming() -> None:
     made = kit()
     await made.submit()
     await late(made, STOCK, 12)
-    made.store.fail_next("cells", StoreFault.UNAVAILABLE)
+    made.store.fail_next("shared_values", StoreFault.UNAVAILABLE)
     assert await given(made) == ALLOWED
 
 

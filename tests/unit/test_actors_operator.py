@@ -13,7 +13,8 @@ import pytest
 
 from sas.bounds import EDITED_UNITS_MAX
 from sas.codec import internal
-from sas.codec.internal import INPUT_DEPTH_MAX, CommandMessage, WakeMessage
+from sas.codec.internal import CommandMessage, WakeMessage
+from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
 from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
@@ -471,7 +472,7 @@ async def test_an_input_as_deep_as_its_bound_reaches_every_agent_and_a_deeper_on
     verb: str,
 ) -> None:
     made = await failed()
-    inside = INPUT_DEPTH_MAX - 1
+    inside = CONTENT_DEPTH_MAX - 1
     fits = '{"deep":' + "[" * inside + "]" * inside + "}"
     before = made.order()
     await tell(made, verb, input=fits.replace("[]", "[[]]"))

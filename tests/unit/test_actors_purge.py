@@ -207,7 +207,7 @@ async def large(made: Kit, order_id: str, size: int) -> Order:
     """An order that was processed long ago, its result kept apart."""
     order = await made.store.commit(cases.submitted(order_id, ONE))
     order = await made.store.commit(cases.claimed(order, ONE))
-    ref = await made.store.put_blob(order_id, b'"' + b"x" * (size - 2) + b'"')
+    ref = await made.store.put_payload(order_id, b'"' + b"x" * (size - 2) + b'"')
     return await made.store.commit(cases.answered(order, 0, ONE, result=ref, at=aged(made, 60)))
 
 
@@ -216,14 +216,14 @@ async def test_content_kept_apart_is_exported_whole_and_goes_with_its_order() ->
     await large(made, "old", 60_000)
     assert (await run(made, kept)).removed == 1
     assert json.loads(kept.lines[0])["Steps"][0]["Result"] == "x" * 59_998
-    assert made.store.blobs == {}
+    assert made.store.payloads == {}
 
 
 async def test_content_that_cannot_be_read_keeps_its_order_and_no_other() -> None:
     made, kept = kit(), Kept()
     for name in ("a", "b"):
         await large(made, name, 60_000)
-    made.store.fail_next("get_blob", StoreFault.UNAVAILABLE)
+    made.store.fail_next("get_payload", StoreFault.UNAVAILABLE)
     found = await run(made, kept)
     assert (found.removed, found.failed, len(kept.lines)) == (1, 1, 1)
     assert (await run(made, kept)).removed == 1

@@ -277,7 +277,7 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     read: list[str] = []
 
     def note(operation: str, key: str) -> None:
-        if operation == "read_cell":
+        if operation == "read_shared":
             read.append(key)
 
     made.store.plan = note
@@ -289,7 +289,7 @@ async def test_breakers_are_read_only_where_there_is_a_choice_and_once_a_second_
     assert read == ["breaker|payment", "breaker|stock"]
     without = kit()
     without.store.plan = lambda operation, key: (
-        read.append(key) if operation == "read_cell" else None
+        read.append(key) if operation == "read_shared" else None
     )
     await without.submit()
     await without.step(QUEUES.scheduler)

@@ -354,6 +354,7 @@ async def test_a_sweep_is_bounded_and_every_shard_has_its_turn(
     assert set(seen) == set(made.store.shards)
 
 
+@pytest.mark.long
 async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() -> None:
     made = kit(CARE)
     for number in range(1000):

@@ -262,14 +262,14 @@ async def test_the_end_that_could_not_be_told_is_told_by_the_next_sweep(rig: Rig
     await rig.handle(0, "O-1")
     await rig.clock.advance(16)
     rig.remote.answer = dict
-    real = rig.store.read_cell
+    real = rig.store.read_shared
 
-    async def read_cell(name: str) -> SharedValue[str] | None:
+    async def read_shared(name: str) -> SharedValue[str] | None:
         if name.startswith("incident|"):
             raise StoreUnavailableError("away")
         return await real(name)
 
-    rig.store.read_cell = read_cell  # type: ignore[method-assign]
+    rig.store.read_shared = read_shared  # type: ignore[method-assign]
     assert await rig.again(0) is not None
     assert (await rig.state()).state is BreakerState.CLOSED
     assert rig.alerts() == ["breaker-open"]
@@ -290,7 +290,7 @@ async def test_a_breaker_that_stays_open_is_told_again_at_growing_intervals(rig:
 
 async def test_breakers_that_cannot_be_read_are_looked_at_in_the_next_sweep(rig: Rig) -> None:
     await rig.handle(0, "O-1")
-    rig.store.fail_next("cells", StoreFault.UNAVAILABLE)
+    rig.store.fail_next("shared_values", StoreFault.UNAVAILABLE)
     await rig.sweep()
     await rig.sweep()
     assert rig.alerts() == ["breaker-open"]

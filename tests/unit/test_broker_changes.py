@@ -8,7 +8,7 @@ import pytest
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import DecodeError
 from devstack.servicebus.amqp.sections import unbatch
-from devstack.servicebus.core import browse, settlement
+from devstack.servicebus.core import operations
 from devstack.servicebus.core.errors import (
     MessageLockLostError,
     MessageNotFoundError,
@@ -16,8 +16,8 @@ from devstack.servicebus.core.errors import (
 )
 from devstack.servicebus.core.message import Message, MessageState, parse_message
 from devstack.servicebus.core.properties import QueueProperties
-from devstack.servicebus.core.queue import QueueCore
-from devstack.servicebus.wire.management import Call, Reply, answer
+from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.wire.requests import Call, Reply, answer
 from tests.unit.test_broker_queue import START, Receiver, World, application_properties, raw
 
 
@@ -26,18 +26,18 @@ def world() -> World:
     return World()
 
 
-def change(world: World, queue: QueueCore, **properties: object) -> None:
+def change(world: World, queue: Queue, **properties: object) -> None:
     world.namespace.update(queue.name, QueueProperties(**properties), world.now)  # type: ignore[arg-type]
 
 
-def bodies(world: World, queue: QueueCore) -> list[bytes]:
+def bodies(world: World, queue: Queue) -> list[bytes]:
     """Take what is there, and wait for nothing."""
     receiver = world.receiver(queue, 5)
-    queue.dispatch.leave(receiver, world.now)
+    queue.dispatch.detach(receiver, world.now)
     return receiver.bodies
 
 
-def ask(world: World, queue: QueueCore, operation: str, **body: object) -> Reply:
+def ask(world: World, queue: Queue, operation: str, **body: object) -> Reply:
     named = {name.replace("_", "-"): value for name, value in body.items()}
     return answer(f"com.microsoft:{operation}", Call(queue, named, world.now, None))
 
@@ -60,7 +60,7 @@ def test_a_renewal_after_the_lock_was_made_shorter_ends_when_it_says(world: Worl
     world.take(queue)
     token = world.take(queue)[1]
     change(world, queue, lock_duration_s=2)
-    assert browse.renew(queue, [token], world.now) == [world.now + 2]
+    assert operations.renew(queue, [token], world.now) == [world.now + 2]
     world.wait(2.5)
     assert bodies(world, queue) == [b"2"]
 
@@ -71,7 +71,7 @@ def test_a_lock_put_back_with_a_longer_end_does_not_hold_up_a_shorter_one(world:
         message = parse_message(raw(b"%d" % number))
         message.sequence, message.locked_until = number + 1, until
         queue.last_sequence = number + 1
-        queue.keep(message)
+        queue.index(message)
         queue.restore_lock(message, bytes([number]) * 16)
     world.send(queue, b"2")
     world.take(queue)
@@ -79,9 +79,9 @@ def test_a_lock_put_back_with_a_longer_end_does_not_hold_up_a_shorter_one(world:
     assert bodies(world, queue) == [b"2"]
 
 
-def deferred_number(world: World, queue: QueueCore, body: bytes = b"1") -> int:
+def deferred_number(world: World, queue: Queue, body: bytes = b"1") -> int:
     (number,) = world.send(queue, body)
-    settlement.defer(queue, world.take(queue)[1], world.now)
+    operations.defer(queue, world.take(queue)[1], world.now)
     return number
 
 
@@ -109,7 +109,7 @@ def test_a_scheduled_message_named_twice_is_cancelled_once(world: World) -> None
     assert ask(world, queue, "cancel-scheduled-message", sequence_numbers=[number] * 2)[0] == 200
     assert (queue.messages, queue.scheduled_count) == ({}, 0)
     with pytest.raises(MessageNotFoundError):
-        browse.cancel(queue, [number])
+        operations.cancel(queue, [number])
 
 
 @pytest.mark.parametrize("status", ["completed", "abandoned", "defered", "suspended"])
@@ -133,7 +133,7 @@ def test_a_settlement_of_dead_letters_by_request_changes_nothing_where_one_is_re
 ) -> None:
     queue = world.queue()
     world.send(queue, b"1")
-    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    operations.dead_letter(queue, world.take(queue)[1], world.now)
     assert queue.dead_letters is not None
     token = UUID(bytes_le=world.take(queue.dead_letters)[1])
     reply = ask(
@@ -153,7 +153,7 @@ def test_nothing_is_sent_to_dead_letters_so_that_no_number_is_given_twice(world:
     with pytest.raises(NotAllowedError, match="dead letters"):
         world.send(queue.dead_letters, b"1")
     (number,) = world.send(queue, b"1")
-    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    operations.dead_letter(queue, world.take(queue)[1], world.now)
     assert list(queue.dead_letters.messages) == [number]
     entry = {"message": raw(b"2", scheduled_at=world.now + 9)}
     reply = ask(world, queue.dead_letters, "schedule-message", messages=[entry])
@@ -168,7 +168,7 @@ def test_messages_that_wait_follow_once_a_queue_begins_to_forward(world: World) 
     change(world, source, forward_to="target")
     assert bodies(world, target) == [b"2", b"3"]
     assert sorted(source.messages) == [1, *number]
-    settlement.abandon(source, held, world.now)
+    operations.abandon(source, held, world.now)
     assert bodies(world, target) == [b"1"]
     world.wait(61)
     assert bodies(world, target) == [b"9"]
@@ -189,13 +189,13 @@ def test_a_lower_limit_of_deliveries_counts_from_the_next_one_on(world: World) -
     queue = world.queue(max_delivery_count=10)
     world.send(queue, b"1")
     for _ in range(3):
-        settlement.abandon(queue, world.take(queue)[1], world.now)
+        operations.abandon(queue, world.take(queue)[1], world.now)
     change(world, queue, max_delivery_count=2)
     token = world.take(queue)[1]
-    settlement.abandon(queue, token, world.now)
+    operations.abandon(queue, token, world.now)
     assert not queue.messages
     with pytest.raises(MessageLockLostError):
-        settlement.complete(queue, token, world.now)
+        operations.complete(queue, token, world.now)
 
 
 def test_a_batch_entry_that_is_no_bytes_is_refused() -> None:
@@ -249,7 +249,7 @@ def test_a_page_far_into_a_long_queue_is_found_without_walking_there(world: Worl
     queue = world.queue()
     world.send(queue, *[b"x"] * 100)
     queue.messages = Unwalked(queue.messages)
-    found = browse.peek(queue, 90, 5, None, world.now)
+    found = operations.peek(queue, 90, 5, None, world.now)
     assert [message.sequence for message in found] == [90, 91, 92, 93, 94]
 
 
@@ -260,4 +260,4 @@ def test_a_page_is_the_same_however_few_messages_are_left(world: World, first: i
         if number % 7 and number < 60:
             queue.remove(queue.messages[number])
     expected = [number for number in queue.messages if number >= first][:10]
-    assert [m.sequence for m in browse.peek(queue, first, 10, None, world.now)] == expected
+    assert [m.sequence for m in operations.peek(queue, first, 10, None, world.now)] == expected

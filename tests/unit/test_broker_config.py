@@ -10,11 +10,15 @@ import pytest
 
 from devstack.servicebus import Broker, ConfigError, EntityStatus, QueueProperties, read_config
 from devstack.servicebus.config import parse_config
-from devstack.servicebus.core.durations import FOREVER_S, format_duration, parse_duration
 from devstack.servicebus.core.errors import UnauthorizedError
-from devstack.servicebus.core.properties import check_queue_name
+from devstack.servicebus.core.properties import (
+    FOREVER_S,
+    check_queue_name,
+    format_duration,
+    parse_duration,
+)
 from devstack.servicebus.faults import Fault, Faults
-from devstack.servicebus.tokens import Gate, signature
+from devstack.servicebus.tokens import TokenValidator, signature
 
 EMULATORS_OWN = """
 {
@@ -69,8 +73,8 @@ def test_the_projects_own_file_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1, column 1 is no JSON"),
-        ("{\n  bad\n}", "line 2, column 3 is no JSON"),
+        ("", "line 1, column 1 is not JSON"),
+        ("{\n  bad\n}", "line 2, column 3 is not JSON"),
         ("[]", "'UserConfig' is missing"),
         ('{"UserConfig": {}}', "'Namespaces' is missing"),
         ('{"UserConfig": {"Namespaces": {}}}', "Namespaces must be a list"),
@@ -78,12 +82,12 @@ def test_the_projects_own_file_is_read() -> None:
         (config_with("orders"), "Queues[0] must be an object"),
         (config_with({}), "Queues[0].Name: None cannot name a queue"),
         (config_with({"Name": "/x"}), "'/x' cannot name a queue"),
-        (config_with({"Name": "a"}, {"Name": "A"}), "queue 'A' is there twice"),
+        (config_with({"Name": "a"}, {"Name": "A"}), "queue 'A' is configured twice"),
         (config_with({"Name": "a", "Properties": []}), "Properties must be an object"),
-        (config_with({"Name": "a", "Properties": {"Lock": 1}}), "'Lock' is no property"),
+        (config_with({"Name": "a", "Properties": {"Lock": 1}}), "'Lock' is not a property"),
         (
             config_with({"Name": "a", "Properties": {"LockDuration": "1 minute"}}),
-            "LockDuration: '1 minute' is no ISO 8601 duration",
+            "LockDuration: '1 minute' is not an ISO 8601 duration",
         ),
         (
             config_with({"Name": "a", "Properties": {"LockDuration": "PT1H"}}),
@@ -186,7 +190,7 @@ def token(key: str, resource: str = "sb://host/orders", expires_in: float = 60) 
 
 def test_a_token_signed_with_the_key_covers_its_entity_only() -> None:
     now = time.time()
-    claim = Gate("k").check(token("k"), "a", now)
+    claim = TokenValidator("k").check(token("k"), "a", now)
     assert claim.covers("Orders", now)
     assert claim.covers("orders/$management", now)
     assert not claim.covers("orders2", now)
@@ -196,7 +200,7 @@ def test_a_token_signed_with_the_key_covers_its_entity_only() -> None:
 
 def test_a_token_for_the_namespace_covers_every_entity() -> None:
     now = time.time()
-    assert Gate("k").check(token("k", "sb://host/"), "a", now).covers("any/queue", now)
+    assert TokenValidator("k").check(token("k", "sb://host/"), "a", now).covers("any/queue", now)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +216,11 @@ def test_a_token_for_the_namespace_covers_every_entity() -> None:
 )
 def test_any_other_token_is_refused_with_the_reason(given: str, says: str) -> None:
     with pytest.raises(UnauthorizedError, match=says):
-        Gate("k").check(given, "audience", time.time())
+        TokenValidator("k").check(given, "audience", time.time())
 
 
 def test_without_a_key_everybody_comes_in() -> None:
-    assert Gate().check("anything", "a", 0).covers("orders", time.time())
+    assert TokenValidator().check("anything", "a", 0).covers("orders", time.time())
 
 
 def test_a_fault_is_used_up_by_what_it_fits() -> None:

@@ -8,10 +8,8 @@ import pytest
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, sections
-from devstack.servicebus.core import browse, settlement
-from devstack.servicebus.core.admission import check_receivable
-from devstack.servicebus.core.delivery import encode_message
-from devstack.servicebus.core.durations import FOREVER_S
+from devstack.servicebus.core import operations
+from devstack.servicebus.core.dispatch import Session
 from devstack.servicebus.core.errors import (
     EntityDisabledError,
     EntityNotFoundError,
@@ -21,11 +19,10 @@ from devstack.servicebus.core.errors import (
     NotAllowedError,
     QuotaExceededError,
 )
-from devstack.servicebus.core.message import Message, MessageState, parse_message
+from devstack.servicebus.core.message import Message, MessageState, encode_message, parse_message
 from devstack.servicebus.core.namespace import Namespace
-from devstack.servicebus.core.properties import EntityStatus, QueueProperties
-from devstack.servicebus.core.queue import QueueCore
-from devstack.servicebus.core.sessions import Session
+from devstack.servicebus.core.properties import FOREVER_S, EntityStatus, QueueProperties
+from devstack.servicebus.core.queue import Queue
 
 START = 1_000_000.0
 
@@ -55,9 +52,9 @@ def raw(
 class Receiver:
     """A consumer that writes down what it is given."""
 
-    def __init__(self, *, settles_first: bool = False, holder: object = None) -> None:
+    def __init__(self, *, presettled: bool = False, holder: object = None) -> None:
         self.credit = 0
-        self.settles_first = settles_first
+        self.presettled = presettled
         self.session: Session | None = None
         self.holder = holder
         self.got: list[tuple[Message, bytes]] = []
@@ -101,25 +98,25 @@ class World:
         self.now = START
         self.namespace = Namespace()
 
-    def queue(self, name: str = "q", **properties: Any) -> QueueCore:
+    def queue(self, name: str = "q", **properties: Any) -> Queue:
         return self.namespace.create(name, QueueProperties(**properties), self.now)
 
-    def send(self, queue: QueueCore, *bodies: bytes, **options: Any) -> list[int]:
+    def send(self, queue: Queue, *bodies: bytes, **options: Any) -> list[int]:
         messages = [parse_message(raw(body, **options)) for body in bodies]
         return queue.enqueue(messages, self.now)
 
-    def receiver(self, queue: QueueCore, credit: int, **options: Any) -> Receiver:
+    def receiver(self, queue: Queue, credit: int, **options: Any) -> Receiver:
         receiver = Receiver(**options)
         self.give_credit(queue, receiver, credit)
         return receiver
 
-    def give_credit(self, queue: QueueCore, receiver: Receiver, credit: int) -> None:
+    def give_credit(self, queue: Queue, receiver: Receiver, credit: int) -> None:
         receiver.credit += credit
-        queue.dispatch.want(receiver, self.now)
+        queue.dispatch.add_credit(receiver, self.now)
 
-    def take(self, queue: QueueCore) -> tuple[Message, bytes]:
+    def take(self, queue: Queue) -> tuple[Message, bytes]:
         receiver = self.receiver(queue, 1)
-        queue.dispatch.leave(receiver, self.now)
+        queue.dispatch.detach(receiver, self.now)
         (taken,) = receiver.got
         return taken
 
@@ -165,7 +162,7 @@ def test_receivers_with_credit_take_turns(world: World) -> None:
 def test_receive_and_delete_removes_at_once(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1")
-    receiver = world.receiver(queue, 1, settles_first=True)
+    receiver = world.receiver(queue, 1, presettled=True)
     assert receiver.bodies == [b"1"]
     assert not queue.messages
     assert queue.bytes == 0
@@ -175,17 +172,17 @@ def test_a_completed_message_is_gone_and_its_token_is_spent(world: World) -> Non
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    settlement.complete(queue, token, world.now)
+    operations.complete(queue, token, world.now)
     assert not queue.messages
     with pytest.raises(MessageLockLostError):
-        settlement.complete(queue, token, world.now)
+        operations.complete(queue, token, world.now)
 
 
 def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1", b"2")
     message, token = world.take(queue)
-    settlement.abandon(queue, token, world.now, {"why": "busy"})
+    operations.abandon(queue, token, world.now, {"why": "busy"})
     again, _ = world.take(queue)
     assert again is message
     assert again.delivery_count == 1
@@ -196,7 +193,7 @@ def test_a_released_message_comes_again_without_counting(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    settlement.release(queue, token, world.now)
+    operations.release(queue, token, world.now)
     assert world.take(queue)[0].delivery_count == 0
 
 
@@ -209,7 +206,7 @@ def test_a_lock_ends_and_the_message_comes_again_with_its_count(world: World) ->
     world.wait(0.2)
     assert not queue.locked
     with pytest.raises(MessageLockLostError):
-        settlement.complete(queue, token, world.now)
+        operations.complete(queue, token, world.now)
     assert world.take(queue)[0].delivery_count == 1
 
 
@@ -218,7 +215,7 @@ def test_a_lock_past_its_end_is_lost_even_before_the_sweep(world: World) -> None
     world.send(queue, b"1")
     _, token = world.take(queue)
     with pytest.raises(MessageLockLostError):
-        settlement.complete(queue, token, world.now + 30.0)
+        operations.complete(queue, token, world.now + 30.0)
     assert len(queue.messages) == 1
 
 
@@ -228,24 +225,24 @@ def test_a_renewed_lock_lasts_another_duration(world: World) -> None:
     _, renewed = world.take(queue)
     _, other = world.take(queue)
     world.wait(20)
-    assert browse.renew(queue, [renewed], world.now) == [world.now + 30]
+    assert operations.renew(queue, [renewed], world.now) == [world.now + 30]
     world.wait(15)
-    settlement.complete(queue, renewed, world.now)
+    operations.complete(queue, renewed, world.now)
     with pytest.raises(MessageLockLostError):
-        settlement.complete(queue, other, world.now)
+        operations.complete(queue, other, world.now)
 
 
 def test_a_lock_outlives_the_receiver_that_took_it(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1")
     receiver = world.receiver(queue, 5)
-    queue.dispatch.leave(receiver, world.now)
-    settlement.complete(queue, receiver.got[0][1], world.now)
+    queue.dispatch.detach(receiver, world.now)
+    operations.complete(queue, receiver.got[0][1], world.now)
     world.send(queue, b"2")
     assert receiver.bodies == [b"1"]
 
 
-@pytest.mark.parametrize("fail", [settlement.abandon, None], ids=["abandoned", "lock ended"])
+@pytest.mark.parametrize("fail", [operations.abandon, None], ids=["abandoned", "lock ended"])
 def test_a_message_delivered_too_often_is_dead_lettered(
     world: World, fail: Callable[..., None] | None
 ) -> None:
@@ -263,7 +260,7 @@ def test_a_message_delivered_too_often_is_dead_lettered(
     assert application_properties(dead)["DeadLetterReason"] == "MaxDeliveryCountExceeded"
 
 
-def dead_letter_of(queue: QueueCore) -> Message:
+def dead_letter_of(queue: Queue) -> Message:
     assert queue.dead_letters is not None
     (message,) = queue.dead_letters.messages.values()
     return message
@@ -273,7 +270,7 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    settlement.dead_letter(queue, token, world.now, "Bad", "very", {"kept": 1})
+    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": 1})
     assert application_properties(dead_letter_of(queue)) == {
         "kept": 1,
         "DeadLetterReason": "Bad",
@@ -288,38 +285,38 @@ def test_a_dead_letter_keeps_its_number_and_one_forwarded_tells_it(world: World)
         first, second = world.send(queue, b"1", b"2")
         receiver = world.receiver(queue, 2)
         for message, token in reversed(receiver.got):
-            settlement.dead_letter(queue, token, world.now)
+            operations.dead_letter(queue, token, world.now)
             assert message.enqueued_sequence in {first, second}
     dead = plain.dead_letters
     assert dead is not None
-    assert [m.sequence for m in browse.peek(dead, 0, 9, None, world.now)] == [1, 2]
-    assert [m.sequence for m in browse.peek(dead, 2, 9, None, world.now)] == [2]
+    assert [m.sequence for m in operations.peek(dead, 0, 9, None, world.now)] == [1, 2]
+    assert [m.sequence for m in operations.peek(dead, 2, 9, None, world.now)] == [2]
     assert world.receiver(dead, 2).bodies == [b"1", b"2"]
-    moved = browse.peek(world.namespace.queue("graves"), 0, 9, None, world.now)
+    moved = operations.peek(world.namespace.queue("graves"), 0, 9, None, world.now)
     assert [(m.sequence, m.enqueued_sequence) for m in moved] == [(1, 2), (2, 1)]
 
 
 def test_a_dead_letter_cannot_be_dead_lettered_and_stays(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1")
-    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    operations.dead_letter(queue, world.take(queue)[1], world.now)
     assert queue.dead_letters is not None
     _, token = world.take(queue.dead_letters)
     with pytest.raises(NotAllowedError):
-        settlement.dead_letter(queue.dead_letters, token, world.now)
+        operations.dead_letter(queue.dead_letters, token, world.now)
     assert len(queue.dead_letters.messages) == 1
 
 
 def test_a_deferred_message_comes_only_when_asked_for_by_its_number(world: World) -> None:
     queue = world.queue()
     (number,) = world.send(queue, b"1")
-    settlement.defer(queue, world.take(queue)[1], world.now)
+    operations.defer(queue, world.take(queue)[1], world.now)
     assert world.receiver(queue, 1).got == []
-    (message,) = browse.deferred(queue, [number], None)
+    (message,) = operations.deferred(queue, [number], None)
     queue.lock(message, b"t" * 16, None, world.now)
     with pytest.raises(MessageNotFoundError):
-        browse.deferred(queue, [number], None)
-    settlement.complete(queue, b"t" * 16, world.now)
+        operations.deferred(queue, [number], None)
+    operations.complete(queue, b"t" * 16, world.now)
     assert not queue.messages
 
 
@@ -363,7 +360,7 @@ def test_a_held_message_may_be_completed_after_its_time_to_live(world: World) ->
     world.send(queue, b"1", ttl_ms=1000)
     _, token = world.take(queue)
     world.wait(2)
-    settlement.complete(queue, token, world.now)
+    operations.complete(queue, token, world.now)
     assert not queue.messages
     assert not queue.dead_letters or not queue.dead_letters.messages
 
@@ -373,7 +370,7 @@ def test_a_held_message_abandoned_after_its_time_to_live_expires(world: World) -
     world.send(queue, b"1", ttl_ms=1000)
     _, token = world.take(queue)
     world.wait(2)
-    settlement.abandon(queue, token, world.now)
+    operations.abandon(queue, token, world.now)
     assert not queue.messages
     assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == (
         "TTLExpiredException"
@@ -395,12 +392,12 @@ def test_a_scheduled_message_waits_and_then_gets_a_new_number(world: World) -> N
 def test_a_scheduled_message_can_be_cancelled_until_it_is_enqueued(world: World) -> None:
     queue = world.queue()
     numbers = world.send(queue, b"1", b"2", scheduled_at=START + 60)
-    browse.cancel(queue, numbers[:1])
+    operations.cancel(queue, numbers[:1])
     assert queue.scheduled_count == 1
     world.wait(61)
     assert world.receiver(queue, 5).bodies == [b"2"]
     with pytest.raises(MessageNotFoundError):
-        browse.cancel(queue, numbers[1:])
+        operations.cancel(queue, numbers[1:])
 
 
 def test_a_duplicate_within_the_window_is_dropped_and_answered_with_the_first_number(
@@ -408,7 +405,7 @@ def test_a_duplicate_within_the_window_is_dropped_and_answered_with_the_first_nu
 ) -> None:
     queue = world.queue(requires_duplicate_detection=True, duplicate_window_s=60.0)
     first = world.send(queue, b"1", message_id="same")
-    settlement.complete(queue, world.take(queue)[1], world.now)
+    operations.complete(queue, world.take(queue)[1], world.now)
     world.wait(59)
     assert world.send(queue, b"2", message_id="same") == first
     assert not queue.messages
@@ -452,7 +449,7 @@ def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: W
     target = world.queue("graves")
     queue = world.queue("orders", forward_dead_letters_to="Graves")
     world.send(queue, b"1")
-    settlement.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    operations.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
     message, _ = world.take(target)
     assert application_properties(message)["DeadLetterReason"] == "Bad"
     annotations = [
@@ -467,7 +464,7 @@ def test_forwarded_dead_letters_name_their_source_and_keep_their_reason(world: W
 def test_a_dead_letter_stays_where_its_forward_target_is_missing(world: World) -> None:
     queue = world.queue("orders", forward_dead_letters_to="nowhere")
     world.send(queue, b"1")
-    settlement.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
+    operations.dead_letter(queue, world.take(queue)[1], world.now, "Bad", "very")
     assert application_properties(dead_letter_of(queue))["DeadLetterReason"] == "Bad"
 
 
@@ -481,7 +478,7 @@ def test_a_batch_goes_in_whole_or_not_at_all(world: World) -> None:
 def test_a_full_queue_takes_no_more_and_counts_its_dead_letters(world: World) -> None:
     queue = world.queue(max_size_megabytes=1, max_message_kilobytes=1024)
     world.send(queue, b"x" * 900_000)
-    settlement.dead_letter(queue, world.take(queue)[1], world.now)
+    operations.dead_letter(queue, world.take(queue)[1], world.now)
     with pytest.raises(QuotaExceededError):
         world.send(queue, b"x" * 200_000)
 
@@ -500,7 +497,7 @@ def test_a_queues_status_says_what_it_takes_and_gives(
 ) -> None:
     queue = world.queue(status=status)
     outcomes = []
-    for attempt in (lambda: world.send(queue, b"1"), lambda: check_receivable(queue)):
+    for attempt in (lambda: world.send(queue, b"1"), queue.check_receivable):
         try:
             attempt()
             outcomes.append(True)
@@ -514,23 +511,23 @@ def test_peek_shows_ready_locked_deferred_and_scheduled_messages_in_order(world:
     world.send(queue, b"1", b"2", b"3")
     world.send(queue, b"4", scheduled_at=START + 60)
     world.take(queue)
-    settlement.defer(queue, world.take(queue)[1], world.now)
-    found = browse.peek(queue, 1, 10, None, world.now)
+    operations.defer(queue, world.take(queue)[1], world.now)
+    found = operations.peek(queue, 1, 10, None, world.now)
     assert [body_of(message) for message in found] == [b"1", b"2", b"3", b"4"]
     assert [message.state.value for message in found] == [0, 1, 0, 2]
-    assert browse.peek(queue, 3, 1, None, world.now) == [found[2]]
+    assert operations.peek(queue, 3, 1, None, world.now) == [found[2]]
 
 
 def test_peek_gives_no_more_than_a_reply_can_hold_but_always_one(world: World) -> None:
     queue = world.queue(max_message_kilobytes=102400)
     world.send(queue, *[b"x" * (3 << 20)] * 3)
-    assert len(browse.peek(queue, 1, 10, None, world.now)) == 1
+    assert len(operations.peek(queue, 1, 10, None, world.now)) == 1
 
 
 def test_peek_does_not_show_what_has_expired(world: World) -> None:
     queue = world.queue()
     world.send(queue, b"1", ttl_ms=1000)
-    assert browse.peek(queue, 1, 10, None, world.now + 2) == []
+    assert operations.peek(queue, 1, 10, None, world.now + 2) == []
 
 
 def test_names_are_found_whatever_their_case_and_near_ones_are_logged(
@@ -548,9 +545,9 @@ def test_expired_traffic_leaves_no_numbers_behind(world: World) -> None:
     queue = world.queue(default_ttl_s=3600.0)
     for _ in range(5000):
         world.send(queue, b"1")
-        settlement.complete(queue, world.take(queue)[1], world.now)
+        operations.complete(queue, world.take(queue)[1], world.now)
         world.wait(0.5)
-    assert len(queue._expiry) < 3000
+    assert len(queue._expiry._heap) < 3000
     assert not queue.locked
 
 

@@ -50,7 +50,7 @@ async def test_an_order_is_kept_apart_from_one_byte_past_the_bound_on(
     room = PAYLOAD_INLINE_BYTES_MAX - len(json.dumps({"t": ""}))
     made = await processed(order={"t": "x" * (room + more)})
     assert isinstance(made.order().details.payload, PayloadRef) is apart
-    assert bool(made.store.blobs) is apart
+    assert bool(made.store.payloads) is apart
 
 
 async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
@@ -59,9 +59,9 @@ async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
     made.store.plan = lambda operation, _key: asked.append(operation)
     await made.submit()
     await made.drain()
-    looks = asked.count("cells")  # for long queues, every few seconds
+    looks = asked.count("shared_values")  # for long queues, every few seconds
     assert looks == 1
-    assert [one for one in asked if one != "cells"] == ["commit"] + ["load", "commit"] * 3
+    assert [one for one in asked if one != "shared_values"] == ["commit"] + ["load", "commit"] * 3
     assert made.state() == "Processed"
 
 
@@ -114,27 +114,27 @@ async def test_a_result_past_the_bound_is_refused_and_not_kept() -> None:
     await made.submit()
     await made.drain()
     assert made.state() == "Compensated"
-    assert made.store.blobs == {}
+    assert made.store.payloads == {}
 
 
 @pytest.mark.parametrize("fault", [StoreFault.UNAVAILABLE, StoreFault.LOST_ANSWER])
 async def test_a_submission_whose_content_could_not_be_kept_comes_again(fault: StoreFault) -> None:
     made = kit()
-    made.store.fail_next("put_blob", fault)
+    made.store.fail_next("put_payload", fault)
     with pytest.raises(StoreUnavailableError):
         await made.submit(order(order=LARGE))
     assert made.store.orders == {}
     await made.submit(order(order=LARGE))
     await made.drain()
     assert made.state() == "Processed"
-    assert len(made.store.blobs["O-1"]) == 1
+    assert len(made.store.payloads["O-1"]) == 1
 
 
 async def test_an_order_id_that_is_taken_keeps_nothing_of_the_second_order() -> None:
     made = await processed()
     await made.submit(order(order=LARGE), "m-2")
     assert made.told()[-1] == "rejected"
-    assert made.store.blobs == {}
+    assert made.store.payloads == {}
 
 
 async def test_a_dead_letter_under_an_id_that_is_taken_keeps_nothing_either() -> None:
@@ -142,7 +142,7 @@ async def test_a_dead_letter_under_an_id_that_is_taken_keeps_nothing_either() ->
     dead = letter(order(order=LARGE, submission_id="s-2"), "orders", "m-2")
     await made.run(made.dead_letters.handle(dead))
     assert made.words()[-1] == "fenced"
-    assert made.store.blobs == {}
+    assert made.store.payloads == {}
 
 
 async def test_a_repeat_of_a_large_order_is_told_so_and_keeps_nothing_more() -> None:
@@ -150,7 +150,7 @@ async def test_a_repeat_of_a_large_order_is_told_so_and_keeps_nothing_more() -> 
     before = made.store.requests
     await made.submit(order(order=LARGE), "m-2")
     assert made.events()[-1].data.duplicate
-    assert len(made.store.blobs["O-1"]) == 1
+    assert len(made.store.payloads["O-1"]) == 1
     assert made.store.requests - before == 2
 
 
@@ -173,7 +173,7 @@ async def test_a_purge_between_keeping_and_committing_takes_nothing_that_counts(
     def purged(operation: str, _key: str) -> None:
         if operation == "commit":
             made.store.orders.clear()
-            made.store.blobs.clear()
+            made.store.payloads.clear()
             made.store.plan = lambda _operation, _key: None
 
     made.store.plan = purged
@@ -188,12 +188,12 @@ async def test_lost_content_is_told_once_and_its_step_waits_until_it_is_back() -
     made = kit()
     await made.submit(order(order=LARGE))
     await made.step(QUEUES.scheduler)
-    kept = made.store.blobs.pop("O-1")
+    kept = made.store.payloads.pop("O-1")
     for _ in range(2):
         await made.step(QUEUES.agent("stock"))
         assert made.agents["stock"].calls == []
         await made.later(12)
-    made.store.blobs["O-1"] = kept
+    made.store.payloads["O-1"] = kept
     await made.drain()
     assert made.state() == "Processed"
     first, again = made.alerts()
@@ -205,19 +205,19 @@ async def test_a_step_whose_content_stays_lost_is_the_supervisors_at_its_complet
     made = kit()
     await made.submit(order(order=LARGE))
     await made.step(QUEUES.scheduler)
-    kept = made.store.blobs.pop("O-1")
+    kept = made.store.payloads.pop("O-1")
     await made.drain()
     await made.later(31)
     await made.sweep()
     assert made.order().steps[0].failure_count == 1
-    made.store.blobs["O-1"] = kept
+    made.store.payloads["O-1"] = kept
     await made.drain()
     assert made.state() == "Processed"
 
 
 async def test_content_that_is_lost_is_exported_as_lost_and_never_stops_an_export() -> None:
     made = await processed(order=LARGE)
-    made.store.blobs.clear()
+    made.store.payloads.clear()
     read = await made.run(ClaimCheck(made.store).fetch_all(made.order()))
     record = record_of(read, made.journal(), content=True)
     ref = made.order().details.payload

@@ -31,7 +31,7 @@ BREAKERS = {
 
 def keep(store: MemoryStore, breakers: Mapping[str, Breaker]) -> None:
     async def write() -> None:
-        await store.write_cell("workflow|order|1", "not a breaker", None)
+        await store.write_shared("workflow|order|1", "not a breaker", None)
         for agent, breaker in breakers.items():
             await keep_breaker(store, breaker, agent)
 
@@ -86,7 +86,7 @@ def test_an_app_says_which_agents_there_are(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, {"gone": OPEN})
-    assert main(["breakers", "--app", "orders.workflows:workflows", "--json"]) == 0
+    assert main(["breakers", "--app", "tests.business:workflows", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     states = {one["Agent"]: one["State"] for one in shown}
     agents = ("inventory", "payment", "shipping", "invoice", "delivery")

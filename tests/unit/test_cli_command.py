@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sas.adapters.endpoints import Endpoint
 from sas.cli import VERBS, main
 from sas.cli.arguments import Connection, read_connection
 from sas.cli.output import USAGE, UsageError
-from sas.config import Endpoint
 from sas.domain.queues import Queues
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +156,7 @@ def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -173,7 +173,7 @@ def test_help_does_not_wait_for_the_azure_sdk() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == "[]"

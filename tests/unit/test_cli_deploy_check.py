@@ -147,7 +147,7 @@ async def test_orders_that_hold_secret_fields_need_their_workflow_named_among_th
 ) -> None:
     await in_flight(store, secret=True)
     assert check(CHAIN, secret=secret) == code
-    told = "secret fields: 1 order would be given to agents encrypted" in capsys.readouterr().out
+    told = "secret fields: 1 order would go to agents encrypted" in capsys.readouterr().out
     assert told is bool(code)
 
 
@@ -164,7 +164,7 @@ def test_a_path_that_is_none_is_bad_usage(store: MemoryStore, check: Check, caps
 
 
 def test_workflows_alone_say_what_was_not_looked_at(store: MemoryStore, capsys: Said) -> None:
-    assert main(["workflows", "check", "--app", "orders.workflows:workflows"]) == 0
+    assert main(["workflows", "check", "--app", "tests.business:workflows"]) == 0
     assert "secret fields are not checked" in capsys.readouterr().err
 
 
@@ -204,8 +204,9 @@ async def test_an_order_is_never_undone_by_the_steps_of_another_definition() -> 
     await later.drain()
     assert later.order() == before
     assert later.alerts()[-1].text == (
-        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, mail, "
-        "and was begun with reserve, pay; deploy it again as it was, beside the newer versions."
+        "undo of order O-1 was refused: workflow 'chain' version 1 has the steps reserve, "
+        "mail, but the order began with reserve, pay; deploy it again as it was, beside the newer "
+        "versions."
     )
 
 

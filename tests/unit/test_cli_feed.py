@@ -18,7 +18,7 @@ def items(count: int) -> Iterator[Item]:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what a thread does; a test that waits in vain fails."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)  # no event tells it
@@ -60,13 +60,13 @@ async def test_an_item_is_handed_on_while_the_next_is_waited_for() -> None:
 
     def slow() -> Iterator[Item]:
         yield from items(1)
-        more.wait(10)
+        more.wait(120)
         yield from items(1)
 
     feed = Feed(slow())
-    assert len(await asyncio.wait_for(feed.take(500), 5)) == 1
+    assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
     more.set()
-    assert len(await asyncio.wait_for(feed.take(500), 5)) == 1
+    assert len(await asyncio.wait_for(feed.take(500), 120)) == 1
     assert await feed.take(500) == []
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sas.cli import act, main, output, selection
-from sas.codec.internal import INPUT_DEPTH_MAX
+from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
 from sas.ports import Message
@@ -57,7 +57,7 @@ async def test_why_a_command_was_refused_is_said_at_once(
     monkeypatch.setattr(scheduler, "_carry_out", refusing._carry_out)
     began = time.monotonic()
     assert sas(verb, "A", "--yes") == 1
-    assert time.monotonic() - began < 10  # it would have waited for 30 s
+    assert time.monotonic() - began < 25  # it would have waited for 30 s
     assert capsys.readouterr().err == (
         "sas: not carried out: its input cannot be taken: Expected `object`.\n"
     )
@@ -82,7 +82,7 @@ async def test_the_scheduler_keeps_why_it_refused_and_the_order_stays_as_it_was(
     made = kit(CARE)
     await made.submit(order(workflow="care"))
     before = made.order()
-    made.store.fail_next("write_cell", StoreFault.CONFLICT, StoreFault.CONFLICT)
+    made.store.fail_next("write_shared", StoreFault.CONFLICT, StoreFault.CONFLICT)
     await made.hand(command("acknowledge", before.seq, "w-9"))
     said = "only an order in Error needs to be acknowledged, and this is Pending"
     assert await CommandRefusals(made.store).reason("w-9") == said
@@ -101,7 +101,7 @@ async def test_of_many_refusals_the_last_few_are_kept() -> None:
     assert await refusals.reason(same[-1]) == f"why {same[-1]}"
     for command_id in same:
         await refusals.record(command_id, "x" * 5000)
-    stored = await store.read_cell("refused|00")
+    stored = await store.read_shared("refused|00")
     assert stored is not None
     assert len(stored.value) < REASONS_MAX * (REASON_LENGTH_MAX + 100)
     assert len(json.loads(stored.value)) == REASONS_MAX
@@ -111,7 +111,7 @@ async def test_a_refusal_that_a_later_version_recorded_is_unknown_and_gives_way(
     store = MemoryStore()
     refusals = CommandRefusals(store)
     command_id = next(f"w-{n}" for n in range(9999) if slot_of(f"w-{n}") == "00")
-    await store.write_cell("refused|00", '[{"of": "a later version"}]', None)
+    await store.write_shared("refused|00", '[{"of": "a later version"}]', None)
     assert await refusals.reason(command_id) == ""
     await refusals.record(command_id, "it is too late")
     assert await refusals.reason(command_id) == "it is too late"
@@ -134,7 +134,7 @@ async def test_an_input_deeper_than_its_bound_is_refused_here(
     scheduler: Scheduler, store: MemoryStore, capsys: Said
 ) -> None:
     await failed(store, "A")
-    deep = "[" * (INPUT_DEPTH_MAX + 1) + "]" * (INPUT_DEPTH_MAX + 1)
+    deep = "[" * (CONTENT_DEPTH_MAX + 1) + "]" * (CONTENT_DEPTH_MAX + 1)
     assert sas("resubmit", "A", "--yes", "--input", deep) == 2
     assert "--input: " in capsys.readouterr().err
     assert scheduler.got == []
@@ -297,7 +297,7 @@ def printing(shell: str, **environ: str) -> subprocess.CompletedProcess[str]:
     program = ["/bin/sh", "-c", f'"$0" -c "$1" {shell}', sys.executable, PRINTS]
     env = {**os.environ, **environ}
     return subprocess.run(
-        program, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+        program, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -132,7 +132,7 @@ async def test_a_version_that_only_finished_orders_used_may_change_once_it_is_re
         ("no_such_module:x", "No module named 'no_such_module'"),
         ("json:x", "has no attribute 'x'"),
         ("json:__name__", "is str: give a Workflows or a Business"),
-        ("orders:business", "ORDERS_STOCK_URL"),
+        ("tests.business:business", "TESTS_STOCK_URL"),
     ],
 )
 def test_an_app_that_is_none_is_bad_usage(
@@ -145,7 +145,7 @@ def test_an_app_that_is_none_is_bad_usage(
 def test_the_business_of_this_repository_can_be_checked(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["workflows", "check", "--app", "orders.workflows:workflows"]) == 0
+    assert main(["workflows", "check", "--app", "tests.business:workflows"]) == 0
     assert "order version 1: no order in flight; not used yet" in capsys.readouterr().out
 
 

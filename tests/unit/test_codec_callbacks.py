@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
-from sas.codec.internal import FaultBody, Kept
-from sas.codec.strict import MalformedError
+from sas.codec.internal import FaultBody, PayloadRefBody
+from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError
 from sas.domain.content import PayloadRef
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault
 from sas.features.callbacks.codec import (
     CALLBACK_BYTES_MAX,
     NO_KEYS,
-    RESULT_DEPTH_MAX,
     TOKEN_LENGTH_MAX,
     CallbackKeys,
     CallbackMessage,
@@ -175,7 +174,7 @@ def test_a_callback_is_what_the_domain_is_told() -> None:
 def test_a_large_result_has_the_same_id_whether_it_comes_itself_or_is_kept_apart() -> None:
     large = parse_message(message(result="x" * RESULT_INLINE_BYTES_MAX))
     text = json.dumps("x" * RESULT_INLINE_BYTES_MAX).encode()
-    ref = Kept(hashlib.sha256(text).hexdigest(), len(text), 1)
+    ref = PayloadRefBody(hashlib.sha256(text).hexdigest(), len(text), 1)
     apart = msgspec.structs.replace(large, result=msgspec.UNSET, result_ref=ref)
     assert own_id(parse_message(encode_message(apart))) == own_id(large)
     said = to_returned(apart, CLAIMS, ())
@@ -235,7 +234,7 @@ def test_a_body_that_is_none_is_refused_with_a_reason(body: bytes, reason: str) 
 
 
 def test_a_result_as_deep_as_a_result_may_be_is_taken() -> None:
-    deep = "[" * RESULT_DEPTH_MAX + "]" * RESULT_DEPTH_MAX
+    deep = "[" * CONTENT_DEPTH_MAX + "]" * CONTENT_DEPTH_MAX
     body = f'{{"outcome":"done","result":{deep}}}'.encode()
     assert parse_body(body).outcome == "done"
 
@@ -269,7 +268,7 @@ def test_the_schema_names_the_members_that_the_code_reads_and_no_other() -> None
     assert SCHEMA["properties"]["token"]["maxLength"] == TOKEN_LENGTH_MAX
     assert f"{CALLBACK_BYTES_MAX:,} bytes" in SCHEMA["description"]
     said = SCHEMA["properties"]["result"]["description"]
-    assert f"{RESULT_BYTES_MAX:,} bytes, {RESULT_DEPTH_MAX} levels" in said
+    assert f"{RESULT_BYTES_MAX:,} bytes, {CONTENT_DEPTH_MAX} levels" in said
     assert f"{RESULT_INLINE_BYTES_MAX:,} bytes" in SCHEMA["properties"]["result_ref"]["description"]
 
 

@@ -98,12 +98,12 @@ def test_what_stands_where_a_secret_field_should_be_is_refused_and_not_quoted(
     assert "4111" not in str(refused.value)
 
 
-def test_what_is_sealed_is_found_at_any_depth() -> None:
-    sealed = {ENCRYPTED: "k:x"}
-    value = {"a": sealed, "l": [1, {"b": sealed}], "odd": {ENCRYPTED: 1, "more": 2}}
+def test_what_is_encrypted_is_found_at_any_depth() -> None:
+    encrypted = {ENCRYPTED: "k:x"}
+    value = {"a": encrypted, "l": [1, {"b": encrypted}], "odd": {ENCRYPTED: 1, "more": 2}}
     assert {at for _, _, at in encrypted_places(value)} == {("a",), ("l", 1, "b"), ("odd",)}
-    assert encrypted_text(sealed) == "k:x"
-    for other in (value["odd"], {ENCRYPTED: 1}, "k:x", None, [sealed]):
+    assert encrypted_text(encrypted) == "k:x"
+    for other in (value["odd"], {ENCRYPTED: 1}, "k:x", None, [encrypted]):
         assert encrypted_text(other) is None
 
 

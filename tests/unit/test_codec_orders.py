@@ -85,7 +85,7 @@ def test_a_message_of_exactly_the_bound_is_taken_and_one_byte_more_is_not() -> N
     room = ORDER_BYTES_MAX - len(body(order={"note": ""}))
     assert len(parse_order(body(order={"note": "x" * room}), "m").payload) > room
     assert refused(body(order={"note": "x" * (room + 1)})).reason == "too-large"
-    with pytest.raises(MalformedError, match="at most 1,024 are taken"):
+    with pytest.raises(MalformedError, match="at most 1,024 are accepted"):
         parse_order(body(order={"note": "x" * 1024}), "m", bytes_max=1024)
 
 
@@ -95,10 +95,10 @@ def test_a_message_of_exactly_the_bound_is_taken_and_one_byte_more_is_not() -> N
     ids=["escaped quotes", "quotes", "braces", "backslashes", "pairs"],
 )
 def test_no_message_can_make_the_parser_slow(message: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     refused(message)
     salvage(message)
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 @pytest.mark.parametrize(

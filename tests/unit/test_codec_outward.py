@@ -103,8 +103,8 @@ def told(**members: str) -> Notification:
 
 @pytest.mark.parametrize("notice", Notice)
 def test_a_type_names_its_notice(notice: Notice) -> None:
-    assert notice_of(event_type(notice.value)) == notice.value
-    assert event_type(notice.value).startswith("sas.order.")
+    assert notice_of(event_type(notice)) == notice.value
+    assert event_type(notice).startswith("sas.order.")
 
 
 @pytest.mark.parametrize("unusable", ["", "a\nb", "\x7f", "\x9f"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from orders.workflows import workflows
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Order
 from sas.domain.queues import Queues
 from sas.domain.submit import submit
 from sas.engine.messages import Addresses, compose
+from tests.business import workflows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKFLOW = workflows().find("order")

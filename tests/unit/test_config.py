@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-import orders
 from sas.adapters import telemetry
 from sas.bootstrap import assemble, checked
 from sas.config import SettingError, read_config, read_queues
@@ -212,49 +211,6 @@ def test_an_application_with_secret_fields_does_not_start_without_a_key() -> Non
     wrong = replace(business, secret_fields={"chain": ("a..b",)})
     with pytest.raises(WorkflowError, match="is no path"):
         assemble(made.store, made.bus, made.clock, wrong, config)
-
-
-URLS = {
-    "ORDERS_STOCK_URL": "http://127.0.0.1:1",
-    "ORDERS_PAYMENT_URL": "https://payment.example",
-    "ORDERS_SHIPPING_URL": "http://127.0.0.1:3",
-    "ORDERS_MAIL_URL": "http://127.0.0.1:3",
-    "ORDERS_CARRIER_URL": "http://127.0.0.1:3",
-}
-
-
-def test_the_business_of_the_sample_has_an_agent_for_every_step() -> None:
-    business = orders.business(URLS)
-    assert business.workflows.agents() == set(business.agents) == set(orders.AGENTS)
-    assert {workflow.name for workflow in business.workflows} == set(business.checks)
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"ORDERS_STOCK_URL": ""}, "ORDERS_STOCK_URL"),
-        ({"ORDERS_PAYMENT_URL": "ftp://x"}, "ORDERS_PAYMENT_URL"),
-        ({"ORDERS_SHIPPING_URL": "127.0.0.1:3"}, "ORDERS_SHIPPING_URL"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "0"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "86401"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_TIME_ALLOWED_SECONDS": "nan"}, "ORDERS_TIME_ALLOWED_SECONDS"),
-        ({"ORDERS_ATTEMPT_SECONDS": "x"}, "ORDERS_ATTEMPT_SECONDS"),
-    ],
-)
-def test_a_wrong_setting_of_the_business_is_refused_by_name(
-    given: dict[str, str], named: str
-) -> None:
-    with pytest.raises(SettingError, match=named):
-        orders.business(URLS | given)
-
-
-def test_the_time_allowed_is_a_setting() -> None:
-    business = orders.business(URLS | {"ORDERS_TIME_ALLOWED_SECONDS": "7.5"})
-    for workflow in business.workflows:
-        assert {step.time_allowed for step in workflow.steps} == {timedelta(seconds=7.5)}
-        assert {step.undo.time_allowed for step in workflow.steps if step.undo} == {
-            timedelta(seconds=7.5)
-        }
 
 
 def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:

@@ -109,7 +109,7 @@ def test_notifications_are_announced_as_what_they_are() -> None:
 
 def test_the_readme_tells_of_every_notification_and_links_every_file() -> None:
     for notice in Notice:
-        assert f"`{event_type(notice.value)}`" in README
+        assert f"`{event_type(notice)}`" in README
     linked = set(re.findall(r"\]\(([^)]+)\)", README))
     assert linked == {path.name for path in FOLDER.iterdir()} - {"README.md"}
 

@@ -73,7 +73,7 @@ def test_error_has_a_code_and_a_message() -> None:
 
 def test_every_kind_that_the_code_knows_is_published_and_no_other() -> None:
     properties = load("notification.schema.json")["properties"]
-    assert properties["type"]["enum"] == [event_type(notice.value) for notice in Notice]
+    assert properties["type"]["enum"] == [event_type(notice) for notice in Notice]
     data = load("notification.schema.json")["$defs"]["data"]["properties"]
     assert data["state"]["enum"] == [state.value for state in OrderState]
     assert load("alert.schema.json")["properties"]["kind"]["enum"] == [k.value for k in AlertKind]
@@ -103,7 +103,7 @@ def check_all(sent: dict[str, list[Message]]) -> set[str]:
 
 async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> None:
     kinds: set[str] = set()
-    for seed in range(20):
+    for seed in range(8):
         faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
         system = build(seed, faults, remote)
@@ -114,7 +114,7 @@ async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> Non
         finally:
             await system.close()
         kinds |= check_all(sent_by(system))
-    assert kinds >= {event_type(n.value) for n in Notice if n is not Notice.REJECTED}
+    assert kinds >= {event_type(n) for n in Notice if n is not Notice.REJECTED}
     assert kinds >= {"step-failed", "undo-failed", "dead-lettered", "kept"}
 
 
@@ -220,7 +220,7 @@ EXAMPLES = {example["type"]: example for example in load("notification.schema.js
 
 
 def test_every_type_of_notification_has_an_example() -> None:
-    assert list(EXAMPLES) == [event_type(notice.value) for notice in Notice]
+    assert list(EXAMPLES) == [event_type(notice) for notice in Notice]
     for example in EXAMPLES.values():
         assert errors(NOTIFICATION, example) == []
         again = outward.encode(decode_notification(json.dumps(example).encode()))
@@ -294,7 +294,7 @@ def test_code_and_schema_both_refuse_a_notification_that_lacks_a_member(name: st
     ],
 )
 def test_the_schema_tells_the_kinds_apart(kind: str, change: dict[str, Any]) -> None:
-    value = copy.deepcopy(EXAMPLES[event_type(kind)])
+    value = copy.deepcopy(EXAMPLES[event_type(Notice(kind))])
     for name, content in change.items():
         value["data"][name] = content
         if content is None:

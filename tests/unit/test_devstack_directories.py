@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from devstack.children import readable
-from devstack.directories import Scratch
+from devstack.children import Scratch, readable
 
 ROOT = Path(__file__).parents[2]
 LEAVES = """
 import os, sys
-from devstack.directories import Scratch
+from devstack.children import Scratch
 made = Scratch("left-")
 if sys.argv[1] == "keep":
     made.keep()

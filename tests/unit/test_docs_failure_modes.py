@@ -16,6 +16,9 @@ ROWS = [
     for line in PAGE.splitlines()
     if line.startswith("| ") and "What goes wrong" not in line
 ]
+NOTES = dict(re.findall(r"^\[\^(\d+)\]: (.+)$", PAGE, re.MULTILINE))
+"""The footnotes: the tests of each row."""
+REFERENCE = re.compile(r"\[\^(\d+)\]$")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 MUST_HOLD = (
     *("Malformed order", "Duplicate order, same content", "Same id, other content"),
@@ -54,11 +57,18 @@ def test_every_failure_of_the_design_has_its_row() -> None:
     assert set(MUST_HOLD) <= {row[0] for row in ROWS}
 
 
+def test_every_footnote_belongs_to_one_row() -> None:
+    referred = [number for row in ROWS for number in REFERENCE.findall(row[1])]
+    assert referred == list(NOTES)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_a_failure_has_a_promise_and_tests_that_exist(row: list[str]) -> None:
-    _, promise, shown_by = row
-    assert promise
-    named = TEST.findall(shown_by)
-    assert len(named) == shown_by.count("`") // 2 > 0
+    _, promise = row
+    (number,) = REFERENCE.findall(promise)
+    assert REFERENCE.sub("", promise)
+    note = NOTES[number]
+    named = TEST.findall(note)
+    assert len(named) == note.count("`") // 2 > 0
     missing = [f"{path}::{name}" for path, name in named if name not in named_in(path)]
     assert missing == []

@@ -22,6 +22,7 @@ CODE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 PATH = re.compile(
     r"`((?:sas|orders|devstack|samples|infra|tests|tools|docs|benchmarks)/[\w./-]+?)(?:::\w+)?`"
 )
+DEFINED = re.compile(r"((?:`\w+`(?:, | and )?)+) in `(sas/[\w/]+\.py)`")
 MAKE = re.compile(r"(?:`| {4})make ([a-z-]+)\b")
 MODULE = re.compile(r"python -m ((?:sas|devstack|samples|tools|benchmarks|orders)[\w.]*)")
 
@@ -72,6 +73,20 @@ def test_a_path_that_a_page_names_is_there(page: Path, name: str) -> None:
     if "..." in name or name in MADE or page == Path("docs", "your-own-workflow.md"):
         return  # an example, or made as it runs
     assert (ROOT / name).exists(), f"{page} names {name}"
+
+
+def defined() -> Iterator[tuple[Path, str, str]]:
+    """Yield what pages say is in a module, as in "`claim` and `dispatch` in `...claim.py`"."""
+    for page in PAGES:
+        for names, path in DEFINED.findall((ROOT / page).read_text(encoding="utf-8")):
+            yield from ((page, name, path) for name in re.findall(r"\w+", names) if name != "and")
+
+
+@pytest.mark.parametrize(("page", "name", "path"), sorted(set(defined())))
+def test_what_a_page_says_is_in_a_module_is_there(page: Path, name: str, path: str) -> None:
+    code = (ROOT / path).read_text(encoding="utf-8")
+    definition = rf"^ *(?:(?:async )?def|class) {name}\b|^{name}\b.* = "
+    assert re.search(definition, code, re.MULTILINE), f"{page}: {path} has no {name}"
 
 
 MADE: frozenset[str] = frozenset({"devstack/azurite/node_modules"})

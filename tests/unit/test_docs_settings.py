@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import orders
 from sas.config import CONNECTION, QUEUE_SETTINGS, read_config
 from sas.domain.queues import Queues
 
@@ -20,15 +19,11 @@ ROWS = {
     for cells in (
         [cell.strip() for cell in line.strip("|").split(" | ")]
         for line in PAGE.splitlines()
-        if line.startswith("| `")
+        if line.startswith("| `") and not line.startswith("| `ORDERS_")
     )
 }
-NAME = re.compile(
-    r"(?:SAS|ORDERS)_[A-Z_]+[A-Z](?:__[A-Za-z]+)?|WEBSITE_INSTANCE_ID|AzureWebJobsS.*"
-)
+NAME = re.compile(r"SAS_[A-Z_]+[A-Z](?:__[A-Za-z]+)?|WEBSITE_INSTANCE_ID|AzureWebJobsS.*")
 BOUND = re.compile(r"%([A-Z_]+)%")
-URLS = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
-SERVICES = {f"ORDERS_{name}_URL": "http://127.0.0.1:1" for name in URLS}
 
 
 class Asked(dict[str, str]):
@@ -49,15 +44,12 @@ def defaults() -> dict[str, Any]:
     asked = Asked({"ServiceBus": "", "ServiceBus__fullyQualifiedNamespace": "a.example"})
     asked["SAS_TABLES"] = "UseDevelopmentStorage=true"
     read_config(asked)
-    business = Asked(SERVICES)
-    orders.business(business)
-    return asked.defaults | business.defaults
+    return asked.defaults
 
 
 def read_by_the_code() -> set[str]:
     names = {CONNECTION, f"{CONNECTION}__fullyQualifiedNamespace", f"{CONNECTION}__clientId"}
-    files = [*(ROOT / "sas").rglob("*.py"), *(ROOT / "orders").rglob("*.py")]
-    for file in [*files, ROOT / "function_app.py"]:
+    for file in [*(ROOT / "sas").rglob("*.py"), ROOT / "function_app.py"]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if NAME.fullmatch(node.value) and " " not in node.value:
@@ -96,5 +88,5 @@ def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[st
 @pytest.mark.parametrize("page", ["README.md", "docs/your-own-workflow.md", "docs/operating.md"])
 def test_a_setting_that_another_page_names_is_one(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = set(re.findall(r"\b(?:SAS|ORDERS)_[A-Z_]+[A-Z]\b", text))
+    named = set(re.findall(r"\bSAS_[A-Z_]+[A-Z]\b", text))
     assert named - set(ROWS) == set()

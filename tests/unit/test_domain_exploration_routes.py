@@ -11,14 +11,14 @@ from sas.domain.messages import Notify, Request
 from sas.domain.order import Direction, Failures, StepRecord, StepState, UndoLedger, UndoStatus
 from sas.domain.workflow import OnFailure
 from tests.unit.domain_model_check import SOON, Edge, Graph, explore, find_cycle, in_every_graph
-from tests.unit.test_domain_exploration import CASES
+from tests.unit.test_domain_exploration import LARGE, SHORT, by_shape
 
-ROUTED = [case for case in CASES if case.routes > 1]
+ROUTED = [[case for case in cases if case.routes > 1] for cases in (SHORT, LARGE)]
 
 
-@pytest.fixture(scope="module", params=sorted({case.shape_name for case in ROUTED}))
+@pytest.fixture(scope="module", params=by_shape(*ROUTED))
 def graphs(request: pytest.FixtureRequest) -> list[Graph]:
-    return [explore(case) for case in ROUTED if case.shape_name == request.param]
+    return [explore(case) for case in request.param]
 
 
 def failed_elsewhere(step: StepRecord) -> bool:

@@ -1,4 +1,4 @@
-"""States, the law of moves, and what an order says of itself."""
+"""States, legal moves, and what an order shows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sas.domain.order import (
 from tests.unit.domain_cases import T0, details_of
 
 PENDING, PROCESSING, PROCESSED, ERROR, COMPENSATING, COMPENSATED = StepState
-STEP_LAW = {(move.before, move.after) for move in STEP_MOVES}
-ORDER_LAW = {(move.before, move.after) for move in ORDER_MOVES}
+STEP_LEGAL = {(move.before, move.after) for move in STEP_MOVES}
+ORDER_LEGAL = {(move.before, move.after) for move in ORDER_MOVES}
 
 
 def order_of(*states: StepState, **changes: object) -> Order:
@@ -77,7 +77,7 @@ def test_a_step_makes_the_moves_of_the_table_and_no_other(
 ) -> None:
     # beside a step in Error the order stays in Error, so that only the step's move is judged
     moved = order_of(before, ERROR), order_of(after, ERROR)
-    if before is after or (before, after) in STEP_LAW:
+    if before is after or (before, after) in STEP_LEGAL:
         check_moves(*moved)
         return
     with pytest.raises(IllegalMoveError) as refused:
@@ -91,7 +91,7 @@ def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
     for before, after in product(every, every):
         pairs = zip(before.steps, after.steps, strict=True)
         moves = {(old.process_state, new.process_state) for old, new in pairs}
-        if any(old is not new and (old, new) not in STEP_LAW for old, new in moves):
+        if any(old is not new and (old, new) not in STEP_LEGAL for old, new in moves):
             continue
         states = before.process_state, after.process_state
         try:
@@ -99,15 +99,15 @@ def test_an_order_makes_the_moves_of_the_table_and_no_other() -> None:
             legal.add(states)
         except IllegalMoveError:
             illegal.add(states)
-    assert {(a, b) for a, b in legal if a is not b} <= ORDER_LAW
-    assert not illegal & ORDER_LAW
+    assert {(a, b) for a, b in legal if a is not b} <= ORDER_LEGAL
+    assert not illegal & ORDER_LEGAL
     assert (OrderState.PROCESSING, OrderState.COMPENSATED) in legal
     assert (OrderState.PENDING, OrderState.PROCESSED) not in legal
 
 
 def test_no_move_leads_out_of_compensated() -> None:
-    assert not {move for move in STEP_LAW if move[0] is COMPENSATED}
-    assert not {move for move in ORDER_LAW if move[0] is OrderState.COMPENSATED}
+    assert not {move for move in STEP_LEGAL if move[0] is COMPENSATED}
+    assert not {move for move in ORDER_LEGAL if move[0] is OrderState.COMPENSATED}
 
 
 def test_every_move_is_written_once_and_says_when() -> None:

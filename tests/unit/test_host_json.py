@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from devstack.functions.errors import HostJsonError
-from devstack.functions.hostjson import load_host_json, parse_host_json
+from devstack.functions.hostjson import HostJsonError, load_host_json, parse_host_json
 from devstack.functions.settings import Settings
 
 
@@ -17,12 +16,12 @@ def test_the_defaults_are_those_of_the_extension() -> None:
     options = parse_host_json({"version": "2.0"}).service_bus
     assert options.prefetch_count == 0
     assert options.auto_complete_messages
-    assert options.max_auto_lock_renewal_s == 300
+    assert options.max_auto_lock_renewal_duration_s == 300
     assert options.max_concurrent_calls % 16 == 0
     assert (options.max_concurrent_sessions, options.max_message_batch_size) == (8, 1000)
 
 
-def test_what_the_file_says_about_service_bus_is_obeyed() -> None:
+def test_what_the_file_says_about_service_bus_is_applied() -> None:
     options = parse_host_json(
         with_service_bus(
             maxConcurrentCalls=4,
@@ -31,7 +30,7 @@ def test_what_the_file_says_about_service_bus_is_obeyed() -> None:
             clientRetryOptions={"mode": "Fixed", "delay": "00:00:01", "maxRetries": 9},
         )
     ).service_bus
-    assert (options.max_concurrent_calls, options.max_auto_lock_renewal_s) == (4, 600)
+    assert (options.max_concurrent_calls, options.max_auto_lock_renewal_duration_s) == (4, 600)
     assert not options.auto_complete_messages
     assert (options.retry.mode, options.retry.delay_s, options.retry.max_retries) == ("fixed", 1, 9)
 
@@ -69,16 +68,16 @@ def test_a_wrong_file_is_refused_with_a_sentence(content: dict[str, Any], senten
         parse_host_json(content)
 
 
-def test_sections_for_other_bindings_are_named_as_not_obeyed() -> None:
+def test_sections_for_other_bindings_are_named_as_not_applied() -> None:
     config = parse_host_json({"version": "2.0", "extensions": {"queues": {}, "http": {}}})
-    assert config.not_obeyed == ("extensions.queues",)
+    assert config.not_applied == ("extensions.queues",)
 
 
-def test_keys_that_have_no_meaning_here_are_named_as_not_obeyed() -> None:
+def test_keys_that_have_no_meaning_here_are_named_as_not_applied() -> None:
     bus = {"enableCrossEntityTransactions": True}
     http = {"dynamicThrottlesEnabled": True, "hsts": {"isEnabled": True}}
     config = parse_host_json({"version": "2.0", "extensions": {"serviceBus": bus, "http": http}})
-    assert config.not_obeyed == (
+    assert config.not_applied == (
         "extensions.http.dynamicThrottlesEnabled",
         "extensions.http.hsts",
         "extensions.serviceBus.enableCrossEntityTransactions",

@@ -1,7 +1,7 @@
 import pytest
 
-from devstack.functions.errors import IndexingError
-from devstack.functions.routes import compile_route
+from devstack.functions.bindings import IndexingError
+from devstack.functions.http import compile_route
 
 GUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -49,10 +49,10 @@ def test_literal_routes_rank_before_constrained_before_free_before_catch_all() -
     ("template", "sentence"),
     [
         ("{id:prime}", "constraint 'prime'"),
-        ("{id", "is not understood"),
-        ("{}", "not understood"),
-        ("a/{id}/{id}", "names 'id' twice"),
-        ("a/{1x}", "'1x' is no name"),
+        ("{id", "cannot be read at"),
+        ("{}", "cannot be read at"),
+        ("a/{id}/{id}", "two parameters named 'id'"),
+        ("a/{1x}", "invalid name '1x'"),
         ("{a:length(9,1)}", "constraint 'length.9,1.'"),
     ],
 )

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.functions.errors import SettingsError
-from devstack.functions.settings import Settings
+from devstack.functions.settings import Settings, SettingsError
 
 EMULATOR = "Endpoint=sb://localhost;SharedAccessKeyName=R;SharedAccessKey=K"
 
@@ -104,7 +103,10 @@ def test_an_identity_connection_needs_no_string() -> None:
 
 
 def test_a_missing_connection_says_both_ways_to_set_it() -> None:
-    with pytest.raises(SettingsError, match=r"set SB .* or SB__fullyQualifiedNamespace"):
+    with pytest.raises(
+        SettingsError,
+        match=r"a Service Bus connection string or SB__fullyQualifiedNamespace: set it in",
+    ):
         Settings({}).service_bus("SB", where="The trigger of function f")
 
 

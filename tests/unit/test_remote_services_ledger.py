@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samples.services.ledger import Ledger, LedgerFullError, Standing
+from samples.services.ledger import KeyState, Ledger, LedgerFullError
 
 NOW = datetime(2012, 7, 4, 12, 0, tzinfo=UTC)
 
 
 def test_a_key_is_new_then_a_replay_then_undone() -> None:
     ledger = Ledger("R")
-    assert ledger.standing("a/stock", "content") is Standing.NEW
+    assert ledger.state_of("a/stock", "content") is KeyState.NEW
     ledger.execute("a/stock", "a", "content", NOW)
-    assert ledger.standing("a/stock", "content") is Standing.REPLAY
-    assert ledger.standing("a/stock", "other content") is Standing.REUSED
+    assert ledger.state_of("a/stock", "content") is KeyState.REPLAY
+    assert ledger.state_of("a/stock", "other content") is KeyState.REUSED
     assert ledger.undo("a/stock", NOW) == (True, False)
-    assert ledger.standing("a/stock", "content") is Standing.UNDONE
-    assert ledger.standing("a/stock", "other content") is Standing.UNDONE
+    assert ledger.state_of("a/stock", "content") is KeyState.UNDONE
+    assert ledger.state_of("a/stock", "other content") is KeyState.UNDONE
 
 
 def test_undo_before_do_says_there_was_nothing_and_leaves_a_tombstone() -> None:
     ledger = Ledger("R")
     assert ledger.undo("a/stock", NOW) == (False, False)
-    assert ledger.standing("a/stock", "content") is Standing.UNDONE
+    assert ledger.state_of("a/stock", "content") is KeyState.UNDONE
 
 
 def test_a_repeated_undo_is_answered_as_the_first_was_and_keeps_its_time() -> None:
@@ -73,10 +73,10 @@ def test_a_full_ledger_refuses_new_keys_and_still_serves_the_old() -> None:
     ledger.execute("a/stock", "a", "content", NOW)
     ledger.undo("b/stock", NOW)
     with pytest.raises(LedgerFullError, match=r"full \(2 keys\)"):
-        ledger.standing("c/stock", "content")
+        ledger.state_of("c/stock", "content")
     with pytest.raises(LedgerFullError):
         ledger.undo("c/stock", NOW)
-    assert ledger.standing("a/stock", "content") is Standing.REPLAY
+    assert ledger.state_of("a/stock", "content") is KeyState.REPLAY
     assert ledger.undo("a/stock", NOW) == (True, False)
 
 
@@ -92,7 +92,7 @@ def test_whatever_the_order_of_calls_no_key_has_two_effects_and_none_outlives_it
         key = f"{order_id}/stock"
         if verb == "undo":
             ledger.undo(key, NOW)
-        elif ledger.standing(key, "content") is Standing.NEW:
+        elif ledger.state_of(key, "content") is KeyState.NEW:
             ledger.execute(key, order_id, "content", NOW)
     keys = [effect["key"] for effect in ledger.effects()]
     in_force = {e["order_id"] for e in ledger.effects() if e["undone_at"] is None}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.adapters import keys
-from sas.adapters.commit import Operation, TransactionTooLargeError, operations
+from sas.adapters.transaction import Operation, TransactionTooLargeError, operations
 from sas.domain.change import Change, DeadlineDue, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord

@@ -139,7 +139,7 @@ async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
     for stored in made.store.orders.values():
         record = record_of(stored.order, stored.journal, content=True)
         texts += [repr(stored), json.dumps(record, default=str, ensure_ascii=False)]
-    texts += [repr(made.store.blobs), repr(made.store._due), repr(made.store._cells)]
+    texts += [repr(made.store.payloads), repr(made.store._due), repr(made.store._shared)]
     texts += [repr(message) for message in ear.sent if message.queue not in IN_CLEAR]
     assert len(caplog.records) > 12
     assert len(ear.raised) > 4
@@ -147,7 +147,7 @@ async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
     assert len(ear.sent) > 60
     kinds = {alert.kind for alert in made.alerts()}
     assert {"rejected", "dead-lettered", "key-missing", "step-failed"} <= kinds
-    assert made.store.blobs
+    assert made.store.payloads
     for mark in MARKS:
         assert [text[:300] for text in texts if mark in text] == []
 

@@ -26,7 +26,7 @@ async def test_a_value_is_read_back_as_its_type_and_by_its_name_without_the_pref
     notes = SharedValues[Note](store := MemoryStore(), "note|", Note)
     assert await notes.read("a") is None
     written = await notes.write("a", NOTE, None)
-    await store.write_cell("other|b", "1", None)
+    await store.write_shared("other|b", "1", None)
     assert await notes.read("a") == written
     assert await notes.all() == {"a": written}
     assert written.value == NOTE
@@ -45,7 +45,7 @@ async def test_a_value_that_another_instance_changed_is_not_overwritten() -> Non
 
 async def test_a_value_that_cannot_be_decoded_raises_or_is_replaced() -> None:
     store = MemoryStore()
-    await store.write_cell("note|a", '{"a": "later version"}', None)
+    await store.write_shared("note|a", '{"a": "later version"}', None)
     with pytest.raises(msgspec.DecodeError):
         await SharedValues[Note](store, "note|", Note).read("a")
     lenient = SharedValues[Note](store, "note|", Note, unreadable=NOTE)

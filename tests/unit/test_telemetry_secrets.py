@@ -25,8 +25,8 @@ from sas.ports import (
     UndeliverableError,
 )
 from sas.simulation.bus import BusFault
-from sas.telemetry import scope, tracing
-from sas.telemetry.logs import logger
+from sas.telemetry import tracing
+from sas.telemetry.tracing import logger
 from tests.telemetry_kit import Told, telling
 from tests.unit.actors_kit import (
     CARE,
@@ -180,17 +180,17 @@ def test_a_line_outside_of_every_order_names_none(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_fact_that_is_none_of_ours_is_refused() -> None:
-    with pytest.raises(ValueError, match="payload: only order_id, step, epoch, workflow"):
-        scope.named(payload="x")
+    with pytest.raises(ValueError, match="payload: the names are order_id, step, epoch, workflow"):
+        tracing._named(payload="x")
 
 
 async def test_what_is_known_ends_with_its_span() -> None:
     with tracing.span("outer", actor="agent", order_id="A"):
         with tracing.span("inner", step="s"):
             tracing.about(epoch=3)
-            assert scope.facts() == {"sas.order_id": "A", "sas.step": "s", "sas.epoch": 3}
-        assert scope.facts() == {"sas.order_id": "A"}
-    assert (scope.facts(), scope.actor()) == ({}, None)
+            assert tracing.facts() == {"sas.order_id": "A", "sas.step": "s", "sas.epoch": 3}
+        assert tracing.facts() == {"sas.order_id": "A"}
+    assert (tracing.facts(), tracing.actor()) == ({}, None)
 
 
 def test_an_exported_line_has_its_text_its_attributes_and_of_an_error_its_type() -> None:
@@ -269,7 +269,7 @@ def test_a_mode_that_is_none_is_refused_by_its_setting() -> None:
         read_config({**env, "SAS_TELEMETRY": "loud"})
     assert read_config(env).telemetry_share == 1
     assert read_config({**env, "SAS_TELEMETRY_SHARE": "0.1"}).telemetry_share == 0.1
-    with pytest.raises(SettingError, match=r"SAS_TELEMETRY_SHARE=1\.5: give a share"):
+    with pytest.raises(SettingError, match=r"SAS_TELEMETRY_SHARE=1\.5: give a number above 0"):
         read_config({**env, "SAS_TELEMETRY_SHARE": "1.5"})
 
 

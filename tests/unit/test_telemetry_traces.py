@@ -218,7 +218,7 @@ async def test_the_hosts_own_span_is_linked_and_the_senders_is_the_parent(told: 
 async def test_a_span_that_fails_says_by_what_kind_of_error(told: Told) -> None:
     made = kit()
     made.bus.fail_next(BusFault.UNAVAILABLE)
-    with pytest.raises(Exception, match="a fault was asked for"):
+    with pytest.raises(Exception, match="an injected fault"):
         await submitted(made)
     span = told.span("submission")
     assert span.status.status_code is StatusCode.ERROR

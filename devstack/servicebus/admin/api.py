@@ -1,171 +1,175 @@
-"""What the management port answers.
+"""The management port over HTTP.
 
-- ``GET /health``: JSON, always open (with an ``api-version`` it is the queue of that name);
+- ``GET /health``: JSON, needs no token (with an ``api-version`` it is the queue of that name);
 - ``/{queue}`` and ``/$Resources/queues``: the Atom API of `ServiceBusAdministrationClient`;
-- ``GET``, ``POST``, ``DELETE /$faults``: what is armed, arm or do something, disarm all.
+- ``GET``, ``POST``, ``DELETE /$faults``: list the armed faults, arm or do a fault, disarm all.
 
-With --require-key everything but ``/health`` wants a signed token in ``Authorization``.
+With --require-key every request except ``/health`` needs a signed token in ``Authorization``.
 """
 
 import json
+import logging
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from aiohttp import web
 
 from devstack.numbers import whole_number
 from devstack.servicebus.admin import atom
-from devstack.servicebus.admin.http import HttpRequest, HttpResponse
-from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError, UnauthorizedError
-from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.core.errors import BrokerError, UnauthorizedError
+from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.faults import KINDS
-
-if TYPE_CHECKING:
-    from devstack.servicebus.broker import Broker
+from devstack.servicebus.wire.server import AmqpServer
 
 NAMESPACE = "sbemulatorns"
 _PAGE_MAX = 100
+_STOPS_WITHIN_S = 0.1
+_log = logging.getLogger("devstack.servicebus")
+# aiohttp logs a traceback for each malformed request; the client has the answer.
+_aiohttp_log = logging.getLogger("devstack.servicebus.http")
+_aiohttp_log.setLevel(logging.CRITICAL)
 
 
-class AdminApi:
-    """Answers requests for one broker."""
+class AdminServer:
+    """Serves the management port of one broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+        self._runner: web.ServerRunner | None = None
+        self._address = ""
 
-    async def handle(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request; every refusal is an answer too."""
-        if request.path.lower() == "health" and "api-version" not in request.query:
-            return _json(200, {"status": "healthy", "queues": len(self._broker.namespace)})
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port. Raises OSError."""
+        handler = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
+        self._runner = web.ServerRunner(handler, shutdown_timeout=_STOPS_WITHIN_S)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        bound: int = self._runner.addresses[0][1]
+        self._address = f"http://{host}:{bound}"
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        body = await request.read()
         try:
-            self._check_token(request)
-            response = self._route(request)
-        except UnauthorizedError as error:
-            return _error(401, error.description)
+            return self._answer(request, request.path.strip("/"), body)
         except BrokerError as error:
             return _error(error.status, error.description)
         except ValueError as error:
             return _error(400, str(error))
-        self._broker.commit()
-        return response
+        except Exception:  # noqa: BLE001 (one request must not stop the port)
+            _log.exception("a management request failed")
+            return _error(500, "the broker failed; see its log")
 
-    def _check_token(self, request: HttpRequest) -> None:
-        gate = self._broker.gate
-        if not gate.closed:
-            return
-        now = self._broker.clock()
-        claim = gate.check(request.headers.get("authorization", ""), request.path, now)
-        if not claim.covers(request.path, now):
-            raise UnauthorizedError(f"the token is not for '{request.path[:200]}'")
+    def _answer(self, request: web.BaseRequest, path: str, body: bytes) -> web.Response:
+        query = {name.lower(): value for name, value in request.query.items()}
+        if path.lower() == "health" and "api-version" not in query:
+            return _json({"status": "healthy", "queues": len(self._server.namespace)})
+        self._check_token(path, request.headers.get("Authorization", ""))
+        if path.lower() == "$faults":
+            response = self._faults(request.method, body)
+        elif path.lower() == "$namespaceinfo":
+            response = _entry(200, atom.namespace_info(NAMESPACE, self._address))
+        elif path.lower() == "$resources/queues":
+            response = self._list(query)
+        elif path.startswith("$") or "/subscriptions" in path.lower():
+            text = f"'{path[:200]}' is not served: this broker serves queues only"
+            response = _error(501, text)
+        else:
+            response = self._queue(request.method, path, body, update="If-Match" in request.headers)
+        self._server.commit()
+        return response if self._server.failure is None else _error(500, self._server.failure)
 
-    def _route(self, request: HttpRequest) -> HttpResponse:  # noqa: PLR0911 (one for each place)
-        path = request.path.lower()
-        if path == "$faults":
-            return self._faults(request)
-        if path == "$namespaceinfo":
-            return HttpResponse(200, atom.namespace_info(NAMESPACE, self._address), atom.ENTRY_TYPE)
-        if path == "$resources/queues":
-            return self._list(request)
-        if path.startswith("$") or "/subscriptions" in path:
-            return _error(501, f"'{request.path[:200]}' is not served: this broker has queues only")
-        match request.method:
-            case "GET":
-                return self._get(request.path)
-            case "PUT":
-                return self._put(request)
-            case "DELETE":
-                self._broker.delete_queue(request.path)
-                return HttpResponse(200, b"", atom.ERROR_TYPE)
-            case _:
-                return _error(405, "use GET, PUT or DELETE on a queue")
+    def _check_token(self, path: str, token: str) -> None:
+        if self._server.tokens.enabled:
+            now = self._server.clock()
+            if not self._server.tokens.check(token, path, now).covers(path, now):
+                raise UnauthorizedError(f"the token is not for '{path[:200]}'")
 
-    @property
-    def _address(self) -> str:
-        return f"http://{self._broker.host}:{self._broker.management_port}"
+    def _describe(self, queue: Queue) -> str:
+        return atom.queue_entry(queue, self._server.counts(queue.name), self._address)
 
-    def _entry(self, queue: QueueCore) -> str:
-        transfer = self._broker.namespace.transfer_queue_of(queue.name)
-        return atom.queue_entry(queue, len(transfer.messages) if transfer else 0, self._address)
-
-    def _get(self, name: str) -> HttpResponse:
-        try:
-            queue = self._broker.namespace.queue(name)
-        except EntityNotFoundError:
-            empty = atom.feed("Publicly Listed Services", self._address, ())
-            return HttpResponse(200, empty, atom.FEED_TYPE)
-        return HttpResponse(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
-
-    def _list(self, request: HttpRequest) -> HttpResponse:
-        skip = _number(request.query.get("$skip"), 0, least=0)
-        top = min(_number(request.query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
-        queues = sorted(self._broker.namespace, key=lambda queue: queue.name.lower())
+    def _list(self, query: Mapping[str, str]) -> web.Response:
+        skip = _number(query.get("$skip"), 0, least=0)
+        top = min(_number(query.get("$top"), _PAGE_MAX, least=1), _PAGE_MAX)
+        queues = sorted(self._server.namespace, key=lambda queue: queue.name.lower())
         page = queues[skip : skip + top]
         base = f"{self._address}/$Resources/queues"
         links = [f'<link rel="self" href="{base}"/>']
         if skip + top < len(queues):
             href = f"{base}?$skip={skip + top}&amp;$top={top}"
             links.append(f'<link rel="next" href="{href}"/>')
-        entries = links + [self._entry(queue) for queue in page]
-        return HttpResponse(200, atom.feed("Queues", base, entries), atom.FEED_TYPE)
+        entries = links + [self._describe(queue) for queue in page]
+        return _reply(200, atom.feed("Queues", base, entries), atom.FEED_TYPE)
 
-    def _put(self, request: HttpRequest) -> HttpResponse:
-        properties = atom.read_description(request.body)
-        exists = request.path.lower() in {queue.name.lower() for queue in self._broker.namespace}
-        if "if-match" in request.headers:
-            queue = self._broker.update_to(request.path, properties)
-            return HttpResponse(200, self._entry(queue).encode(), atom.ENTRY_TYPE)
-        if exists:
-            return _error(409, f"queue '{request.path[:200]}' exists already; update or delete it")
-        queue = self._broker.create_with(request.path, properties)
-        return HttpResponse(201, self._entry(queue).encode(), atom.ENTRY_TYPE)
+    def _queue(self, method: str, name: str, body: bytes, *, update: bool) -> web.Response:
+        exists = name.lower() in {queue.name.lower() for queue in self._server.namespace}
+        if method == "GET" and not exists:
+            empty = atom.feed("Publicly Listed Services", self._address, ())
+            return _reply(200, empty, atom.FEED_TYPE)
+        if method == "GET":
+            return _entry(200, self._describe(self._server.namespace.queue(name)).encode())
+        if method == "DELETE":
+            self._server.delete_queue(name)
+            return _reply(200, b"", atom.ERROR_TYPE)
+        if method != "PUT":
+            return _error(405, "use GET, PUT or DELETE on a queue")
+        properties = atom.read_description(body)
+        if exists and not update:
+            return _error(409, f"queue '{name[:200]}' exists already; update or delete it")
+        change = self._server.update_to if update else self._server.create_with
+        return _entry(200 if update else 201, self._describe(change(name, properties)).encode())
 
     # -- faults -----------------------------------------------------------------------------
 
-    def _faults(self, request: HttpRequest) -> HttpResponse:
-        broker = self._broker
-        match request.method:
-            case "GET":
-                return _json(200, {"armed": [asdict(f) for f in broker.server.faults.armed]})
-            case "DELETE":
-                broker.clear_faults()
-                return _json(200, {"armed": []})
-            case "POST":
-                return _json(200, self._do_fault(_object(request.body)))
-            case _:
-                return _error(405, "use GET, POST or DELETE on $faults")
+    def _faults(self, method: str, body: bytes) -> web.Response:
+        if method == "POST":
+            return _json(self._do_fault(_object(body)))
+        if method == "DELETE":
+            self._server.clear_faults()
+        elif method != "GET":
+            return _error(405, "use GET, POST or DELETE on $faults")
+        return _json({"armed": [asdict(fault) for fault in self._server.context.faults.armed]})
 
-    def _do_fault(self, wish: dict[str, Any]) -> dict[str, Any]:
-        kind, queue = wish.pop("kind", ""), wish.pop("queue", "")
+    def _do_fault(self, fault: dict[str, Any]) -> dict[str, Any]:
+        kind, queue = fault.pop("kind", ""), fault.pop("queue", "")
         if not isinstance(kind, str) or not isinstance(queue, str):
             raise ValueError("'kind' and 'queue' are text")  # noqa: TRY004 (one kind of error)
         if kind not in {"drop-connections", "expire-locks"}:
-            return self._arm_fault(kind, queue, wish)
-        _nothing_else(wish)
+            return self._arm_fault(kind, queue, fault)
+        _nothing_else(fault)
         if kind == "drop-connections":
-            return {"dropped": self._broker.drop_connections(queue)}
-        return {"expired": self._broker.expire_locks(queue)}
+            return {"dropped": self._server.drop_connections(queue)}
+        return {"expired": self._server.expire_locks(queue)}
 
-    def _arm_fault(self, kind: str, queue: str, wish: dict[str, Any]) -> dict[str, Any]:
+    def _arm_fault(self, kind: str, queue: str, fault: dict[str, Any]) -> dict[str, Any]:
         if kind not in KINDS:
             kinds = ", ".join(("drop-connections", "expire-locks", *KINDS))
-            raise ValueError(f"'{kind[:50]}' is no fault; use one of {kinds}")
-        count, seconds = wish.pop("count", 1), wish.pop("seconds", 0.0)
-        operation = wish.pop("operation", "")
-        _nothing_else(wish)
+            raise ValueError(f"'{kind[:50]}' is not a fault; use one of {kinds}")
+        count, seconds = fault.pop("count", 1), fault.pop("seconds", 0.0)
+        operation = fault.pop("operation", "")
+        _nothing_else(fault)
         if type(count) is not int or type(seconds) not in {int, float}:
             raise ValueError("'count' is a whole number and 'seconds' a number")
-        self._broker.arm(kind, queue, operation=str(operation), count=count, seconds=seconds)
+        self._server.arm(kind, queue, operation=str(operation), count=count, seconds=seconds)
         return {"armed": kind, "count": count}
 
 
-def _nothing_else(wish: dict[str, Any]) -> None:
-    if wish:
-        raise ValueError(f"'{next(iter(wish))[:50]}' is no part of this fault; leave it out")
+def _nothing_else(fault: dict[str, Any]) -> None:
+    if fault:
+        raise ValueError(f"'{next(iter(fault))[:50]}' is not a part of this fault; leave it out")
 
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body or b"{}")
     except (ValueError, RecursionError):
-        raise ValueError("the body is no JSON; send an object with 'kind'") from None
+        raise ValueError("the body is not JSON; send an object with 'kind'") from None
     if not isinstance(value, dict):
         raise ValueError("the body must be a JSON object with 'kind'")  # noqa: TRY004 (one kind)
     return value
@@ -175,14 +179,22 @@ def _number(text: str | None, default: int, least: int) -> int:
     number = default if text is None else whole_number(text)
     if number is None or number < least:
         raise ValueError(
-            f"'{(text or '')[:50]}' is no page position; use $skip and $top with numbers"
+            f"'{(text or '')[:50]}' is not a page position; use $skip and $top with numbers"
         )
     return number
 
 
-def _json(status: int, value: dict[str, Any]) -> HttpResponse:
-    return HttpResponse(status, json.dumps(value).encode())
+def _json(value: dict[str, Any]) -> web.Response:
+    return _reply(200, json.dumps(value).encode(), "application/json")
 
 
-def _error(status: int, detail: str) -> HttpResponse:
-    return HttpResponse(status, atom.error(status, detail), atom.ERROR_TYPE)
+def _entry(status: int, entry: bytes) -> web.Response:
+    return _reply(status, entry, atom.ENTRY_TYPE)
+
+
+def _error(status: int, detail: str) -> web.Response:
+    return _reply(status, atom.error(status, detail), atom.ERROR_TYPE)
+
+
+def _reply(status: int, body: bytes, content_type: str) -> web.Response:
+    return web.Response(status=status, body=body, headers={"Content-Type": content_type})

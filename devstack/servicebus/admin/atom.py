@@ -1,7 +1,7 @@
 """The Atom/XML of the management API: queues to entries, entries to properties.
 
-Namespaces and names as the service writes them; QueueDescription carries the namespace itself,
-because the SDK's deserializer looks for it there.
+Namespaces and names are those of the service. QueueDescription has the namespace itself, because
+the SDK's deserializer expects it there.
 """
 
 import re
@@ -12,8 +12,9 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from devstack.servicebus.core.properties import EntityStatus, QueueProperties
-from devstack.servicebus.core.queue import QueueCore
+from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
+from devstack.servicebus.wire.server import QueueCounts
 
 ATOM = "http://www.w3.org/2005/Atom"
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -36,14 +37,14 @@ _READ_ONLY = {
 def read_description(body: bytes) -> QueueProperties:
     """Read the QueueDescription of an entry. Raises ValueError with a sentence."""
     if b"<!DOCTYPE" in body:
-        raise ValueError("a document type has no place in a queue's description; leave it out")
+        raise ValueError("a queue's description has no document type; leave it out")
     try:
         root = ET.fromstring(body)  # noqa: S314 (bounded, and no document type to expand)
     except ET.ParseError as error:
-        raise ValueError(f"the body is no XML ({error}); send an Atom entry") from None
+        raise ValueError(f"the body is not XML ({error}); send an Atom entry") from None
     description = root.find(f".//{{{CONNECT}}}QueueDescription")
     if description is None:
-        raise ValueError("the body holds no QueueDescription; topics are not served here")
+        raise ValueError("the body has no QueueDescription; this broker serves queues only")
     given: dict[str, Any] = {}
     for element in description:
         name = element.tag.rpartition("}")[2]
@@ -64,7 +65,7 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def queue_entry(queue: QueueCore, transfer_count: int, address: str) -> str:
+def queue_entry(queue: Queue, counts: QueueCounts, address: str) -> str:
     """Write one queue as an Atom entry; ``address`` is the base of its id."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(address)}/{escape(queue.name)}</id>'
@@ -72,22 +73,19 @@ def queue_entry(queue: QueueCore, transfer_count: int, address: str) -> str:
         f"<published>{moment(queue.created_at)}</published>"
         f"<updated>{moment(queue.updated_at)}</updated>"
         "<author><name>devstack</name></author>"
-        f'<content type="application/xml">{_description(queue, transfer_count)}</content></entry>'
+        f'<content type="application/xml">{_description(queue, counts)}</content></entry>'
     )
 
 
-def _description(queue: QueueCore, transfer_count: int) -> str:
-    dead = queue.dead_letters
-    active = len(queue.messages) - queue.scheduled_count
-    dead_count = len(dead.messages) if dead else 0
+def _description(queue: Queue, counts: QueueCounts) -> str:
     fields = {
         name: value
         for name, value in queue.properties.to_official().items()
         if value != "" or name == "UserMetadata"
     }
     fields |= {
-        "SizeInBytes": queue.bytes + (dead.bytes if dead else 0),
-        "MessageCount": len(queue.messages) + dead_count + transfer_count,
+        "SizeInBytes": counts.size_bytes,
+        "MessageCount": counts.total,
         "CreatedAt": moment(queue.created_at),
         "UpdatedAt": moment(queue.updated_at),
         "AccessedAt": moment(queue.accessed_at),
@@ -97,14 +95,14 @@ def _description(queue: QueueCore, transfer_count: int) -> str:
         "EnablePartitioning": False,
         "EnableExpress": False,
     }
-    counts = {
-        "ActiveMessageCount": active,
-        "DeadLetterMessageCount": dead_count,
-        "ScheduledMessageCount": queue.scheduled_count,
+    details = {
+        "ActiveMessageCount": counts.active,
+        "DeadLetterMessageCount": counts.dead_letter,
+        "ScheduledMessageCount": counts.scheduled,
         "TransferMessageCount": 0,
-        "TransferDeadLetterMessageCount": transfer_count,
+        "TransferDeadLetterMessageCount": counts.transfer_dead_letter,
     }
-    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in counts.items())
+    inner = "".join(f"<c:{name}>{value}</c:{name}>" for name, value in details.items())
     plain = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in fields.items())
     return (
         f'<QueueDescription xmlns="{CONNECT}">{plain}'
@@ -121,7 +119,7 @@ def _text(value: object) -> str:
 
 
 def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
-    """Write a feed of entries; the empty one is how the service says that a queue is missing."""
+    """Write a feed of entries. The service answers with an empty feed if a queue is missing."""
     return (
         f'<feed xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{title}</title>'
         f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
@@ -130,7 +128,7 @@ def feed(title: str, address: str, entries: Iterable[str]) -> bytes:
 
 
 def namespace_info(name: str, address: str) -> bytes:
-    """Write what the namespace says of itself."""
+    """Write the description of the namespace."""
     return (
         f'<entry xmlns="{ATOM}"><id>{escape(address)}</id><title type="text">{name}</title>'
         f"<updated>{moment(datetime.now(UTC).timestamp())}</updated>"
@@ -142,10 +140,10 @@ def namespace_info(name: str, address: str) -> bytes:
 
 
 def error(status: int, detail: str) -> bytes:
-    """Write an error as the SDK reads it."""
+    """Write an error in the form that the SDK reads."""
     return f"<Error><Code>{status}</Code><Detail>{escape(detail)}</Detail></Error>".encode()
 
 
 def moment(seconds: float) -> str:
-    """Write seconds since 1970 as the API does."""
+    """Write seconds since 1970 in the form of the API."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

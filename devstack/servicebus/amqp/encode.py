@@ -1,8 +1,7 @@
-"""Encoding AMQP 1.0 values: each function returns bytes, and compounds join what they are given.
+"""Encoding AMQP 1.0 values: each function returns bytes, and compounds join encoded values.
 
-There are no wrapper classes for the wire types: ``uint(5)`` *is* the encoded unsigned integer.
-This keeps the broker's hot path to a few joins and makes the type on the wire visible where it
-is chosen. Rules: AMQP 1.0, part 1 (types).
+``uint(5)`` is the encoded unsigned integer: the code that chooses a value also shows its type on
+the wire. Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct
@@ -61,11 +60,6 @@ def int64(value: int) -> bytes:
     return b"\x81" + _I64.pack(value)
 
 
-def double(value: float) -> bytes:
-    """Encode a double."""
-    return b"\x82" + _F64.pack(value)
-
-
 def timestamp(seconds: float) -> bytes:
     """Encode a moment, given in seconds since 1970, as milliseconds since 1970."""
     return b"\x83" + _I64.pack(int(seconds * 1000))
@@ -76,84 +70,63 @@ def uuid(value: UUID) -> bytes:
     return b"\x98" + value.bytes
 
 
+def _variable(code: int, raw: bytes) -> bytes:
+    """Encode bytes behind their size: one byte of size, or four with the higher constructor."""
+    size = len(raw)
+    return (
+        bytes((code, size)) + raw if size < 256 else bytes((code | 0x10,)) + _U32.pack(size) + raw
+    )
+
+
 def binary(value: bytes) -> bytes:
     """Encode bytes."""
-    size = len(value)
-    return bytes((0xA0, size)) + value if size < 256 else b"\xb0" + _U32.pack(size) + value
+    return _variable(0xA0, value)
 
 
 def string(value: str) -> bytes:
     """Encode text as UTF-8."""
+    return _variable(0xA1, value.encode())
+
+
+def long_string(value: str) -> bytes:
+    """Encode text with four bytes of size: the items of an array need the same constructor."""
     raw = value.encode()
-    size = len(raw)
-    return bytes((0xA1, size)) + raw if size < 256 else b"\xb1" + _U32.pack(size) + raw
+    return b"\xb1" + _U32.pack(len(raw)) + raw
 
 
 @lru_cache(maxsize=512)
 def symbol(value: str) -> bytes:
-    """Encode a symbol (ASCII; anything else is sent as ``?``, as symbols cannot carry it)."""
-    raw = value.encode("ascii", "replace")
-    size = len(raw)
-    return bytes((0xA3, size)) + raw if size < 256 else b"\xb3" + _U32.pack(size) + raw
+    """Encode a symbol. Symbols are ASCII; other characters become ``?``."""
+    return _variable(0xA3, value.encode("ascii", "replace"))
+
+
+def _compound(code: int, body: bytes, count: int) -> bytes:
+    size = len(body)
+    if size < 255 and count < 256:
+        return bytes((code, size + 1, count)) + body
+    return bytes((code | 0x10,)) + _TWO_U32.pack(size + 4, count) + body
 
 
 def list_(items: Sequence[bytes]) -> bytes:
-    """Encode a list of values that are encoded already."""
-    count = len(items)
-    if not count:
-        return EMPTY_LIST
-    body = b"".join(items)
-    size = len(body)
-    if size < 255 and count < 256:
-        return bytes((0xC0, size + 1, count)) + body
-    return b"\xd0" + _TWO_U32.pack(size + 4, count) + body
-
-
-def list_of_raw(items: bytes, count: int) -> bytes:
-    """Encode a list of ``count`` short values that are encoded and joined already."""
-    return bytes((0xC0, len(items) + 1, count)) + items
+    """Encode a list of encoded values."""
+    return _compound(0xC0, b"".join(items), len(items)) if items else EMPTY_LIST
 
 
 def map_of_pairs(pairs: bytes, count: int) -> bytes:
-    """Encode a map from ``count`` values (keys and values together), already joined."""
-    size = len(pairs)
-    if size < 255 and count < 256:
-        return bytes((0xC1, size + 1, count)) + pairs
-    return b"\xd1" + _TWO_U32.pack(size + 4, count) + pairs
+    """Encode a map from the joined encodings of ``count`` values, keys included."""
+    return _compound(0xC1, pairs, count)
 
 
 def map_(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode a map of keys and values that are encoded already."""
+    """Encode a map of encoded keys and values."""
     flat = [part for entry in entries for part in entry]
     return map_of_pairs(b"".join(flat), len(flat))
 
 
-def array(constructor: int, bodies: Sequence[bytes]) -> bytes:
-    """Encode an array: ``bodies`` are the items without their common constructor."""
-    body = bytes((constructor,)) + b"".join(bodies)
-    return b"\xf0" + _TWO_U32.pack(len(body) + 4, len(bodies)) + body
-
-
-def array_of_int64(values: Iterable[int]) -> bytes:
-    """Encode an array of ``long``."""
-    return array(0x81, [_I64.pack(value) for value in values])
-
-
-def array_of_timestamps(moments: Iterable[float]) -> bytes:
-    """Encode an array of moments given in seconds since 1970."""
-    return array(0x83, [_I64.pack(int(moment * 1000)) for moment in moments])
-
-
-def array_of_symbols(names: Iterable[str]) -> bytes:
-    """Encode an array of symbols."""
-    raws = [name.encode("ascii") for name in names]
-    return array(0xB3, [_U32.pack(len(raw)) + raw for raw in raws])
-
-
-def array_of_strings(texts: Iterable[str]) -> bytes:
-    """Encode an array of strings."""
-    raws = [text.encode() for text in texts]
-    return array(0xB1, [_U32.pack(len(raw)) + raw for raw in raws])
+def array(items: Sequence[bytes]) -> bytes:
+    """Encode an array of encoded items, which must have the same constructor."""
+    body = (items[0][:1] if items else NULL) + b"".join(item[1:] for item in items)
+    return b"\xf0" + _TWO_U32.pack(len(body) + 4, len(items)) + body
 
 
 def described(code: int, value: bytes) -> bytes:
@@ -162,7 +135,7 @@ def described(code: int, value: bytes) -> bytes:
 
 
 def composite(code: int, fields: Sequence[bytes]) -> bytes:
-    """Encode a described list; nulls at its end are left out, as the standard allows."""
+    """Encode a described list. The standard allows to leave out nulls at the end."""
     count = len(fields)
     while count and fields[count - 1] == NULL:
         count -= 1
@@ -170,9 +143,9 @@ def composite(code: int, fields: Sequence[bytes]) -> bytes:
 
 
 def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
-    """Encode a plain Python value: what this codec's decoder gave, or JSON-like data.
+    """Encode a plain Python value, such as the decoder returns.
 
-    Raises TypeError for a type that has no natural AMQP form.
+    Raises TypeError for a type that has no AMQP form.
     """
     match value:
         case None:
@@ -182,7 +155,7 @@ def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
         case int():
             return int64(value)
         case float():
-            return double(value)
+            return b"\x82" + _F64.pack(value)
         case str():
             return string(value)
         case bytes():

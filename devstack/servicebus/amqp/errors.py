@@ -4,8 +4,8 @@
 class AmqpError(Exception):
     """A peer broke AMQP 1.0; its connection is closed with ``condition``.
 
-    ``condition`` is an error symbol of the AMQP 1.0 specification (part 2.8.14 to 2.8.18)
-    and the message says which bytes were wrong.
+    ``condition`` is an error symbol of AMQP 1.0 (part 2.8.14 to 2.8.18). The message says which
+    bytes are wrong.
     """
 
     def __init__(self, condition: str, description: str) -> None:
@@ -15,14 +15,14 @@ class AmqpError(Exception):
 
 
 class DecodeError(AmqpError):
-    """Bytes that are no AMQP value: truncated, too deep, or of an unknown constructor."""
+    """Bytes that are not an AMQP value: cut short, too deep, or of an unknown constructor."""
 
     def __init__(self, description: str) -> None:
         super().__init__("amqp:decode-error", description)
 
 
 class FramingError(AmqpError):
-    """A frame whose header is impossible: too small, too large, or a bad data offset."""
+    """A frame with an impossible header: too small, too large, or a bad data offset."""
 
     def __init__(self, description: str) -> None:
         super().__init__("amqp:connection:framing-error", description)

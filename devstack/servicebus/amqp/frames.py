@@ -1,10 +1,10 @@
 """Frames: cutting a byte stream into them, and the performatives they carry.
 
-Sans-IO: bytes in, frames out. Rules: AMQP 1.0, part 2 (transport).
+Rules: AMQP 1.0, part 2 (transport).
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.decode import Described
@@ -26,7 +26,6 @@ RELEASED_STATE = b"\x00\x53\x26\x45"
 REJECTED_STATE = b"\x00\x53\x25\x45"
 
 _HEAD = struct.Struct(">IBBH")
-_READ_HEAD = _HEAD.unpack_from
 
 
 def frame(
@@ -37,42 +36,11 @@ def frame(
     return _HEAD.pack(size, 2, frame_type, channel) + performative + payload
 
 
-_DISPOSITION = struct.Struct(">IBBH4sBB1sBI2s").pack
-_TRANSFER = struct.Struct(">IBBH4sBBBIBI2s16s2s").pack
-
-
-def disposition_frame(channel: int, role: bytes, delivery_id: int, state: bytes) -> bytes:
-    """Build the frame of a settled disposition for one delivery: half of what a broker sends.
-
-    ``role`` is the encoded boolean, ``state`` the encoded delivery state.
-    """
-    size = len(state)
-    if size > 200:
-        fields = [role, encode.uint(delivery_id), encode.NULL, encode.TRUE, state]
-        return frame(channel, encode.composite(DISPOSITION, fields))
-    head = _DISPOSITION(
-        22 + size, 2, 0, channel, b"\x00\x53\x15\xc0", 9 + size, 5, role, 0x70, delivery_id,
-        b"\x40\x41",
-    )  # fmt: skip
-    return head + state
-
-
-def transfer_frame(
-    channel: int, handle: int, delivery_id: int, tag: bytes, settled: bytes, payload: bytes
-) -> bytes:
-    """Build the frame of a message that fits into one; ``tag`` has 16 bytes."""
-    head = _TRANSFER(
-        44 + len(payload), 2, 0, channel, b"\x00\x53\x14\xc0", 31, 5, 0x70, handle, 0x70,
-        delivery_id, b"\xa0\x10", tag, b"\x43" + settled,
-    )  # fmt: skip
-    return head + payload
-
-
 def error(condition: str, description: str) -> bytes:
     """Encode an error with its three fields.
 
-    The info map is never empty: azure-servicebus 7.15 raises IndexError in a callback, and its
-    sends then hang for ever, when an error has fewer than three fields or an empty info.
+    The info map is never empty. azure-servicebus 7.15 raises IndexError in a callback, and its
+    sends then never return, if an error has fewer than three fields or an empty info map.
     """
     info = encode.map_([(encode.symbol("broker"), encode.string("devstack"))])
     return encode.composite(ERROR, [encode.symbol(condition), encode.string(description), info])
@@ -91,19 +59,19 @@ def modified(*, delivery_failed: bool, undeliverable_here: bool) -> bytes:
 
 
 def performative(body: bytes) -> tuple[int, int]:
-    """Read a frame body's descriptor; return its code and where its list begins."""
+    """Read a frame body's descriptor; return its code and the position of its list."""
     if body[:2] == b"\x00\x53" and len(body) > 3:
         return body[2], 3
     if len(body) < 4 or body[0] != 0:
         raise DecodeError("a frame body does not begin with a performative")
     code, position = decode.decode(body, 1)
     if not isinstance(code, int):
-        raise DecodeError(f"{code!r} is no performative of AMQP 1.0")
+        raise DecodeError(f"{code!r} is not a performative of AMQP 1.0")
     return code, position
 
 
 def padded(values: list[object], count: int) -> list[object]:
-    """Lengthen ``values`` to ``count`` with nulls, as trailing nulls are left out on the wire."""
+    """Lengthen ``values`` to ``count`` with nulls: senders leave out nulls at the end."""
     missing = count - len(values)
     if missing < 0:
         raise DecodeError(f"a performative has {len(values)} fields, at most {count} are defined")
@@ -111,7 +79,7 @@ def padded(values: list[object], count: int) -> list[object]:
 
 
 def outcome_code(state: object) -> int | None:
-    """Give the number of a delivery state, None where there is no state."""
+    """Give the number of a delivery state, None for no state."""
     if state is None:
         return None
     if isinstance(state, Described) and isinstance(state.descriptor, int):
@@ -128,9 +96,9 @@ def outcome_fields(state: object, count: int) -> list[object]:
 class FrameReader:
     """Cuts the bytes of one connection into frames.
 
-    A frame larger than ``max_frame_bytes`` is refused as soon as its header is seen, so a peer
-    never makes the broker hold more than one frame of that size and one read of its socket.
-    While ``expects_header`` is set, the next eight bytes are a protocol header, and given as such.
+    It refuses a frame larger than ``max_frame_bytes`` as soon as it sees the header. So it never
+    holds more than one such frame and one read of the socket. While ``expects_header`` is set, the
+    next eight bytes are a protocol header.
     """
 
     def __init__(
@@ -144,29 +112,17 @@ class FrameReader:
     def __len__(self) -> int:
         return len(self._buffer) - self._position
 
-    def take(self, data: bytes) -> Iterable[tuple[int, int, bytes]]:
-        """Add what came from the socket, and give the frames that are whole as `frames` does.
-
-        A read that is one AMQP frame, no more and no less, is the usual case and cut at once.
-        """
-        if len(data) >= 8 and self._position == len(self._buffer) and not self.expects_header:
-            size, offset, frame_type, channel = _READ_HEAD(data)
-            if size == len(data) <= self._max and offset == 2 and not frame_type:
-                return ((AMQP_FRAME, channel, data[8:]),)
-        self.feed(data)
-        return self.frames()
-
     def feed(self, data: bytes) -> None:
-        """Add what came from the socket."""
+        """Add bytes from the socket."""
         if self._position < len(self._buffer):
             data = self._buffer[self._position :] + data
         self._buffer = data
         self._position = 0
 
     def frames(self) -> Iterator[tuple[int, int, bytes]]:
-        """Take the frames that are whole, one by one: type, channel and body of each.
+        """Take the whole frames, one by one: type, channel and body of each.
 
-        Raises FramingError for a size or a data offset that cannot be.
+        Raises FramingError for an impossible size or data offset.
         """
         buffer, start, have = self._buffer, self._position, len(self._buffer)
         while have - start >= 8:
@@ -175,9 +131,8 @@ class FrameReader:
                 start = self._position = start + 8
                 yield PROTOCOL_HEADER, 0, buffer[start - 8 : start]
                 continue
-            size, offset, frame_type, channel = _READ_HEAD(buffer, start)
-            if offset != 2 or frame_type > 1 or not 8 <= size <= self._max:
-                self._check(size, offset, frame_type)
+            size, offset, frame_type, channel = _HEAD.unpack_from(buffer, start)
+            self._check(size, offset, frame_type)
             end = start + size
             if have < end:
                 return
@@ -192,9 +147,3 @@ class FrameReader:
             )
         if size > self._max:
             raise FramingError(f"a frame of {size} bytes; at most {self._max} were agreed")
-
-
-def split_payload(payload: bytes, room: int) -> Iterator[tuple[bytes, bool]]:
-    """Cut a payload into pieces of at most ``room`` bytes; each with whether more follow."""
-    for start in range(0, len(payload), room) or [0]:
-        yield payload[start : start + room], start + room < len(payload)

@@ -1,4 +1,4 @@
-"""Message sections, cut but not decoded: what a broker need not read it passes on as it came.
+"""Message sections, cut but not decoded: the broker passes on unread what it need not read.
 
 Rules: AMQP 1.0, part 3.2 (message format), and the batch format of Service Bus
 (message-format 0x80013700: each data section is one whole encoded message).
@@ -17,7 +17,7 @@ BATCH_FORMAT = 0x80013700
 
 
 class Section(NamedTuple):
-    """One section: its code, and where it, its value and what follows it begin."""
+    """One section: its code, and the positions of its start, its value and its end."""
 
     code: int
     start: int
@@ -26,39 +26,30 @@ class Section(NamedTuple):
 
 
 def sections(payload: bytes) -> Iterator[Section]:
-    """Cut a message into its sections. Raises DecodeError where it is no AMQP message."""
+    """Cut a message into its sections. Raises DecodeError if it is not an AMQP message.
+
+    Delivery annotations may stand anywhere, and the sections before the bare message in any
+    order: azure-servicebus writes its delivery annotations behind the body.
+    """
     position, last = 0, HEADER
     while position < len(payload):
-        code, value_at, end = section_at(payload, position, last)
+        if payload[position] != 0 or position + 3 >= len(payload):
+            raise DecodeError(f"a message section is expected at byte {position}")
+        code, value_at = decode.decode(payload, position + 1)
+        code = code if isinstance(code, int) else 0
+        early = last >= PROPERTIES and code != DELIVERY_ANNOTATIONS
+        if not HEADER <= code <= FOOTER or (code < last and early):
+            raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
+        if code <= APPLICATION_PROPERTIES:
+            end = decode.compound(payload, value_at)[2]
+        else:
+            end = decode.skip(payload, value_at)
         yield Section(code, position, value_at, end)
         last, position = max(code, last), end
 
 
-def section_at(payload: bytes, position: int, last: int) -> tuple[int, int, int]:
-    """Read the section at ``position``, which must not come before section ``last``.
-
-    Delivery annotations may stand anywhere, and the sections before the bare message in any
-    order: azure-servicebus writes its delivery annotations behind the body.
-    Returns its code, where its value begins and where it ends. Raises DecodeError.
-    """
-    if payload[position] != 0 or position + 3 >= len(payload):
-        raise DecodeError(f"a message section is expected at byte {position}")
-    if payload[position + 1] == 0x53:
-        code, value_at = payload[position + 2], position + 3
-    else:
-        code, value_at = decode.decode(payload, position + 1)
-        code = code if isinstance(code, int) else 0
-    if code < last and (code < HEADER or (last >= PROPERTIES and code != DELIVERY_ANNOTATIONS)):
-        raise DecodeError(f"section {code} at byte {position} is unknown or out of order")
-    if code <= APPLICATION_PROPERTIES:
-        return code, value_at, decode.compound(payload, value_at)[2]
-    if code > FOOTER:
-        raise DecodeError(f"section {code} at byte {position} is unknown")
-    return code, value_at, decode.skip(payload, value_at)
-
-
 def unbatch(payload: bytes) -> list[bytes]:
-    """Give the messages of a Service Bus batch. Raises DecodeError where it is none."""
+    """Give the messages of a Service Bus batch. Raises DecodeError if it is not a batch."""
     messages = [
         decode.decode(payload, section.value_at)[0]
         for section in sections(payload)
@@ -70,7 +61,7 @@ def unbatch(payload: bytes) -> list[bytes]:
 
 
 def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
-    """Walk the map at ``value_at``: each key, the encoded pair, and where its value begins."""
+    """Walk the map at ``value_at``: each key, the encoded pair, the position of its value."""
     count, position, end = decode.compound(payload, value_at)
     if count % 2:
         raise DecodeError("a map has a key without a value")
@@ -84,9 +75,9 @@ def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
 
 
 def with_application_properties(bare: bytes, added: Mapping[str, bytes]) -> bytes:
-    """Give a message with application properties added (encoded values) or replaced.
+    """Add or replace application properties, given as encoded values; return the new message.
 
-    ``bare`` begins at the properties section or later; its other bytes stay as they are.
+    ``bare`` begins at the properties section or later. Its other bytes do not change.
     """
     before, behind, kept = 0, 0, []
     for section in sections(bare):

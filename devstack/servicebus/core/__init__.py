@@ -1,1 +1,1 @@
-"""Queues without sockets: Service Bus semantics with the clock passed in."""
+"""Queues without sockets: the semantics of Service Bus. Callers pass the time."""

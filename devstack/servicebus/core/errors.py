@@ -7,99 +7,76 @@ The symbols and the status codes of management replies are those of the real ser
 class BrokerError(Exception):
     """A request that a queue refuses: ``condition`` for links, ``status`` for ``$management``."""
 
-    condition = "amqp:internal-error"
-    status = 500
+    condition: str
+    status: int
+
+    def __init_subclass__(cls, *, condition: str, status: int) -> None:
+        cls.condition, cls.status = condition, status
 
     def __init__(self, description: str) -> None:
         super().__init__(description)
         self.description = description
 
 
-class EntityNotFoundError(BrokerError):
+class EntityNotFoundError(BrokerError, condition="amqp:not-found", status=404):
     """No such queue; the SDKs do not retry it."""
 
-    condition, status = "amqp:not-found", 404
 
-
-class MessageSizeExceededError(BrokerError):
+class MessageSizeExceededError(
+    BrokerError, condition="amqp:link:message-size-exceeded", status=400
+):
     """A message above the queue's size limit: send less or raise MaxMessageSizeInKilobytes."""
 
-    condition, status = "amqp:link:message-size-exceeded", 400
 
-
-class QuotaExceededError(BrokerError):
+class QuotaExceededError(BrokerError, condition="amqp:resource-limit-exceeded", status=403):
     """The queue is full: receive from it or raise MaxSizeInMegabytes."""
 
-    condition, status = "amqp:resource-limit-exceeded", 403
 
-
-class UnauthorizedError(BrokerError):
+class UnauthorizedError(BrokerError, condition="amqp:unauthorized-access", status=401):
     """The link's token is missing, wrong, expired, or for another entity."""
 
-    condition, status = "amqp:unauthorized-access", 401
 
-
-class TokenRefusedError(UnauthorizedError):
+class TokenRefusedError(UnauthorizedError, condition="com.microsoft:auth-failed", status=401):
     """A token itself is wrong or has expired: what ``$cbs`` answers."""
 
-    condition = "com.microsoft:auth-failed"
 
-
-class NotAllowedError(BrokerError):
+class NotAllowedError(BrokerError, condition="amqp:not-allowed", status=400):
     """The wrong kind of receiver or message for this queue."""
 
-    condition, status = "amqp:not-allowed", 400
 
-
-class MessageLockLostError(BrokerError):
+class MessageLockLostError(BrokerError, condition="com.microsoft:message-lock-lost", status=410):
     """The lock expired or the message was settled already: it may be delivered again."""
 
-    condition, status = "com.microsoft:message-lock-lost", 410
 
-
-class SessionLockLostError(BrokerError):
+class SessionLockLostError(BrokerError, condition="com.microsoft:session-lock-lost", status=410):
     """The session's lock expired: accept the session again."""
 
-    condition, status = "com.microsoft:session-lock-lost", 410
 
-
-class MessageNotFoundError(BrokerError):
+class MessageNotFoundError(BrokerError, condition="com.microsoft:message-not-found", status=404):
     """No such deferred or scheduled message."""
 
-    condition, status = "com.microsoft:message-not-found", 404
 
-
-class SessionCannotBeLockedError(BrokerError):
+class SessionCannotBeLockedError(
+    BrokerError, condition="com.microsoft:session-cannot-be-locked", status=410
+):
     """Another receiver holds the session: wait until it closes or its lock expires."""
 
-    condition, status = "com.microsoft:session-cannot-be-locked", 410
 
-
-class OperationTimeoutError(BrokerError):
+class OperationTimeoutError(BrokerError, condition="com.microsoft:timeout", status=408):
     """No session with messages came free in time."""
 
-    condition, status = "com.microsoft:timeout", 408
 
-
-class ServerBusyError(BrokerError):
+class ServerBusyError(BrokerError, condition="com.microsoft:server-busy", status=503):
     """The broker is throttling, here on demand only: wait a moment and retry."""
 
-    condition, status = "com.microsoft:server-busy", 503
 
-
-class EntityDisabledError(BrokerError):
+class EntityDisabledError(BrokerError, condition="com.microsoft:entity-disabled", status=400):
     """The queue's status forbids this; set it to Active with the management API."""
 
-    condition, status = "com.microsoft:entity-disabled", 400
 
-
-class ArgumentError(BrokerError):
+class ArgumentError(BrokerError, condition="com.microsoft:argument-error", status=400):
     """A management request whose body is not what the operation takes."""
 
-    condition, status = "com.microsoft:argument-error", 400
 
-
-class NotImplementedByBrokerError(BrokerError):
+class NotImplementedByBrokerError(BrokerError, condition="amqp:not-implemented", status=501):
     """An operation of topics or transactions, which this broker does not serve."""
-
-    condition, status = "amqp:not-implemented", 501

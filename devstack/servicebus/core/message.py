@@ -1,175 +1,129 @@
-"""One message on a queue: its bytes as they came, and the few facts a queue decides by.
+"""One message on a queue: the sender's bytes, and the few facts by which a queue decides.
 
-The bare message (properties, application properties, body) is kept as the sender encoded it.
-Only the header, the annotations and, for dead letters, the application properties are
-rewritten, because only those carry what the broker knows.
+The broker keeps the bare message (properties, application properties, body) as the sender encoded
+it. It rewrites only the header, the annotations and, for dead letters, the application
+properties, because only those hold what the broker knows.
 """
 
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.decode import Described
 from devstack.servicebus.amqp.errors import DecodeError
 from devstack.servicebus.amqp.sections import (
+    DELIVERY_ANNOTATIONS,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     pairs,
-    section_at,
     sections,
     with_application_properties,
 )
 
 _EMPTY_HEADER = encode.NULL * 4
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
-_BROKER_OWNS = {
+#: Annotations that only the broker sets; it drops those of a sender.
+_BROKER_ANNOTATIONS = (
     "x-opt-enqueued-time",
     "x-opt-sequence-number",
-    "x-opt-enqueue-sequence-number",
-    "x-opt-locked-until",
     "x-opt-message-state",
+    "x-opt-locked-until",
+    "x-opt-enqueue-sequence-number",
     "x-opt-deadletter-source",
     "x-opt-lock-token",
-}
+)
+(
+    _ENQUEUED_TIME,
+    _SEQUENCE_NUMBER,
+    _STATE,
+    _LOCKED_UNTIL,
+    _ENQUEUED_SEQUENCE,
+    _SOURCE,
+    _LOCK_TOKEN,
+) = (encode.symbol(name) for name in _BROKER_ANNOTATIONS)
 _GROUP_ID = 10
-_LIST8 = 0xC0
-_NOTHING_BETWEEN = encode.NULL * (_GROUP_ID - 1)
-_NO_GROUP = encode.NULL * _GROUP_ID
-_U32 = struct.Struct(">I").unpack_from
 _U32_MAX = 0xFFFFFFFF
 
 
 class MessageState(IntEnum):
-    """What ``x-opt-message-state`` says."""
+    """The values of ``x-opt-message-state``."""
 
     ACTIVE = 0
     DEFERRED = 1
     SCHEDULED = 2
 
 
+@dataclass(slots=True, eq=False)
 class Message:
-    """A message and its place in the life of a queue. Moments are seconds since 1970."""
+    """A message and its state on a queue. Times are seconds since 1970.
 
-    __slots__ = (
-        "annotation_count",
-        "annotations",
-        "bare",
-        "dead_letter_source",
-        "delivery_annotations",
-        "delivery_count",
-        "enqueued_at",
-        "enqueued_sequence",
-        "expires_at",
-        "header",
-        "locked_until",
-        "message_id",
-        "scheduled_at",
-        "sequence",
-        "session_id",
-        "size",
-        "state",
-        "token",
-        "ttl_s",
-    )
+    ``token`` is the lock token, None without a lock.
+    """
 
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.enqueued_sequence: int | None = None
-        self.enqueued_at = 0.0
-        self.scheduled_at: float | None = None
-        self.expires_at: float | None = None
-        self.ttl_s: float | None = None
-        self.delivery_count = 0
-        self.state = MessageState.ACTIVE
-        self.token: bytes | None = None
-        self.locked_until = 0.0
-        self.message_id: Any = None
-        self.session_id: str | None = None
-        self.dead_letter_source: str | None = None
-        self.header = _EMPTY_HEADER
-        self.delivery_annotations = b""
-        self.annotations = b""
-        self.annotation_count = 0
-        self.bare = b""
-        self.size = 0
+    sequence: int = 0
+    enqueued_sequence: int | None = None
+    enqueued_at: float = 0.0
+    scheduled_at: float | None = None
+    expires_at: float | None = None
+    ttl_s: float | None = None
+    delivery_count: int = 0
+    state: MessageState = MessageState.ACTIVE
+    token: bytes | None = None
+    locked_until: float = 0.0
+    message_id: Any = None
+    session_id: str | None = None
+    dead_letter_source: str | None = None
+    header: bytes = _EMPTY_HEADER
+    delivery_annotations: bytes = b""
+    annotations: bytes = b""
+    annotation_count: int = 0
+    bare: bytes = b""
+    size: int = 0
 
     def limit_ttl(self, ttl_s: float) -> None:
-        """Lower the time to live to a queue's default, and say so in the header."""
+        """Lower the time to live to a queue's default, in the header too."""
         if self.ttl_s is not None and self.ttl_s <= ttl_s:
             return
         self.ttl_s = ttl_s
-        spans = decode.spans(encode.list_of_raw(self.header, 4), 0)
+        spans = decode.spans(encode.map_of_pairs(self.header, 4), 0)
         spans[2] = encode.uint(min(int(ttl_s * 1000), _U32_MAX))
         self.header = b"".join(spans)
 
     def add_properties(self, added: Mapping[str, Any]) -> None:
         """Add application properties.
 
-        Raises TypeError for values AMQP cannot carry, DecodeError where the sender's are broken.
+        Raises TypeError for a value without an AMQP form, DecodeError if the sender's are broken.
         """
         encoded = {key: encode.scalar(value) for key, value in added.items()}
         self.bare = with_application_properties(self.bare, encoded)
 
-    def tell_reason(self, reason: str | None, description: str | None) -> None:
-        """Say in the application properties why this is a dead letter.
+    def add_dead_letter_reason(self, reason: str | None, description: str | None) -> None:
+        """Add the dead-letter reason to the application properties.
 
-        A sender's properties that are no AMQP map cannot take the reason; the message is kept
-        all the same, because a dead letter without its reason is better than none.
+        If the sender's properties are not an AMQP map, the reason cannot be added. The message is
+        kept all the same: a dead letter without its reason is better than a lost message.
         """
-        told = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        added = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         with suppress(DecodeError):
-            self.add_properties({key: text for key, text in told.items() if text is not None})
+            self.add_properties({key: text for key, text in added.items() if text is not None})
+
+
+# -- reading what a sender encoded ----------------------------------------------------------
 
 
 def parse_message(payload: bytes) -> Message:
-    """Read an encoded message. Raises DecodeError where it is none."""
+    """Read an encoded message. Raises DecodeError if it is not a message."""
     message = Message()
     message.size = len(payload)
-    if _is_bare(payload):
-        message.bare = payload
-        _read_properties(message, payload, 3)
-    else:
-        _read_sections(message, payload)
-    if message.message_id is None:
-        _assign_message_id(message)
-    return message
-
-
-def _is_bare(payload: bytes) -> bool:
-    """Whether this is what SDKs send most: properties, perhaps application properties, and data.
-
-    Properties are a short list, and data is one section up to the end.
-    """
-    size = len(payload)
-    if size < 8 or not payload.startswith(b"\x00\x53\x73\xc0") or payload[5] >= payload[4]:
-        return False
-    at = 5 + payload[4]
-    if payload.startswith(b"\x00\x53\x74\xc1", at) and at + 5 < size:
-        if payload[at + 5] >= payload[at + 4]:
-            return False
-        at += 5 + payload[at + 4]
-    if payload.startswith(b"\x00\x53\x75\xb0", at) and at + 8 <= size:
-        return bool(at + 8 + _U32(payload, at + 4)[0] == size)
-    if payload.startswith(b"\x00\x53\x75\xa0", at) and at + 5 <= size:
-        return at + 5 + payload[at + 4] == size
-    return False
-
-
-def _read_sections(message: Message, payload: bytes) -> None:
-    size = message.size
-    bare_at = -1
-    position, last = 0, HEADER
-    while position < size:
-        code, value_at, end = section_at(payload, position, last)
+    bare: list[bytes] = []
+    for code, start, value_at, end in sections(payload):
         if code >= PROPERTIES:
-            last = code
-            if bare_at < 0:
-                bare_at = position
+            bare.append(payload[start:end])
             if code == PROPERTIES:
                 _read_properties(message, payload, value_at)
         elif code == HEADER:
@@ -177,13 +131,13 @@ def _read_sections(message: Message, payload: bytes) -> None:
         elif code == MESSAGE_ANNOTATIONS:
             _read_annotations(message, payload, value_at)
         else:
-            kept = [raw for key, raw, _ in pairs(payload, value_at) if key not in _BROKER_OWNS]
+            found = pairs(payload, value_at)
+            kept = [raw for key, raw, _ in found if key not in _BROKER_ANNOTATIONS]
             message.delivery_annotations = b"".join(kept)
-            if bare_at >= 0:
-                payload = payload[:position] + payload[end:]
-                size, end = len(payload), position
-        position = end
-    message.bare = payload[bare_at:] if bare_at >= 0 else b""
+    message.bare = b"".join(bare)
+    if message.message_id is None:
+        _assign_message_id(message)
+    return message
 
 
 def _read_header(message: Message, payload: bytes, value_at: int) -> None:
@@ -203,7 +157,7 @@ def _read_header(message: Message, payload: bytes, value_at: int) -> None:
 def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
     kept = []
     for key, raw, position in pairs(payload, value_at):
-        if key in _BROKER_OWNS:
+        if key in _BROKER_ANNOTATIONS:
             continue
         if key == _SCHEDULED:
             moment = decode.decode(payload, position)[0]
@@ -216,22 +170,16 @@ def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
 
 
 def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
-    if payload[value_at] == _LIST8:  # its size was checked when the section was cut
-        count, position = payload[value_at + 2], value_at + 3
-    else:
-        count, position, _ = decode.compound(payload, value_at)
+    count, position, _ = decode.compound(payload, value_at)
     if not count:
         return
     message_id, position = decode.decode(payload, position)
     if isinstance(message_id, list | dict | Described | float | bool):
         raise DecodeError("a message-id is text, a number, a uuid or bytes")
     message.message_id = message_id
-    if count > _GROUP_ID and not payload.startswith(_NO_GROUP, position):
-        if payload.startswith(_NOTHING_BETWEEN, position):
-            position += len(_NOTHING_BETWEEN)
-        else:
-            for _ in _NOTHING_BETWEEN:
-                position = decode.skip(payload, position)
+    if count > _GROUP_ID:
+        for _ in range(_GROUP_ID - 1):
+            position = decode.skip(payload, position)
         session_id = decode.decode(payload, position)[0]
         if session_id is not None and not isinstance(session_id, str):
             raise DecodeError(f"a group-id (session id) is text, not {session_id!r}")
@@ -239,7 +187,7 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
 
 
 def read_identity(message: Message) -> None:
-    """Read message-id and session-id from a message's own bytes, after a restart."""
+    """Read message-id and session-id from the message's own bytes, after a restart."""
     for section in sections(message.bare):
         if section.code == PROPERTIES:
             _read_properties(message, message.bare, section.value_at)
@@ -254,3 +202,37 @@ def _assign_message_id(message: Message) -> None:
         rest = message.bare[first.end :]
     fields[0] = encode.string(message.message_id)
     message.bare = encode.composite(PROPERTIES, fields) + rest
+
+
+# -- writing what a receiver gets -----------------------------------------------------------
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode a message as a receiver or a peek sees it.
+
+    The delivery count is written even if it is 0, because the .NET SDK needs the field.
+    """
+    header = message.header + encode.uint(message.delivery_count)
+    head = b"\x00\x53\x70\xc0" + bytes((1 + len(header), 5)) + header
+    added = [
+        _ENQUEUED_TIME + encode.timestamp(message.enqueued_at),
+        _SEQUENCE_NUMBER + encode.int64(message.sequence),
+        _STATE + encode.int32(message.state),
+    ]
+    delivery_annotations = message.delivery_annotations
+    if message.token is not None:
+        added.append(_LOCKED_UNTIL + encode.timestamp(message.locked_until))
+        delivery_annotations += _LOCK_TOKEN + encode.uuid(UUID(bytes_le=message.token))
+    if message.enqueued_sequence is not None:
+        added.append(_ENQUEUED_SEQUENCE + encode.int64(message.enqueued_sequence))
+    if message.dead_letter_source is not None:
+        added.append(_SOURCE + encode.string(message.dead_letter_source))
+    annotations = message.annotations + b"".join(added)
+    if delivery_annotations:
+        values = decode.count_values(delivery_annotations)
+        head += encode.described(
+            DELIVERY_ANNOTATIONS, encode.map_of_pairs(delivery_annotations, values)
+        )
+    values = message.annotation_count + 2 * len(added)
+    head += encode.described(MESSAGE_ANNOTATIONS, encode.map_of_pairs(annotations, values))
+    return head + message.bare

@@ -1,18 +1,26 @@
-"""What can be set on a queue, with the limits of the service and a sentence for each breach."""
+"""The properties of a queue, with the limits of the service, and ISO 8601 durations."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from devstack.servicebus.core.durations import FOREVER_S, format_duration, parse_duration
+#: The longest duration of .NET in seconds; Service Bus uses it for "no limit".
+FOREVER_S = 10675199 * 86400.0 + 2 * 3600 + 48 * 60 + 5.4775807
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 
 
 class EntityStatus(Enum):
-    """Whether a queue takes and gives messages."""
+    """Whether clients may send to a queue and receive from it."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -35,7 +43,7 @@ class QueueProperties:
     """The properties of a queue. Durations are seconds; ``FOREVER_S`` means none.
 
     Defaults and limits are those of the service's Standard tier, except that durations may be
-    as short as a test wishes. Raises ValueError with a sentence where a value cannot be.
+    as short as a test needs. Raises ValueError with a sentence for an invalid value.
     """
 
     lock_duration_s: float = 60.0
@@ -55,17 +63,13 @@ class QueueProperties:
     def __post_init__(self) -> None:
         for name, low, high in _NUMBER_LIMITS:
             _check_number(name, getattr(self, name), low, high)
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                given = getattr(self, name)
-                raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
-                    f"{_OFFICIAL[name]} is true or false, not {given!r}"
-                )
-        for name in ("forward_to", "forward_dead_letters_to"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(  # noqa: TRY004 (as above)
-                    f"{_OFFICIAL[name]} is the name of a queue or empty"
-                )
+        for field in fields(self):
+            value, official = getattr(self, field.name), _OFFICIAL[field.name]
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                text = f"{official} is true or false, not {value!r}"
+                raise ValueError(text)  # noqa: TRY004 (one kind of error for every wrong value)
+            if field.name.startswith("forward") and not isinstance(value, str):
+                raise ValueError(f"{official} is the name of a queue or empty")
         if not isinstance(self.user_metadata, str) or len(self.user_metadata) > _METADATA_MAX:
             raise ValueError(f"UserMetadata is text of at most {_METADATA_MAX} characters")
         if self.forward_to and self.requires_session:
@@ -75,7 +79,7 @@ class QueueProperties:
     def from_official(cls, given: Mapping[str, Any]) -> "QueueProperties":
         """Read the names that the emulator's Config.json and the management API use.
 
-        Raises ValueError for an unknown name or a value that cannot be.
+        Raises ValueError for an unknown name or an invalid value.
         """
         values: dict[str, Any] = {}
         for official, value in given.items():
@@ -84,7 +88,7 @@ class QueueProperties:
                 if official.lower() in _ACCEPTED_AND_IGNORED:
                     continue
                 known = ", ".join(sorted(_OFFICIAL.values()))
-                raise ValueError(f"{official!r} is no property of a queue; known are {known}")
+                raise ValueError(f"{official!r} is not a property of a queue; known are {known}")
             if name in values:
                 raise ValueError(f"{official} is there twice, in two spellings; remove one")
             values[name] = _read(official, name, value)
@@ -101,7 +105,7 @@ class QueueProperties:
         return written
 
     def for_dead_letters(self) -> "QueueProperties":
-        """Give the properties of this queue's dead-letter queue: it keeps everything for ever."""
+        """Give the properties of this queue's dead-letter queue: its messages never expire."""
         return replace(
             self,
             requires_session=False,
@@ -114,7 +118,7 @@ class QueueProperties:
 
 
 def check_queue_name(name: str) -> str:
-    """Return ``name`` if the service would take it. Raises ValueError with a sentence if not."""
+    """Return ``name`` if the service accepts it. Raises ValueError with a sentence if not."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or "//" in name:
         raise ValueError(
             f"{name!r} cannot name a queue: use 1 to 260 letters, digits, '.', '-', '_' or '/', "
@@ -134,18 +138,14 @@ def _read(official: str, name: str, value: Any) -> Any:
     try:
         if name.endswith("_s"):
             return parse_duration(value)
-        if name == "status":
-            return _status(value)
     except ValueError as error:
         raise ValueError(f"{official}: {error}") from None
+    if name == "status":
+        statuses = {status.value: status for status in EntityStatus}
+        if not isinstance(value, str) or value not in statuses:
+            raise ValueError(f"{official}: {value!r} is none of {', '.join(statuses)}")
+        return statuses[value]
     return value
-
-
-def _status(value: Any) -> EntityStatus:
-    for status in EntityStatus:
-        if status.value == value:
-            return status
-    raise ValueError(f"{value!r} is none of {', '.join(status.value for status in EntityStatus)}")
 
 
 _OFFICIAL = {
@@ -173,7 +173,6 @@ _ACCEPTED_AND_IGNORED = {
     "supportordering",
 }
 _METADATA_MAX = 1024
-_FLAGS = ("requires_session", "requires_duplicate_detection", "dead_letter_on_expiration")
 _NUMBER_LIMITS = (
     ("lock_duration_s", 0.05, 300),
     ("max_delivery_count", 1, 2000),
@@ -182,3 +181,33 @@ _NUMBER_LIMITS = (
     ("max_message_kilobytes", 1, 102400),
     ("max_size_megabytes", 1, 81920),
 )
+
+
+def parse_duration(text: str) -> float:
+    """Read an ISO 8601 duration of days and less; return seconds.
+
+    Raises ValueError with a sentence for anything else (years and months have no fixed length).
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None or text.endswith(("P", "T")):
+        raise ValueError(f"{text!r} is not an ISO 8601 duration such as PT30S, PT1M, PT1H or P1D")
+    part = {name: float(value) for name, value in match.groupdict(default="0").items()}
+    whole = part["days"] * 86400 + part["hours"] * 3600 + part["minutes"] * 60
+    return whole + part["seconds"]
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as an ISO 8601 duration."""
+    if seconds >= FOREVER_S:
+        return "P10675199DT2H48M5.4775807S"
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    time = "".join(
+        f"{value:g}{unit}"
+        for value, unit in ((hours, "H"), (minutes, "M"), (round(rest, 6), "S"))
+        if value
+    )
+    if not days and not time:
+        return "PT0S"
+    return "P" + (f"{days:g}D" if days else "") + (f"T{time}" if time else "")

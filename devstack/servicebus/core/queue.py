@@ -1,48 +1,96 @@
-"""One queue of Service Bus, sans-IO: no sockets, no clock of its own, no tasks.
+"""One queue of Service Bus, without sockets, clock or tasks.
 
-The life of a message, with what moves it:
+The life of a message, and the events that move it:
 
-    arrive -> (scheduled ->) ready -> delivered, locked -> completed        gone
-                              ^             |
-                              +-- abandoned, released, lock ended
-                                            +-> deferred (taken by its number)
-                                            +-> dead-lettered, or delivered too often
-    time to live over, while nobody holds it: dead-lettered or dropped
+    enqueue -> (scheduled ->) ready -> delivered, locked -> completed: removed
+                                ^              |
+                                +-- abandoned, released, lock expired
+                                               +-> deferred (received by its number)
+                                               +-> dead-lettered, or delivered too often
+    time to live is over, and no lock is held: dead-lettered or removed
 
-Every method takes ``now`` in seconds since 1970. Locks outlive the link that took them; that a
-lock has ended is noticed by `sweep`, which the house calls once the queue's wake-up has come.
-What a receiver says about a message is in settlement.py; who gets the next message, in
-dispatch.py and sessions.py; what ``$management`` may look up, in browse.py.
+Every method takes ``now`` in seconds since 1970. A lock outlives the link that took it. `sweep`
+ends expired locks; the namespace calls it at the time that the queue asked for with `wake`.
+What a receiver may do with single messages is in operations.py.
 """
 
-from collections.abc import Sequence
-from heapq import heappop
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from devstack.servicebus.core.admission import check_admission, check_sendable
-from devstack.servicebus.core.dispatch import Dispatch, PlainDispatch
-from devstack.servicebus.core.due import DueHeap, DuplicateHistory
-from devstack.servicebus.core.durations import FOREVER_S
+from devstack.servicebus.core.dispatch import Consumer, PlainDispatch, Session, SessionDispatch
+from devstack.servicebus.core.errors import (
+    EntityDisabledError,
+    MessageSizeExceededError,
+    NotAllowedError,
+    QuotaExceededError,
+)
 from devstack.servicebus.core.message import Message, MessageState
-from devstack.servicebus.core.ports import Consumer, House
-from devstack.servicebus.core.properties import QueueProperties
-from devstack.servicebus.core.sessions import SessionDispatch
+from devstack.servicebus.core.properties import FOREVER_S, QueueProperties
+
+_COMPACT_ABOVE = 1024
 
 
-class QueueCore:
-    """The messages of one queue and what becomes of them."""
+class Journal:
+    """The changes that must survive a crash. This one keeps nothing; see `SqliteJournal`.
+
+    No change is durable before the commit.
+    """
+
+    def stored(self, queue: "Queue", message: Message) -> None:
+        """Record a message that arrived, or whose properties changed."""
+
+    def changed(self, queue: "Queue", message: Message) -> None:
+        """Record a message's lock, delivery count or state."""
+
+    def removed(self, queue: "Queue", message: Message) -> None:
+        """Record that a message was removed from this queue."""
+
+    def remembered(self, queue: "Queue", message_id: Any, at: float, sequence: int) -> None:
+        """Record an entry of the duplicate detection history."""
+
+    def session_changed(self, queue: "Queue", session: Session) -> None:
+        """Record a session's state."""
+
+    def queue_changed(self, queue: "Queue") -> None:
+        """Record a queue that was created or changed."""
+
+    def queue_deleted(self, queue: "Queue") -> None:
+        """Record that a queue was deleted with its messages."""
+
+
+class QueueOwner(Protocol):
+    """What a queue needs from its namespace."""
+
+    journal: Journal
+    new_token: Callable[[], bytes]
+
+    def wake(self, queue: "Queue", at: float) -> None:
+        """Call ``queue.sweep`` at ``at``."""
+
+    def forward(self, source: "Queue", message: Message, now: float, hops: int) -> None:
+        """Move a message to the queue that ``source`` forwards to."""
+
+    def forward_dead(self, source: "Queue", message: Message, now: float) -> bool:
+        """Move a dead letter to where ``source`` forwards them. Return False if it cannot."""
+
+
+class Queue:
+    """The messages of one queue."""
 
     def __init__(
         self,
         name: str,
         properties: QueueProperties,
-        house: House,
+        namespace: QueueOwner,
         *,
-        dead_letters: "QueueCore | None" = None,
+        dead_letters: "Queue | None" = None,
         created_at: float = 0.0,
     ) -> None:
         self.name = name
         self.properties = properties
-        self.house = house
+        self.namespace = namespace
         self.dead_letters = dead_letters
         self.created_at = self.updated_at = self.accessed_at = created_at
         self.messages: dict[int, Message] = {}
@@ -53,30 +101,26 @@ class QueueCore:
         self.last_sequence = 0
         self.wake_at: float | None = None
         self.sessions = SessionDispatch(self) if properties.requires_session else None
-        self.dispatch: Dispatch = self.sessions or PlainDispatch(self)
-        self._schedule = DueHeap()
-        self._expiry = DueHeap()
-
-    @property
-    def used_bytes(self) -> int:
-        """What counts against the quota: the messages and the dead letters."""
-        return self.bytes + (self.dead_letters.bytes if self.dead_letters else 0)
+        self.dispatch: PlainDispatch | SessionDispatch = self.sessions or PlainDispatch(self)
+        self._schedule = DueHeap(lambda number: number in self.messages)
+        self._expiry = DueHeap(lambda number: number in self.messages)
+        self._lock_ends = DueHeap(self._is_locked)
 
     # -- messages come in ---------------------------------------------------------------
 
     def enqueue(self, messages: Sequence[Message], now: float) -> list[int]:
         """Take all of ``messages`` or none; return their sequence numbers.
 
-        A duplicate within the window is dropped and answered with the first one's number.
+        A duplicate within the window is dropped; its number is that of the first one.
         Raises EntityDisabledError, QuotaExceededError, MessageSizeExceededError, NotAllowedError.
         """
-        check_sendable(self)
-        check_admission(self, messages)
+        self.check_sendable()
+        self.check_admission(messages)
         self.accessed_at = now
-        return [self.arrive(message, now) for message in messages]
+        return [self.accept(message, now) for message in messages]
 
-    def arrive(self, message: Message, now: float, hops: int = 0) -> int:
-        """Put one admitted message in; return its sequence number."""
+    def accept(self, message: Message, now: float, hops: int = 0) -> int:
+        """Add one admitted message; return its sequence number."""
         settings = self.properties
         if settings.requires_duplicate_detection:
             first = self.history.find(message.message_id, now, settings.duplicate_window_s)
@@ -86,36 +130,40 @@ class QueueCore:
         sequence = message.sequence = self.last_sequence
         if settings.requires_duplicate_detection:
             self.history.remember(message.message_id, now, sequence)
-            self.house.journal.remembered(self, message.message_id, now, sequence)
+            self.namespace.journal.remembered(self, message.message_id, now, sequence)
         if message.enqueued_at == 0.0:
             message.enqueued_at = now
         if settings.default_ttl_s < FOREVER_S:
             message.limit_ttl(settings.default_ttl_s)
         if message.scheduled_at is not None and message.scheduled_at > now:
             message.state = MessageState.SCHEDULED
-            self.keep(message)
-            self.house.journal.stored(self, message)
+            self.index(message)
+            self.namespace.journal.stored(self, message)
         else:
-            self._become_active(message, now, hops)
+            self._activate(message, now, hops)
         return sequence
 
-    def _become_active(self, message: Message, now: float, hops: int = 0) -> None:
+    def _activate(self, message: Message, now: float, hops: int = 0) -> None:
         message.state = MessageState.ACTIVE
         if self.properties.forward_to:
-            self.house.forward(self, message, now, hops)
+            self.namespace.forward(self, message, now, hops)
             return
         if message.ttl_s is not None:
             message.expires_at = now + message.ttl_s
-        self.keep(message)
-        self.house.journal.stored(self, message)
+        self.insert(message, now)
+
+    def insert(self, message: Message, now: float) -> None:
+        """Add a message that has its number: a new one, a dead letter, or one never sent."""
+        self.index(message)
+        self.namespace.journal.stored(self, message)
         self.dispatch.offer(message, now)
 
-    def keep(self, message: Message) -> None:
-        """Enter a message into the books: counts, session, moments at which it falls due."""
+    def index(self, message: Message) -> None:
+        """Add a message to the counts, its session and the due times."""
         self.messages[message.sequence] = message
         self.bytes += message.size
         if self.sessions is not None:
-            self.sessions.kept(message)
+            self.sessions.added(message)
         if message.state is MessageState.SCHEDULED and message.scheduled_at is not None:
             self.scheduled_count += 1
             self._schedule.push(message.scheduled_at, message.sequence)
@@ -125,24 +173,23 @@ class QueueCore:
             self.wake(message.expires_at)
 
     def restore(self, message: Message, now: float) -> None:
-        """Put a message back that nobody holds, after a restart."""
-        self.keep(message)
+        """Add a message without a lock, after a restart."""
+        self.index(message)
         if message.state is MessageState.ACTIVE:
             self.dispatch.offer(message, now)
 
     def restore_lock(self, message: Message, token: bytes) -> None:
-        """Put a lock back, after a restart; locks come in the order of their ends."""
+        """Add a lock, after a restart."""
         message.token = token
         self.locked[token] = message
-        self.dispatch.unordered_until(message.locked_until)
-        self.wake(message.locked_until)
+        self.lock_until(message, message.locked_until)
 
     # -- messages go out ----------------------------------------------------------------
 
     def take_ready(self, ready: list[int], now: float) -> Message | None:
-        """Pop the next message of a line that can be given; the overdue are left to `sweep`."""
+        """Pop the next message of ``ready`` that can be delivered; `sweep` handles expired ones."""
         while ready:
-            message = self.messages.get(heappop(ready))
+            message = self.messages.get(heapq.heappop(ready))
             if message is None:
                 continue
             if message.expires_at is not None and message.expires_at <= now:
@@ -152,9 +199,9 @@ class QueueCore:
         return None
 
     def deliver(self, consumer: Consumer, message: Message, now: float) -> None:
-        """Give a message: locked, or removed at once where the consumer settles first."""
-        token = self.house.new_token()
-        if consumer.settles_first:
+        """Lock a message, or remove it for a presettled consumer, and deliver it."""
+        token = self.namespace.new_token()
+        if consumer.presettled:
             self.remove(message)
         else:
             self.lock(message, token, consumer, now)
@@ -166,130 +213,281 @@ class QueueCore:
         message.token = token
         self.locked[token] = message
         if session is None:
-            message.locked_until = self.lock_ends_at(now)
-            self.wake(message.locked_until)
+            self.lock_until(message, self.lock_ends_at(now))
         else:
             message.locked_until = session.locked_until
             session.locked[token] = message
-        self.house.journal.changed(self, message)
+        self.namespace.journal.changed(self, message)
+
+    def lock_until(self, message: Message, at: float) -> None:
+        """Set the end of a message's lock."""
+        message.locked_until = at
+        self._lock_ends.push(at, message.sequence)
+        self.wake(at)
+
+    def _is_locked(self, sequence: int) -> bool:
+        message = self.messages.get(sequence)
+        return message is not None and message.token is not None
 
     def lock_ends_at(self, now: float) -> float:
-        """Say until when a lock taken now lasts."""
+        """Say when a lock that is taken now ends."""
         return now + self.properties.lock_duration_s
 
     # -- messages leave, or come back ---------------------------------------------------
 
     def remove(self, message: Message) -> None:
-        """Forget a message of this queue."""
+        """Remove a message from this queue."""
         del self.messages[message.sequence]
         self.bytes -= message.size
         if message.state is MessageState.SCHEDULED:
             self.scheduled_count -= 1
         if message.token is not None:
-            self._drop_lock(message)
+            self._drop_lock(message, message.token)
         if self.sessions is not None:
-            self.sessions.forgotten(message)
-        self.house.journal.removed(self, message)
+            self.sessions.removed(message)
+        self.namespace.journal.removed(self, message)
 
-    def _drop_lock(self, message: Message) -> None:
-        if message.token is not None:
-            self.locked.pop(message.token, None)
-            if self.sessions is not None:
-                self.sessions.unlocked(message)
-            message.token = None
+    def _drop_lock(self, message: Message, token: bytes) -> None:
+        self.locked.pop(token, None)
+        if self.sessions is not None:
+            self.sessions.unlocked(message)
+        message.token = None
 
     def unlock(self, message: Message, now: float, *, count: bool) -> None:
-        """Take the lock off; dead-letter a message that was delivered too often."""
-        self._drop_lock(message)
+        """Remove the lock; dead-letter a message that was delivered too often."""
+        if message.token is not None:
+            self._drop_lock(message, message.token)
         if count:
             message.delivery_count += 1
             limit = self.properties.max_delivery_count
             if self.dead_letters is not None and message.delivery_count >= limit:
-                self.bury(
-                    message,
-                    now,
-                    "MaxDeliveryCountExceeded",
-                    f"Message could not be consumed after {message.delivery_count} "
-                    "delivery attempts.",
+                text = f"Message could not be consumed after {message.delivery_count} "
+                self.move_to_dead_letters(
+                    message, now, "MaxDeliveryCountExceeded", text + "delivery attempts."
                 )
                 return
-        self.house.journal.changed(self, message)
+        self.namespace.journal.changed(self, message)
         if message.state is MessageState.DEFERRED:
             return
         if message.expires_at is not None and message.expires_at <= now:
             self._expire(message, now)
         elif self.properties.forward_to:
             self.remove(message)
-            self.house.forward(self, message, now, 0)
+            self.namespace.forward(self, message, now, 0)
         else:
             self.dispatch.offer(message, now)
 
-    def bury(
+    def move_to_dead_letters(
         self, message: Message, now: float, reason: str | None, description: str | None
     ) -> None:
-        """Bring a message to this queue's dead letters, or where they are forwarded to."""
+        """Move a message to this queue's dead letters, or to where they are forwarded.
+
+        The message keeps its sequence number among the dead letters, as in the service.
+        """
         self.remove(message)
-        message.tell_reason(reason, description)
+        message.add_dead_letter_reason(reason, description)
         message.enqueued_sequence = message.enqueued_sequence or message.sequence
         message.expires_at = message.ttl_s = message.scheduled_at = None
         message.state = MessageState.ACTIVE
-        if not self.house.forward_dead(self, message, now) and self.dead_letters is not None:
-            self.dead_letters.take_dead(message, now)
+        dead = self.dead_letters
+        if not self.namespace.forward_dead(self, message, now) and dead is not None:
+            dead.last_sequence = max(dead.last_sequence, message.sequence)
+            dead.insert(message, now)
 
-    def take_dead(self, message: Message, now: float) -> None:
-        """Take a dead letter of this queue's parent; it keeps its number, as in the service."""
-        self.last_sequence = max(self.last_sequence, message.sequence)
-        self.put_back(message, now)
-
-    def put_back(self, message: Message, now: float) -> None:
-        """Put a message in that has its number already: a dead letter, or one never sent."""
-        self.keep(message)
-        self.house.journal.stored(self, message)
-        self.dispatch.offer(message, now)
-
-    # -- time passes --------------------------------------------------------------------
+    # -- time ---------------------------------------------------------------------------
 
     def wake(self, at: float) -> None:
-        """Ask for a sweep at ``at``, unless an earlier one is coming anyway."""
+        """Ask for a sweep at ``at``, unless an earlier one is planned."""
         if self.wake_at is None or at < self.wake_at:
-            self.house.wake(self, at)
+            self.namespace.wake(self, at)
 
     def sweep(self, now: float) -> float | None:
-        """Do what has fallen due; return when to be called again, None for not at all."""
+        """Do what is due; return the time of the next sweep, None for no sweep."""
         while (sequence := self._schedule.pop_due(now)) is not None:
-            self._activate(self.messages.get(sequence), now)
-        self.dispatch.sweep(now)
+            self._enqueue_scheduled(self.messages.get(sequence), now)
+        self._end_locks(now)
         while (sequence := self._expiry.pop_due(now)) is not None:
-            overdue = self.messages.get(sequence)
-            if overdue is not None and overdue.token is None:
-                self._expire(overdue, now)
-        self._expiry.compact(self.messages.__contains__)
-        self._schedule.compact(self.messages.__contains__)
+            message = self.messages.get(sequence)
+            if message is not None and message.token is None:
+                self._expire(message, now)
         self.dispatch.compact()
-        moments = (self._schedule.next_at(), self._expiry.next_at(), self.dispatch.next_due())
+        moments = [heap.next_at() for heap in (self._schedule, self._expiry, self._lock_ends)]
+        if self.sessions is not None:
+            moments.append(self.sessions.next_due())
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def expire_locks(self, now: float) -> int:
-        """End every lock now, of messages or sessions; return how many ended."""
-        ended = self.dispatch.expire_locks(now)
-        self.wake(now)
-        return ended
+    def _end_locks(self, now: float) -> None:
+        if self.sessions is not None:
+            self.sessions.sweep(now)
+            return
+        while (sequence := self._lock_ends.pop_due(now)) is not None:
+            message = self.messages.get(sequence)
+            if message is not None and message.token is not None and message.locked_until <= now:
+                self.unlock(message, now, count=True)
 
-    def _activate(self, message: Message | None, now: float) -> None:
+    def expire_locks(self, now: float) -> int:
+        """End every lock of messages or sessions now; return their number."""
+        self.wake(now)
+        if self.sessions is not None:
+            return self.sessions.expire_locks(now)
+        for message in self.locked.values():
+            self.lock_until(message, now)
+        return len(self.locked)
+
+    def _enqueue_scheduled(self, message: Message | None, now: float) -> None:
         if message is None or message.state is not MessageState.SCHEDULED:
             return
         self.remove(message)
         self.last_sequence += 1
         message.sequence = self.last_sequence
         message.enqueued_at = now
-        self._become_active(message, now)
+        self._activate(message, now)
 
     def _expire(self, message: Message, now: float) -> None:
         if message.state is not MessageState.ACTIVE:
             return
         if self.properties.dead_letter_on_expiration and self.dead_letters is not None:
-            self.bury(
-                message, now, "TTLExpiredException", "The message expired and was dead lettered."
-            )
+            text = "The message expired and was dead lettered."
+            self.move_to_dead_letters(message, now, "TTLExpiredException", text)
         else:
             self.remove(message)
+
+    # -- properties ---------------------------------------------------------------------
+
+    def change_properties(self, properties: QueueProperties, now: float) -> None:
+        """Set other properties. Locks keep their ends."""
+        self.properties = properties
+        self.updated_at = now
+        self.forward_waiting(now)
+
+    def forward_waiting(self, now: float) -> None:
+        """Forward the ready messages if the queue forwards."""
+        if not self.properties.forward_to:
+            return
+        waiting = [
+            message
+            for message in self.messages.values()
+            if message.token is None and message.state is MessageState.ACTIVE
+        ]
+        for message in waiting:
+            self.remove(message)
+            self.namespace.forward(self, message, now, 0)
+
+    def check_admission(self, messages: Sequence[Message]) -> None:
+        """Raise if the queue cannot take all of ``messages``.
+
+        Raises EntityDisabledError, MessageSizeExceededError, NotAllowedError (no session id on a
+        queue that requires sessions), QuotaExceededError.
+        """
+        settings = self.properties
+        if not settings.status.sends:
+            raise EntityDisabledError(
+                f"queue '{self.name}' is {settings.status.value} and takes no messages; "
+                "set its status to Active"
+            )
+        limit = settings.max_message_kilobytes * 1024
+        total = self.bytes + (self.dead_letters.bytes if self.dead_letters else 0)
+        for message in messages:
+            total += message.size
+            if message.size > limit:
+                raise MessageSizeExceededError(
+                    f"a message of {message.size} bytes is larger than the {limit} bytes that "
+                    f"queue '{self.name}' takes; send less or raise MaxMessageSizeInKilobytes"
+                )
+            if settings.requires_session and message.session_id is None:
+                raise NotAllowedError(
+                    f"queue '{self.name}' requires sessions: give every message a session id"
+                )
+        if total > settings.max_size_megabytes << 20:
+            raise QuotaExceededError(
+                f"queue '{self.name}' would hold {total} bytes and may hold "
+                f"{settings.max_size_megabytes} MB; receive from it or raise MaxSizeInMegabytes"
+            )
+
+    def check_sendable(self) -> None:
+        """Raise NotAllowedError if no client may send to this queue."""
+        if self.dead_letters is None:
+            raise NotAllowedError(
+                f"'{self.name}' holds dead letters and takes no other messages; send to the "
+                "queue itself"
+            )
+
+    def check_browsable(self) -> None:
+        """Raise NotAllowedError if clients may not peek or schedule messages."""
+        target = self.properties.forward_to
+        if target:
+            raise NotAllowedError(
+                "Cannot create a message browser on an entity with auto-forwarding enabled: use "
+                f"'{target}', the queue that '{self.name}' forwards to"
+            )
+
+    def check_receivable(self) -> None:
+        """Raise EntityDisabledError or NotAllowedError if clients may not receive."""
+        settings = self.properties
+        if settings.forward_to:
+            raise NotAllowedError(
+                "Cannot create a message receiver on an entity with auto-forwarding enabled: use "
+                f"'{settings.forward_to}', the queue that '{self.name}' forwards to"
+            )
+        if not settings.status.receives:
+            raise EntityDisabledError(
+                f"queue '{self.name}' is {settings.status.value} and gives no messages; "
+                "set its status to Active"
+            )
+
+
+class DueHeap:
+    """Sequence numbers by the time at which they fall due.
+
+    Numbers that are not ``pending`` any more are dropped when they come first, or when they are
+    half of the heap. So a queue with a time to live of an hour does not remember an hour's traffic.
+    """
+
+    def __init__(self, pending: Callable[[int], bool]) -> None:
+        self._pending = pending
+        self._heap: list[tuple[float, int]] = []
+        self._compact_at = _COMPACT_ABOVE
+
+    def push(self, at: float, sequence: int) -> None:
+        """Let ``sequence`` fall due at ``at``."""
+        heapq.heappush(self._heap, (at, sequence))
+        if len(self._heap) > self._compact_at:
+            self._heap = [entry for entry in self._heap if self._pending(entry[1])]
+            heapq.heapify(self._heap)
+            self._compact_at = max(_COMPACT_ABOVE, 2 * len(self._heap))
+
+    def pop_due(self, now: float) -> int | None:
+        """Take one number that is due, None if no number is due."""
+        if self._heap and self._heap[0][0] <= now:
+            return heapq.heappop(self._heap)[1]
+        return None
+
+    def next_at(self) -> float | None:
+        """Say when the next number falls due."""
+        while self._heap and not self._pending(self._heap[0][1]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+
+class DuplicateHistory:
+    """The message-ids of the duplicate detection window, and their sequence numbers."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[float, int]] = {}
+        self._order: deque[Any] = deque()
+
+    def find(self, message_id: Any, now: float, window_s: float) -> int | None:
+        """Give the sequence number of the first message with this id, None for a new id."""
+        while self._order and self._seen[self._order[0]][0] <= now - window_s:
+            del self._seen[self._order.popleft()]
+        found = self._seen.get(message_id)
+        return None if found is None else found[1]
+
+    def remember(self, message_id: Any, now: float, sequence: int) -> None:
+        """Record an id."""
+        self._seen[message_id] = (now, sequence)
+        self._order.append(message_id)
+
+    def oldest_sequence(self) -> int:
+        """Give the smallest sequence number in the history, 0 if it is empty."""
+        return self._seen[self._order[0]][1] if self._order else 0

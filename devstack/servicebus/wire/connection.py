@@ -1,146 +1,144 @@
-"""One TCP connection: headers, SASL, open, and frames to their sessions."""
+"""One TCP connection: protocol headers, SASL, open, and frames to their sessions."""
 
+import asyncio
 import logging
+import socket
 from collections.abc import Callable
+from typing import cast
 
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
-from devstack.servicebus.amqp.shapes import DISPOSITION_HEAD, TRANSFER_HEAD
-from devstack.servicebus.tokens import Claim
-from devstack.servicebus.wire.handshake import begin_answer, open_answer, sasl_offer, sasl_outcome
-from devstack.servicebus.wire.hub import Hub, ReplyLink
-from devstack.servicebus.wire.session import AmqpSession
-from devstack.servicebus.wire.strangers import stranger
-from devstack.servicebus.wire.stream import Stream
-from devstack.servicebus.wire.timers import Timer
+from devstack.servicebus.core.errors import BrokerError
+from devstack.servicebus.wire.context import Context, Output
+from devstack.servicebus.wire.links import end_expired_links, make_link
+from devstack.servicebus.wire.performatives import (
+    begin_answer,
+    open_answer,
+    read_attach,
+    sasl_mechanisms,
+    sasl_outcome,
+    unknown_protocol,
+)
+from devstack.servicebus.wire.session import AmqpSession, Link
 
 _log = logging.getLogger("devstack.servicebus")
 _SMALLEST_FRAME = 512
 _PEER_FRAME_MAX = 1 << 20
 
 
-class AmqpConnection:
+class AmqpConnection(asyncio.Protocol):
     """The broker's side of one connection.
 
-    States: header, sasl, header again, open, then frames until a close. Anything else closes
-    the connection with the error, and touches no other.
+    Its states: header, SASL, header again, open, then frames until a close. Anything else closes
+    the connection with an error, and affects no other connection. ``refused`` is the reason to
+    close it once it is open. ``ended`` is called when the connection is lost.
     """
 
     def __init__(
-        self, hub: Hub, stream: Stream, *, refused: str = "", ended: Callable[[], None]
+        self, context: Context, *, refused: str, ended: Callable[["AmqpConnection"], None]
     ) -> None:
-        self.hub = hub
-        self.paused = False
-        self.claims: list[Claim] = []
-        self.replies: list[ReplyLink] = []
-        self.max_frame_bytes = _SMALLEST_FRAME
+        self.context = context
+        self.output = Output(context)
+        self.output.on_unblocked = self._send_unsent
         self.opened = False
-        self.last_heard = self.began = hub.clock()
-        self.paused_at: float | None = None
-        self.closing_at: float | None = None
         self.sessions: dict[int, AmqpSession] = {}
         self._refused = refused
         self._ended = ended
         self._reader = frames.FrameReader(expects_header=True)
-        self._out: list[bytes] = []
-        self._limit = self._room = hub.limits.write_buffer_bytes
-        self._stream: Stream | None = stream
-        self._cut = self._closing = False
-        self._beat: Timer | None = None
+        self._last_heard = self._began = context.clock()
+        self._closing_at: float | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
 
-    # -- the stream calls these -----------------------------------------------------------
+    # -- called by asyncio ----------------------------------------------------------------
 
-    def lost(self) -> None:
-        """Free what the peer held: sessions at once; message locks end by themselves."""
-        self._stream = None
-        if self._beat is not None:
-            self._beat.cancel()
-        now = self.hub.clock()
-        for session in self.sessions.values():
-            session.starve()  # what one gives back is not for another of them
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.output.transport = cast("asyncio.Transport", transport)
+        self.output.transport.set_write_buffer_limits(self.context.limits.write_buffer_bytes)
+        sock: socket.socket = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+        """Release what the peer held: sessions at once; message locks end by themselves."""
+        self.output.transport = None
+        self.output.on_unblocked = lambda: None  # without it, output and connection form a cycle
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        now = self.context.clock()
+        self._revoke_credit()
         for session in self.sessions.values():
             session.close(now)
         self.sessions.clear()
-        self._ended()
-        self.hub.touch()
+        self._ended(self)
+        self.context.touch()
 
-    def stalled(self) -> None:
-        """The peer reads too slowly: send it nothing more, and read no more from it."""
-        self.paused = True
-        self.paused_at = self.hub.clock()
-        if self._stream is not None:
-            self._stream.pause_reading()
+    def eof_received(self) -> None:
+        """Drop the connection: AMQP has no half-closed connections."""
+        self.output.abort()
 
-    def drained(self) -> None:
-        """The peer has caught up."""
-        self.paused_at = None
-        if self._stream is not None and not self._closing:
-            self._stream.resume_reading()
-        self._go_on()
+    def pause_writing(self) -> None:
+        """Stop sending to a peer that reads too slowly, and stop reading from it."""
+        self.output.blocked = True
+        self.output.blocked_at = self.context.clock()
+        if self.output.transport is not None:
+            self.output.transport.pause_reading()
 
-    def received(self, data: bytes) -> None:
-        """Work on what the peer sent. Its mistakes close this connection and nothing else."""
-        hub = self.hub
-        hub.in_read = True
-        now = self.last_heard = hub.clock()
+    def resume_writing(self) -> None:
+        """Send again: the peer has read."""
+        if self.output.transport is not None and not self.output.closing:
+            self.output.transport.resume_reading()
+        self.output.unblock()
+
+    def data_received(self, data: bytes) -> None:
+        """Process what the peer sent. Its errors close only this connection."""
+        now = self._last_heard = self.context.clock()
+        self.context.begin_read()
+        self._reader.feed(data)
         try:
-            for frame_type, channel, body in self._reader.take(data):
-                if self._closing:
+            for frame_type, channel, body in self._reader.frames():
+                if self.output.closing:
                     break
-                if frame_type:
-                    self._on_opening(frame_type, body)
+                if frame_type == frames.PROTOCOL_HEADER:
+                    self._on_header(body)
+                elif frame_type == frames.SASL_FRAME:
+                    self._on_sasl(body)
                 elif body:
                     self._on_frame(channel, body, now)
         except AmqpError as error:
             self.fail(error.condition, error.description)
-        except Exception:  # noqa: BLE001 (one peer must not take the broker down)
-            _log.exception("a frame could not be worked on; its connection is closed")
+        except Exception:  # noqa: BLE001 (one peer must not stop the broker)
+            _log.exception("a frame could not be processed; its connection is closed")
             self.fail("amqp:internal-error", "the broker failed on this frame; see its log")
-        hub.flush()
+        self.context.flush()
 
-    # -- bytes to frames ------------------------------------------------------------------
-
-    def _on_opening(self, frame_type: int, body: bytes) -> None:
-        if frame_type == frames.SASL_FRAME:
-            self._on_sasl(body)
-        else:
-            self._on_header(body)
+    # -- frames ---------------------------------------------------------------------------
 
     def _on_header(self, header: bytes) -> None:
         if header == frames.SASL_HEADER:
-            self.send_frame(header + sasl_offer())
+            self.output.send_raw(header + sasl_mechanisms())
         elif header == frames.AMQP_HEADER:
-            self.send_frame(header)
+            self.output.send_raw(header)
         else:
-            _log.warning("a peer was turned away: %s", stranger(header))
-            self.send_frame(frames.AMQP_HEADER)
-            self._finish()
+            _log.warning("a peer was turned away: %s", unknown_protocol(header))
+            self.output.send_raw(frames.AMQP_HEADER)
+            self._close()
 
     def _on_sasl(self, body: bytes) -> None:
         code, _ = frames.performative(body)
         if code != frames.SASL_INIT or self.opened:
-            raise AmqpError("amqp:not-allowed", "a SASL frame that is not expected here")
-        self.send_frame(sasl_outcome())
+            raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
+        self.output.send_raw(sasl_outcome())
         self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
-        session, head = self.sessions.get(channel), body[:3]
-        if session is not None and head == TRANSFER_HEAD:
-            session.on_transfer(body, 3, now)
-        elif session is not None and head == DISPOSITION_HEAD:
-            session.on_disposition(body, 3, now)
-        else:
-            self._on_other(channel, body, now)
-
-    def _on_other(self, channel: int, body: bytes, now: float) -> None:
         code, position = frames.performative(body)
         if not self.opened and code != frames.OPEN:
             raise AmqpError("amqp:not-allowed", "the first frame must be an open")
-        session = self.sessions.get(channel)
         if frames.ATTACH <= code <= frames.DETACH:
-            if session is not None:
-                session.on_frame(code, body, position, now)
-            return  # on a channel that is not open it is ignored: pyamqp detaches after an end
+            session = self.sessions.get(channel)
+            if session is not None:  # pyamqp detaches after an end
+                self._on_session_frame(session, code, body, position, now)
+            return
         fields, _ = decode.fields(body, position)
         match code:
             case frames.OPEN:
@@ -148,12 +146,30 @@ class AmqpConnection:
             case frames.BEGIN:
                 self._on_begin(channel, frames.padded(fields, 8))
             case frames.END:
-                self._on_end(channel, now)
+                ended = self.sessions.pop(channel, None)
+                if ended is not None:
+                    ended.close(now)
+                    self.output.send(channel, encode.composite(frames.END, []))
             case frames.CLOSE:
-                self.send(0, encode.composite(frames.CLOSE, []))
-                self._finish()
+                self.output.send(0, encode.composite(frames.CLOSE, []))
+                self._close()
             case _:
                 raise AmqpError("amqp:not-implemented", f"performative 0x{code:02x} is unknown")
+
+    def _on_session_frame(
+        self, session: AmqpSession, code: int, body: bytes, position: int, now: float
+    ) -> None:
+        match code:
+            case frames.TRANSFER:
+                session.on_transfer(body, position, now)
+            case frames.DISPOSITION:
+                session.on_disposition(decode.fields(body, position)[0], now)
+            case frames.FLOW:
+                session.on_flow(decode.fields(body, position)[0], now)
+            case frames.ATTACH:
+                self._on_attach(session, body, position, now)
+            case _:
+                session.on_detach(decode.fields(body, position)[0], now)
 
     def _on_open(self, fields: list[object]) -> None:
         if self.opened:
@@ -161,91 +177,83 @@ class AmqpConnection:
         self.opened = True
         asked, idle_ms = fields[2], fields[4]
         biggest = asked if isinstance(asked, int) else _PEER_FRAME_MAX
-        self.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
-        self.send(0, open_answer(self.hub.limits))
+        self.output.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
+        self.output.send(0, open_answer(self.context.limits))
         if self._refused:
             self.fail("amqp:resource-limit-exceeded", self._refused)
         elif isinstance(idle_ms, int) and idle_ms > 0:
-            self._keep_beating(max(idle_ms / 2000, 0.05))
+            self._send_heartbeats(max(idle_ms / 2000, 0.05))
+
+    def _send_heartbeats(self, every_s: float) -> None:
+        if self.output.transport is not None:
+            self.output.send_raw(frames.EMPTY_FRAME)
+            self._heartbeat = self.context.later(every_s, lambda: self._send_heartbeats(every_s))
 
     def _on_begin(self, channel: int, fields: list[object]) -> None:
-        limit = self.hub.limits.sessions_per_connection
+        limit = self.context.limits.sessions_per_connection
         if channel in self.sessions:
             raise AmqpError("amqp:illegal-state", f"channel {channel} has a session already")
         if len(self.sessions) >= limit:
             raise AmqpError("amqp:resource-limit-exceeded", f"more than {limit} sessions")
-        session = self.sessions[channel] = AmqpSession(self, channel, fields)
-        self.send(channel, begin_answer(channel, session.next_outgoing, self.hub.limits))
+        session = self.sessions[channel] = AmqpSession(self.output, channel, fields)
+        self.output.send(channel, begin_answer(channel, session.next_outgoing, self.context.limits))
 
-    def _on_end(self, channel: int, now: float) -> None:
-        session = self.sessions.pop(channel, None)
-        if session is not None:
-            session.close(now)
-            self.send(channel, encode.composite(frames.END, []))
+    def _on_attach(self, session: AmqpSession, body: bytes, position: int, now: float) -> None:
+        """Open a link, or refuse it: attach with a null terminus, then detach with the error."""
+        attach = read_attach(body, position)
+        handle = session.new_handle(attach.handle)
+        link = Link(session, attach, handle, None)
+        try:
+            link = make_link(session, attach, handle, now)
+            session.links[attach.handle] = link
+            link.open(now)
+        except BrokerError as error:
+            session.links[attach.handle] = link
+            link.detach(error.condition, error.description)
 
-    # -- frames to bytes ------------------------------------------------------------------
-
-    def send(self, channel: int, performative: bytes, payload: bytes = b"") -> None:
-        """Send one frame, after the next commit."""
-        self.send_frame(frames.frame(channel, performative, payload))
-
-    def send_frame(self, frame: bytes) -> None:
-        """Send a frame that is built already, after the next commit."""
-        if not self._out:
-            self.hub.mark(self)
-        self._out.append(frame)
-        self._room -= len(frame)
-        if self._room < 0:
-            self.paused = True
-
-    def write_out(self) -> None:
-        """Write what has gathered since the last commit, or cut the connection."""
-        out, self._out = self._out, []
-        self._room = self._limit
-        if self._stream is None:
-            return
-        if self._cut:
-            self._stream.abort()
-            return
-        if out:
-            self._stream.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._closing:
-            self._stream.close()
-        elif self.paused and self.paused_at is None:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self.paused = False
-        for session in self.sessions.values():
-            session.send_unsent()
-
-    def _keep_beating(self, seconds: float) -> None:
-        if self._stream is not None:
-            self.send_frame(frames.EMPTY_FRAME)
-            self._beat = self.hub.later(seconds, lambda: self._keep_beating(seconds))
+    # -- the end --------------------------------------------------------------------------
 
     def fail(self, condition: str, description: str) -> None:
         """Close the connection with an error."""
-        if not self._closing:
+        if not self.output.closing:
             error = frames.error(condition, description)
-            self.send(0, encode.composite(frames.CLOSE, [error]))
-            self._finish()
+            self.output.send(0, encode.composite(frames.CLOSE, [error]))
+            self._close()
 
-    def _finish(self) -> None:
+    def _close(self) -> None:
+        self._revoke_credit()
+        self._closing_at = self.context.clock()
+        self.output.close()
+
+    def _revoke_credit(self) -> None:
+        # All first: a message that one session releases must not go to another one.
         for session in self.sessions.values():
-            session.starve()
-        self.closing_at = self.hub.clock()
-        self._closing = True
-        self.hub.mark(self)
+            session.revoke_credit()
 
-    def abort(self) -> None:
-        """Drop the connection now, with all that was to be written."""
-        self._cut = self._closing = True
-        self._out.clear()
-        if self._stream is not None:
-            self._stream.abort()
+    def _send_unsent(self) -> None:
+        for session in self.sessions.values():
+            session.send_unsent()
 
-    def cut(self) -> None:
-        """Drop the connection without another byte, after the next commit."""
-        self._cut = self._closing = True
-        self.hub.mark(self)
+    def links(self) -> list[Link]:
+        """Give the links of every session."""
+        return [link for session in self.sessions.values() for link in session.links.values()]
+
+    def check_deadlines(self, now: float) -> None:
+        """End a connection that is idle, stalled or not opened in time, and expired links."""
+        limits, blocked_at = self.context.limits, self.output.blocked_at
+        if self._closing_at is not None:
+            if now - self._closing_at > limits.stalled_s:
+                self.output.abort()  # the peer does not read what was sent before the end
+        elif blocked_at is not None and now - blocked_at > limits.stalled_s:
+            _log.warning("a peer has read nothing for %g s; it is dropped", limits.stalled_s)
+            self.output.drop()
+        elif not self.opened and now - self._began > limits.handshake_s:
+            self.output.drop()
+        elif self.opened and now - self._last_heard > limits.idle_s:
+            self.fail(
+                "amqp:connection:forced",
+                f"The connection was inactive for more than the allowed {limits.idle_s:g} seconds",
+            )
+        elif self.context.tokens.enabled:
+            for session in self.sessions.values():
+                end_expired_links(session, now)

@@ -1,28 +1,43 @@
-"""Requests on ``$cbs`` and ``$management``: reading one, and encoding the answer to it."""
+"""Requests on ``$cbs`` and ``$management``: reading, answering, encoding.
 
+Names and shapes of the bodies: Microsoft, "AMQP 1.0 in Azure Service Bus: request-response-based
+operations", with the spellings that the SDKs send (``defered``, ``sessions-ids``).
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from devstack.servicebus.amqp import decode, encode
+from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.sections import (
     APPLICATION_PROPERTIES,
     PROPERTIES,
     VALUE,
     sections,
 )
+from devstack.servicebus.core import operations
+from devstack.servicebus.core.dispatch import Session, SessionDispatch
 from devstack.servicebus.core.errors import (
+    ArgumentError,
     BrokerError,
+    NotAllowedError,
     NotImplementedByBrokerError,
     ServerBusyError,
 )
-from devstack.servicebus.core.queue import QueueCore
-from devstack.servicebus.wire.hub import Wire
-from devstack.servicebus.wire.management import Call, Reply, answer
+from devstack.servicebus.core.message import Message, encode_message, parse_message
+from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.wire.context import Output
+
+_PEEK_MAX = 1000
+#: The year 9999; get-message-sessions sends it to ask for sessions with messages.
+_NOT_YET = 253402300799
 
 
 @dataclass(slots=True)
 class Request:
-    """A request; ``message_id`` stays encoded, so that the answer carries it in the same type."""
+    """A request. ``message_id`` stays encoded, so that the answer has it in the same type."""
 
     message_id: bytes = encode.NULL
     reply_to: Any = None
@@ -31,7 +46,7 @@ class Request:
 
     @classmethod
     def read(cls, payload: bytes) -> "Request":
-        """Read a request. Raises DecodeError where it is no message."""
+        """Read a request. Raises DecodeError if it is not a message."""
         request = cls()
         for section in sections(payload):
             if section.code == PROPERTIES:
@@ -47,35 +62,83 @@ class Request:
         return request
 
     def text(self, name: str) -> str:
-        """Give an application property as text, empty where it is none."""
+        """Give an application property if it is text, else an empty text."""
         value = self.properties.get(name)
         return value if isinstance(value, str) else ""
 
 
-def answer_request(request: Request, queue: QueueCore | None, wire: Wire, now: float) -> bytes:
-    """Do what a request asks and encode the answer."""
+class Reply(NamedTuple):
+    """An answer: an HTTP-like status and the encoded body."""
+
+    status: int
+    body: bytes = encode.NULL
+    description: str = "OK"
+    condition: str | None = None
+
+
+def refusal(error: BrokerError) -> Reply:
+    """Answer a request that is refused."""
+    return Reply(error.status, encode.NULL, error.description, error.condition)
+
+
+class Call(NamedTuple):
+    """One request on one entity. ``holder`` is the request's connection."""
+
+    queue: Queue
+    body: Mapping[str, Any]
+    now: float
+    holder: object
+
+    def take(self, name: str, kind: type[Any], default: Any = ...) -> Any:
+        """Give an argument. Raises ArgumentError if it is missing or of another type."""
+        value = self.body.get(name)
+        if value is None and default is not ...:
+            return default
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ArgumentError(f"'{name}' must be {kind.__name__}, not {value!r:.100}")
+        return value
+
+    def tokens(self) -> list[bytes]:
+        """Give the lock tokens in the byte order of the queues."""
+        given = self.take("lock-tokens", list)
+        if not all(isinstance(token, UUID) for token in given):
+            raise ArgumentError("'lock-tokens' must be an array of uuid")
+        return [token.bytes_le for token in given]
+
+    def sequences(self) -> list[int]:
+        """Give each sequence number once."""
+        given: list[Any] = self.take("sequence-numbers", list)
+        if not all(isinstance(number, int) for number in given):
+            raise ArgumentError("'sequence-numbers' must be an array of long")
+        return list(dict.fromkeys(given))
+
+
+def answer_request(request: Request, queue: Queue | None, output: Output, now: float) -> bytes:
+    """Answer a request."""
     if queue is None:
-        return encode_reply(request, _put_token(request, wire, now))
+        return encode_reply(request, _put_token(request, output, now))
     body = request.body if isinstance(request.body, dict) else {}
-    if wire.hub.faults.armed and wire.hub.faults.take("server-busy", queue.name, "manage"):
-        busy = ServerBusyError(f"queue '{queue.name}' is busy; wait a moment and ask again")
-        return encode_reply(
-            request, Reply(busy.status, encode.NULL, busy.description, busy.condition)
-        )
-    call = Call(queue, body, now, wire)
-    return encode_reply(request, answer(request.text("operation"), call))
+    call = Call(queue, body, now, output)
+    try:
+        output.context.faults.check_busy(queue.name, "manage")
+        reply = answer(request.text("operation"), call)
+    except ServerBusyError as error:
+        reply = refusal(error)
+    return encode_reply(request, reply)
 
 
-def _put_token(request: Request, wire: Wire, now: float) -> Reply:
+def _put_token(request: Request, output: Output, now: float) -> Reply:
     try:
         if request.text("operation") != "put-token":
-            raise NotImplementedByBrokerError("$cbs knows the operation put-token only")
+            raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
         token = request.body if isinstance(request.body, str) else ""
-        claim = wire.hub.gate.check(token, request.text("name"), now)
+        claim = output.context.tokens.check(token, request.text("name"), now)
     except BrokerError as error:
-        return Reply(error.status, encode.NULL, error.description, error.condition)
-    wire.claims[:] = [old for old in wire.claims if old.path != claim.path and old.expires_at > now]
-    wire.claims.append(claim)
+        return refusal(error)
+    output.claims[:] = [
+        old for old in output.claims if old.path != claim.path and old.expires_at > now
+    ]
+    output.claims.append(claim)
     return Reply(202, encode.NULL, "Accepted")
 
 
@@ -98,3 +161,168 @@ def encode_reply(request: Request, reply: Reply) -> bytes:
         + b"\x00\x53\x77"
         + reply.body
     )
+
+
+# -- the operations of $management ----------------------------------------------------------
+
+
+def answer(operation: str, call: Call) -> Reply:
+    """Do one operation. Every refusal becomes a reply."""
+    try:
+        work = _OPERATIONS.get(operation)
+        if work is None:
+            raise NotImplementedByBrokerError(
+                f"the operation '{operation[:100]}' is not served: this broker serves queues only"
+            )
+        call.queue.check_browsable()
+        return work(call)
+    except BrokerError as error:
+        return refusal(error)
+    except AmqpError as error:
+        return Reply(400, encode.NULL, error.description, ArgumentError.condition)
+
+
+def _map(**entries: bytes) -> bytes:
+    return encode.map_(
+        (encode.string(name.replace("_", "-")), value) for name, value in entries.items()
+    )
+
+
+def _renew_lock(call: Call) -> Reply:
+    ends = operations.renew(call.queue, call.tokens(), call.now)
+    return Reply(200, _map(expirations=encode.array([encode.timestamp(at) for at in ends])))
+
+
+def _peek(call: Call) -> Reply:
+    first = call.take("from-sequence-number", int)
+    count = min(call.take("message-count", int), _PEEK_MAX)
+    session_id = call.take("session-id", str, None)
+    found = operations.peek(call.queue, first, max(count, 0), session_id, call.now)
+    if not found:
+        return Reply(204, encode.NULL, "No Content")
+    return Reply(200, _map(messages=encode.list_([_map(message=_as_body(m)) for m in found])))
+
+
+def _as_body(message: Message) -> bytes:
+    return encode.binary(encode_message(message))
+
+
+def _schedule(call: Call) -> Reply:
+    messages = []
+    for entry in call.take("messages", list):
+        raw = entry.get("message") if isinstance(entry, dict) else None
+        if not isinstance(raw, bytes):
+            raise ArgumentError("every entry of 'messages' needs 'message' as bytes")
+        messages.append(parse_message(raw))
+    numbers = call.queue.enqueue(messages, call.now)
+    return Reply(200, _map(sequence_numbers=encode.array([encode.int64(n) for n in numbers])))
+
+
+def _cancel(call: Call) -> Reply:
+    operations.cancel(call.queue, call.sequences())
+    return Reply(200)
+
+
+def _receive_by_number(call: Call) -> Reply:
+    queue, now = call.queue, call.now
+    queue.check_receivable()
+    session_id = call.take("session-id", str, None)
+    session = _session(call) if queue.sessions is not None else None
+    found = operations.deferred(queue, call.sequences(), session_id)
+    entries = []
+    for message in found:
+        token = queue.namespace.new_token()
+        if call.take("receiver-settle-mode", int, 0) == 0:
+            encoded = _as_body(message)
+            queue.remove(message)
+        else:
+            queue.lock(message, token, session.owner if session else None, now)
+            encoded = _as_body(message)
+        lock_token = encode.uuid(UUID(bytes_le=token))
+        entries.append(_map(lock_token=lock_token, message=encoded))
+    return Reply(200, _map(messages=encode.list_(entries)))
+
+
+def _update_disposition(call: Call) -> Reply:
+    status = call.take("disposition-status", str)
+    changes = call.take("properties-to-modify", dict, None)
+    reason = call.take("deadletter-reason", str, None)
+    description = call.take("deadletter-description", str, None)
+    tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
+    if status not in {"completed", "abandoned", "defered", "suspended"}:
+        raise ArgumentError(f"'{status[:50]}' is not a disposition-status")
+    for token in tokens:
+        operations.held(call.queue, token, call.now)
+    for token in tokens:
+        match status:
+            case "completed":
+                operations.complete(call.queue, token, call.now)
+            case "abandoned":
+                operations.abandon(call.queue, token, call.now, changes)
+            case "defered":
+                operations.defer(call.queue, token, call.now, changes)
+            case _:
+                operations.dead_letter(call.queue, token, call.now, reason, description, changes)
+    return Reply(200)
+
+
+def _sessions(call: Call) -> SessionDispatch:
+    if call.queue.sessions is None:
+        raise NotAllowedError(f"queue '{call.queue.name}' does not require sessions")
+    return call.queue.sessions
+
+
+def _session(call: Call) -> Session:
+    return _sessions(call).held_by(call.take("session-id", str), call.holder)
+
+
+def _renew_session_lock(call: Call) -> Reply:
+    until = _sessions(call).renew(_session(call), call.now)
+    return Reply(200, _map(expiration=encode.timestamp(until)))
+
+
+def _get_session_state(call: Call) -> Reply:
+    state = _session(call).state
+    return Reply(200, _map(session_state=encode.NULL if state is None else encode.binary(state)))
+
+
+def _set_session_state(call: Call) -> Reply:
+    session = _session(call)
+    session.state = call.take("session-state", bytes, None)
+    session.updated_at = call.now
+    call.queue.namespace.journal.session_changed(call.queue, session)
+    return Reply(200)
+
+
+def _get_message_sessions(call: Call) -> Reply:
+    updated_after = call.take("last-updated-time", int, None)
+    skip, top = call.take("skip", int), call.take("top", int)
+    with_messages = updated_after is None or updated_after / 1000 >= _NOT_YET
+    ids = [
+        session.id
+        for session in _sessions(call)
+        if (
+            session.count or session.state is not None
+            if with_messages
+            else session.updated_at * 1000 > (updated_after or 0)
+        )
+    ]
+    page = ids[max(skip, 0) : max(skip, 0) + max(top, 0)]
+    if not page:
+        return Reply(204, encode.NULL, "No Content")
+    names = encode.array([encode.long_string(name) for name in page])
+    return Reply(200, _map(skip=encode.int32(skip + len(page)), sessions_ids=names))
+
+
+_OPERATIONS: dict[str, Callable[[Call], Reply]] = {
+    "com.microsoft:renew-lock": _renew_lock,
+    "com.microsoft:peek-message": _peek,
+    "com.microsoft:schedule-message": _schedule,
+    "com.microsoft:cancel-scheduled-message": _cancel,
+    "com.microsoft:receive-by-sequence-number": _receive_by_number,
+    "com.microsoft:update-disposition": _update_disposition,
+    "com.microsoft:renew-session-lock": _renew_session_lock,
+    "com.microsoft:get-session-state": _get_session_state,
+    "com.microsoft:set-session-state": _set_session_state,
+    "com.microsoft:get-message-sessions": _get_message_sessions,
+}

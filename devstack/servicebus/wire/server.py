@@ -1,220 +1,220 @@
-"""The AMQP listener: it owns the connections, the commit before each write, and the clock's ticks.
+"""The AMQP listener, and the operations on queues that also concern their links.
 
-Everything runs on one event loop, so there are no locks. What connections want to write gathers
-while one of them is read, or for one turn of the loop; then the store commits once for all of it,
-and only then do the bytes leave: an acknowledgement never precedes what it acknowledges.
+Everything runs on one event loop, so there are no locks.
 """
 
 import asyncio
 import logging
-import socket
+import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
 from devstack.servicebus.core.namespace import Namespace
-from devstack.servicebus.core.queue import QueueCore
-from devstack.servicebus.faults import Faults
-from devstack.servicebus.limits import Limits
-from devstack.servicebus.tokens import Gate
+from devstack.servicebus.core.properties import QueueProperties, check_queue_name
+from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.faults import Fault
+from devstack.servicebus.tokens import TokenValidator
 from devstack.servicebus.wire.connection import AmqpConnection
-from devstack.servicebus.wire.hub import Outgoing
-from devstack.servicebus.wire.link import Link
-from devstack.servicebus.wire.routing import end_expired
-from devstack.servicebus.wire.stream import Listener, Stream
-from devstack.servicebus.wire.timers import Timer, Timers
+from devstack.servicebus.wire.context import Context, Limits
+from devstack.servicebus.wire.session import Link
 
 _log = logging.getLogger("devstack.servicebus")
-_PATROL_S = 1.0
+_BACKLOG = 512
+_CHECK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """The numbers of messages of a queue. ``active`` includes locked and deferred ones."""
+
+    active: int
+    locked: int
+    scheduled: int
+    dead_letter: int
+    transfer_dead_letter: int
+    size_bytes: int
+
+    @property
+    def total(self) -> int:
+        """All messages, as the management API counts them."""
+        return self.active + self.scheduled + self.dead_letter + self.transfer_dead_letter
 
 
 class AmqpServer:
-    """Serves a namespace over AMQP.
-
-    ``commit`` makes durable what the queues journalled; None where nothing is kept.
-    """
+    """Serves the queues of a namespace over AMQP. ``clock`` gives seconds since 1970."""
 
     def __init__(
         self,
-        namespace: Namespace,
         *,
-        clock: Callable[[], float],
-        commit: Callable[[], None] | None,
-        gate: Gate,
-        limits: Limits,
+        host: str = "127.0.0.1",
+        tokens: TokenValidator | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.namespace = namespace
+        self.host = host
         self.clock = clock
-        self.gate = gate
-        self.limits = limits
-        self.faults = Faults()
-        self.in_read = False
+        self.tokens = tokens or TokenValidator()
+        self.namespace = Namespace()
+        self.failure: str | None = None
         self.connections: set[AmqpConnection] = set()
-        self._commit = commit
-        self._marked: list[Outgoing] = []
-        self._flush_comes = False
-        self._timers = Timers()
-        self._timer: Timer | None = None
-        self._timer_at: float | None = None
-        self._listener: Listener | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.context = Context(
+            self.namespace,
+            clock=clock,
+            commit=self.commit,
+            tokens=self.tokens,
+            limits=limits or Limits(),
+        )
+        self._listener: asyncio.Server | None = None
+        self._checking: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, a free one where ``port`` was 0. Raises OSError."""
-        self._loop = asyncio.get_running_loop()
-        self._listener = Listener(host, port, self._loop, self._accept)
-        self._timers.start(self._loop)
-        self._timers.call_later(_PATROL_S, self._walk)
-        self._settle_timers()
-        return self._listener.port
+    def commit(self) -> None:
+        """Make durable what the queues recorded. Here nothing is kept."""
 
-    async def stop(self) -> None:
-        """Stop listening and drop every connection, after a last commit."""
-        self._timers.stop()
-        if self._listener is not None:
-            self._listener.close()
+    # -- listening --------------------------------------------------------------------------
+
+    async def listen(self, port: int) -> int:
+        """Listen; return the port, a free one if ``port`` is 0. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._new_connection, self.host, port, backlog=_BACKLOG
+        )
+        self.context.start()
+        self._check_connections()
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop_listening(self) -> None:
+        """Close the port and drop every connection, after a last commit."""
+        self._close_port()
         for connection in list(self.connections):
-            connection.cut()
-        self.flush()
-        await asyncio.sleep(0)
+            connection.output.drop()
+        self.context.stop()
+        await asyncio.sleep(0)  # asyncio reports the lost connections
 
     def halt(self) -> None:
         """Stop at once and write nothing more: what was not committed is not acknowledged."""
-        self._marked.clear()
+        self.context.discard()
+        self._close_port()
+        for connection in list(self.connections):
+            connection.output.abort()
+
+    def _close_port(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
         if self._listener is not None:
             self._listener.close()
-        for connection in list(self.connections):
-            connection.abort()
 
-    def _accept(self, sock: socket.socket) -> None:
-        assert self._loop is not None  # noqa: S101 (it listens on it)
+    def _new_connection(self) -> AmqpConnection:
         refused = ""
-        if len(self.connections) >= self.limits.connections:
-            refused = f"the broker has {self.limits.connections} connections already; close some"
+        limit = self.context.limits.connections
+        if len(self.connections) >= limit:
+            refused = f"the broker has {limit} connections already; close some"
             _log.warning("a connection is refused: %s", refused)
-        stream = Stream(sock, self._loop, self.limits.write_buffer_bytes)
-        connection = AmqpConnection(
-            self, stream, refused=refused, ended=lambda: self.connections.discard(connection)
-        )
+        connection = AmqpConnection(self.context, refused=refused, ended=self.connections.discard)
         self.connections.add(connection)
-        stream.open(connection)
+        return connection
 
-    # -- one turn of the loop -------------------------------------------------------------
-
-    def mark(self, connection: Outgoing) -> None:
-        """Write this connection's bytes after the next commit, in this turn of the loop."""
-        self._marked.append(connection)
-        if not self.in_read:
-            self.touch()
-
-    def touch(self) -> None:
-        """Commit and look at the timers in this turn of the loop, whether or not bytes go out."""
-        if not self._flush_comes and self._loop is not None:
-            self._flush_comes = True
-            self._loop.call_soon(self._flush_soon)
-
-    def flush(self) -> None:
-        """Commit, and write what there is to write: at the end of a read, or of a turn."""
-        self.in_read = False
-        if self._commit is not None:
-            self._commit()
-        if self._marked:
-            marked, self._marked = self._marked, []
-            for connection in marked:
-                connection.write_out()
-        if self.namespace.due_changed:
-            self._settle_timers()
-
-    def later(self, seconds: float, work: Callable[[], None]) -> Timer:
-        """Do ``work`` after some seconds."""
-        return self._timers.call_later(seconds, work)
-
-    def _flush_soon(self) -> None:
-        self._flush_comes = False
-        self.flush()
-
-    def _settle_timers(self) -> None:
-        """See that the next moment at which something falls due has a timer."""
-        self.namespace.due_changed = False
-        due = self.namespace.next_due()
-        if due is None or self._loop is None:
-            return
-        if self._timer_at is not None and self._timer_at <= due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = due
-        self._timer = self.later(due - self.clock(), self._tick)
-
-    def _tick(self) -> None:
-        self._timer = self._timer_at = None
-        self.namespace.tick(self.clock())
-        self.flush()
-
-    # -- patrol ---------------------------------------------------------------------------
-
-    def _walk(self) -> None:
+    def _check_connections(self) -> None:
         now = self.clock()
         for connection in list(self.connections):
-            self._look_at(connection, now)
-        self.later(_PATROL_S, self._walk)
+            connection.check_deadlines(now)
+        self._checking = self.context.later(_CHECK_EVERY_S, self._check_connections)
 
-    def _look_at(self, connection: AmqpConnection, now: float) -> None:
-        limits = self.limits
-        if connection.closing_at is not None:
-            if now - connection.closing_at > limits.stalled_s:
-                connection.abort()  # it does not read what was sent before the end
-        elif connection.paused_at is not None and now - connection.paused_at > limits.stalled_s:
-            _log.warning("a peer has read nothing for %g s; it is cut off", limits.stalled_s)
-            connection.cut()
-        elif not connection.opened and now - connection.began > limits.handshake_s:
-            connection.cut()
-        elif connection.opened and now - connection.last_heard > limits.idle_s:
-            connection.fail(
-                "amqp:connection:forced",
-                f"The connection was inactive for more than the allowed {limits.idle_s:g} seconds",
-            )
-        elif self.gate.closed:
-            end_expired(connection, now)
-
-    # -- for the broker's owner -----------------------------------------------------------
+    # -- links ------------------------------------------------------------------------------
 
     def links(self) -> list[Link]:
-        """Give every link that is open."""
-        return [
-            link
-            for connection in self.connections
-            for session in connection.sessions.values()
-            for link in session.links.values()
-            if not link.ended
-        ]
+        """Give every open link."""
+        found = (link for connection in self.connections for link in connection.links())
+        return [link for link in found if not link.ended]
 
-    def check_links(self, queues: Collection[QueueCore | None]) -> None:
-        """End the links to queues that could not be opened as the queues are now."""
-        for link in self.links():
-            if link.queue is not None and link.queue in queues:
-                try:
-                    link.check()
-                except BrokerError as error:
-                    link.detach(error.condition, error.description)
+    def _links_of(self, queues: Collection[Queue | None]) -> list[Link]:
+        return [link for link in self.links() if link.queue is not None and link.queue in queues]
 
-    def end_links(self, queues: Collection[QueueCore | None], reason: str) -> None:
-        """End the links to queues that are gone."""
-        for link in self.links():
-            if link.queue is not None and link.queue in queues:
-                link.detach(EntityNotFoundError.condition, reason)
+    # -- queues -----------------------------------------------------------------------------
 
-    def drop_connections(self, queue: QueueCore | None = None) -> int:
-        """Cut every connection (with a link to ``queue``); return how many."""
+    def create_with(self, name: str, properties: QueueProperties) -> Queue:
+        """Create a queue. Raises ValueError, also if it would forward to a missing queue."""
+        check_queue_name(name)
+        self.namespace.check_targets(name, properties)
+        self.context.touch()
+        return self.namespace.create(name, properties, self.clock())
+
+    def update_to(self, name: str, properties: QueueProperties) -> Queue:
+        """Set all properties of a queue; end the links that it no longer allows.
+
+        Raises EntityNotFoundError, ValueError.
+        """
+        self.namespace.queue(name)
+        self.namespace.check_targets(name, properties)
+        self.context.touch()
+        queue = self.namespace.update(name, properties, self.clock())
+        for link in self._links_of((queue, queue.dead_letters)):
+            try:
+                link.check()
+            except BrokerError as error:
+                link.detach(error.condition, error.description)
+        return queue
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with its messages and end its links. Raises EntityNotFoundError."""
+        transfer = self.namespace.transfer_queue_of(name)
+        queue = self.namespace.delete(name)
+        for link in self._links_of((queue, queue.dead_letters, transfer)):
+            link.detach(EntityNotFoundError.condition, f"queue '{queue.name}' was deleted")
+
+    def counts(self, name: str) -> QueueCounts:
+        """Count the messages of a queue. Raises EntityNotFoundError."""
+        queue = self.namespace.queue(name)
+        transfer = self.namespace.transfer_queue_of(name)
+        return QueueCounts(
+            active=len(queue.messages) - queue.scheduled_count,
+            locked=len(queue.locked),
+            scheduled=queue.scheduled_count,
+            dead_letter=len(queue.dead_letters.messages) if queue.dead_letters else 0,
+            transfer_dead_letter=len(transfer.messages) if transfer else 0,
+            size_bytes=queue.bytes + (queue.dead_letters.bytes if queue.dead_letters else 0),
+        )
+
+    # -- faults -----------------------------------------------------------------------------
+
+    def arm(
+        self,
+        kind: str,
+        queue: str = "",
+        *,
+        operation: str = "",
+        count: int = 1,
+        seconds: float = 0.0,
+    ) -> None:
+        """Let a fault happen the next ``count`` times (see faults.py).
+
+        Raises ValueError, and EntityNotFoundError if there is no such queue.
+        """
+        if queue:
+            self.namespace.find(queue)
+        self.context.faults.arm(Fault(kind, queue, operation, count, seconds))
+
+    def clear_faults(self) -> None:
+        """Disarm every fault."""
+        self.context.faults.clear()
+
+    def drop_connections(self, queue: str = "") -> int:
+        """Drop every connection, or those with a link to ``queue``; return their number."""
+        wanted = self.namespace.queue(queue) if queue else None
         chosen = [
             connection
             for connection in self.connections
-            if queue is None
-            or any(
-                link.queue in {queue, queue.dead_letters}
-                for session in connection.sessions.values()
-                for link in session.links.values()
-            )
+            if wanted is None
+            or any(link.queue in {wanted, wanted.dead_letters} for link in connection.links())
         ]
         for connection in chosen:
-            connection.cut()
+            connection.output.drop()
         return len(chosen)
+
+    def expire_locks(self, queue: str = "") -> int:
+        """End every lock of messages and sessions now; return their number."""
+        chosen = [self.namespace.queue(queue)] if queue else self.namespace.every_queue()
+        ended = sum(target.expire_locks(self.clock()) for target in chosen)
+        self.context.touch()
+        return ended

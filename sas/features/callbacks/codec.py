@@ -21,14 +21,23 @@ import msgspec
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.codec.internal import (
     FaultBody,
-    Kept,
     Part,
+    PayloadRefBody,
     RequestMessage,
     check_result,
     content_of,
     text_of,
 )
-from sas.codec.strict import DEPTH_MAX, MalformedError, canonical, check_depth, convert, parse
+from sas.codec.strict import (
+    DEPTH_MAX,
+    MalformedError,
+    Reason,
+    canonical,
+    check_depth,
+    convert,
+    parse,
+)
+from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault, Order
 from sas.engine.hooks import CallbackIssuer
@@ -44,7 +53,7 @@ CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
 KEY_LENGTH_MIN = 32
 
 
-RESULT_DEPTH_MAX = DEPTH_MAX - 2
+CONTENT_DEPTH_MAX = DEPTH_MAX - 2
 
 
 _SIGNED_AS = b"sas-callback-1."
@@ -75,7 +84,7 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
     error: FaultBody | None = None
-    result_ref: Kept | None = None
+    result_ref: PayloadRefBody | None = None
 
 
 class Claims(
@@ -108,10 +117,10 @@ class Claims(
             MalformedError: it is there no more, though another one may be under its id.
         """
         if order is None:
-            raise MalformedError("unknown-order", f"there is no order {self.order_id!r}")
+            raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
         if self.submission not in {None, order.details.submission}:
             raise MalformedError(
-                "unknown-order",
+                Reason.UNKNOWN_ORDER,
                 f"the order {self.order_id!r} that the token is about is there no more, and "
                 "another one has its id now",
             )
@@ -219,11 +228,11 @@ def read_message(body: bytes, keys: CallbackKeys) -> tuple[CallbackMessage, Clai
     """
     message = parse_message(body)
     if not keys:
-        raise MalformedError("callbacks-off", str(CallbacksOffError()))
+        raise MalformedError(Reason.CALLBACKS_OFF, str(CallbacksOffError()))
     try:
         return message, keys.read(message.token)
     except ForgedError as forged:
-        raise MalformedError("forged-token", str(forged)) from None
+        raise MalformedError(Reason.FORGED_TOKEN, str(forged)) from None
 
 
 def encode_message(message: CallbackMessage) -> bytes:
@@ -241,7 +250,7 @@ def own_id(message: CallbackMessage) -> str:
     said = [message.outcome, result]
     said += [message.error.code, message.error.message] if message.error else []
     text = canonical([message.token, *said])
-    return f"callback/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"callback/{digest_id(text)}"
 
 
 def to_returned(message: CallbackMessage, claims: Claims, agents: Sequence[str]) -> CallbackResult:
@@ -295,12 +304,12 @@ def _base64(data: bytes) -> str:
 def _check_size(body: bytes) -> None:
     if len(body) > CALLBACK_BYTES_MAX:
         raise MalformedError(
-            "too-large",
+            Reason.TOO_LARGE,
             f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are taken: "
             "keep large results elsewhere and send a reference to them",
         )
 
 
-def _check_result(result: Part, kept: Kept | None = None) -> None:
+def _check_result(result: Part, kept: PayloadRefBody | None = None) -> None:
     check_result(content_of(result, kept), RESULT_BYTES_MAX)
-    check_depth(text_of(result) or "", RESULT_DEPTH_MAX)
+    check_depth(text_of(result) or "", CONTENT_DEPTH_MAX)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from opentelemetry.trace import SpanKind
 
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
 from sas.domain.ids import cause_of, key_time
 from sas.domain.messages import AlertKind
@@ -39,7 +39,7 @@ from sas.ports import (
     UnreadableError,
 )
 from sas.telemetry import tracing
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 
@@ -194,7 +194,7 @@ class Callbacks:
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
-                raise MalformedError("too-late", _ANSWERS[status][2])
+                raise MalformedError(Reason.TOO_LATE, _ANSWERS[status][2])
             if status is StepStatus.WAITS:
                 again_on = self._lane(order)
                 await self._put_back(again_on, claims, delivery, since)
@@ -297,7 +297,7 @@ def _since(order: Order, claims: Claims, now: datetime) -> datetime:
 def _check_time(claims: Claims, now: datetime) -> None:
     """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
     if claims.expires_at + CLOCK_SKEW <= now:
-        raise MalformedError("expired", _expired(claims))
+        raise MalformedError(Reason.EXPIRED, _expired(claims))
 
 
 def _expired(claims: Claims) -> str:

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import msgspec
 
-from sas.codec.internal import FaultBody, content_of, to_kept
+from sas.codec.internal import FaultBody, content_of, to_ref_body
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import parse
 from sas.domain.content import PayloadRef
-from sas.domain.ids import cause_hash, key_time
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Fault, Order
 from sas.engine.context import Context
@@ -59,7 +59,7 @@ async def offload_result(
     content = await context.content.offload_result(order.order_id, result)
     if isinstance(content, str):
         return message
-    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_kept(content))
+    return msgspec.structs.replace(message, result=msgspec.UNSET, result_ref=to_ref_body(content))
 
 
 async def alert_unreadable(
@@ -71,7 +71,7 @@ async def alert_unreadable(
         at=key_time(context.clock.now()),
         text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until its "
         "token expires.",
-        id=f"unreadable/{cause_hash(own_id)}",
+        id=f"unreadable/{digest_id(own_id)}",
         order_id=order.order_id,
         workflow=order.details.workflow,
     )

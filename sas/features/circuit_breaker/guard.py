@@ -24,7 +24,7 @@ from sas.ports import (
     StoreUnavailableError,
 )
 from sas.telemetry import metrics
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 LOOK_AGAIN_AFTER = timedelta(seconds=1)

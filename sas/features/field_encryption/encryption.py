@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sas.codec.orders import Submission
-from sas.codec.strict import MalformedError, parse
+from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.order import Details
 from sas.domain.workflow import WorkflowError
 from sas.engine.hooks import Encryption
@@ -74,7 +74,7 @@ class FieldEncryption(Encryption):
             return self._ring.is_signed(submission.content_hash, details.content_hash)
         except DecryptionError:
             raise MalformedError(
-                "order-id-taken",
+                Reason.ORDER_ID_TAKEN,
                 f"order_id {details.order_id!r} was submitted before. The key that signed its "
                 "content is gone, so the two cannot be compared: give every order an id of its own",
             ) from None
@@ -89,11 +89,11 @@ class FieldEncryption(Encryption):
         value = parse(text.encode())
         kept = set()
         for holder, key, at in paths.encrypted_places(value):
-            sealed = paths.encrypted_text(holder[key])
+            encrypted = paths.encrypted_text(holder[key])
             try:
-                self._keys.open(sealed or "", paths.about(order_id, at))
+                self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             except DecryptionError as wrong:
-                raise MalformedError("invalid-order", _not_taken(at, wrong)) from None
+                raise MalformedError(Reason.INVALID_ORDER, _not_taken(at, wrong)) from None
             kept.add(at)
         return self._encrypt(workflow, order_id, value, kept)
 
@@ -106,8 +106,8 @@ class FieldEncryption(Encryption):
             return value, ()
         secret: list[str] = []
         for holder, key, at in list(paths.encrypted_places(value)):
-            sealed = paths.encrypted_text(holder[key])
-            opened = self._keys.open(sealed or "", paths.about(order_id, at))
+            encrypted = paths.encrypted_text(holder[key])
+            opened = self._keys.decrypt(encrypted or "", paths.about(order_id, at))
             holder[key] = json.loads(opened)
             secret += paths.texts_in(holder[key])
         for path in self._paths[workflow]:
@@ -146,7 +146,7 @@ class FieldEncryption(Encryption):
         value = parse(submission.payload.encode())
         if next(paths.encrypted_places(value), None) is not None:
             raise MalformedError(
-                "invalid-order",
+                Reason.INVALID_ORDER,
                 f"the order holds a member {ENCRYPTED!r}: send the field as it is, for it is "
                 "encrypted here",
             )
@@ -157,7 +157,7 @@ class FieldEncryption(Encryption):
             for holder, key, at in paths.places(value, path):
                 if at not in kept:
                     text = json.dumps(holder[key], ensure_ascii=False)
-                    holder[key] = {ENCRYPTED: self._keys.seal(text, paths.about(order_id, at))}
+                    holder[key] = {ENCRYPTED: self._keys.encrypt(text, paths.about(order_id, at))}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""Named fields of an order: where they are, and what stands in their place once they are sealed.
+"""Named fields of an order: where they are, and what stands in their place once they are encrypted.
 
 A path is member names with dots between them; ``[]`` after a name means every element of that
 list: ``customer.card``, ``lines[].note``.
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sas.codec.strict import MalformedError
+from sas.codec.strict import MalformedError, Reason
 
 ENCRYPTED = "$encrypted"
-"""The one member of what stands in a sealed field's place."""
+"""The one member of what stands in an encrypted field's place."""
 
 Path = tuple[str | None, ...]
 """Member names; None for every element of a list."""
@@ -72,7 +72,7 @@ def places(value: Any, path: Path, at: Place = ()) -> Iterator[tuple[Any, str | 
     if not isinstance(value, list if head is None else dict):
         kind = "a list" if head is None else "an object"
         raise MalformedError(
-            "invalid-order",
+            Reason.INVALID_ORDER,
             f"Expected {kind} - at `{_spelled(at)}`, which holds a field that is kept secret",
         )
     keys: Iterable[Any] = range(len(value)) if head is None else [head] if head in value else []
@@ -84,7 +84,7 @@ def places(value: Any, path: Path, at: Place = ()) -> Iterator[tuple[Any, str | 
 
 
 def encrypted_places(value: Any) -> Iterator[tuple[Any, str | int, Place]]:
-    """Yield what holds something sealed, under which name or number, and its place."""
+    """Yield what holds something encrypted, under which name or number, and its place."""
     waiting: list[tuple[Any, Place]] = [(value, ())]
     while waiting:
         holder, at = waiting.pop()
@@ -99,7 +99,7 @@ def encrypted_places(value: Any) -> Iterator[tuple[Any, str | int, Place]]:
 
 
 def encrypted_text(value: Any) -> str | None:
-    """Return the sealed text that stands in a field's place; None where it is anything else."""
+    """Return the encrypted text that stands in a field's place; None where it is anything else."""
     if not isinstance(value, dict) or value.keys() != {ENCRYPTED}:
         return None
     text = value[ENCRYPTED]
@@ -107,7 +107,7 @@ def encrypted_text(value: Any) -> str | None:
 
 
 def about(order_id: str, at: Place) -> str:
-    """Return what a field is sealed for: this place of this order, and no other."""
+    """Return what a field is encrypted for: this place of this order, and no other."""
     return json.dumps(["order", order_id, *at])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sas.codec.outward import AlertMessage
 from sas.domain.change import Incident
-from sas.domain.ids import cause_hash, key_time
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert
@@ -33,7 +33,7 @@ from sas.ports import (
     StoreUnavailableError,
     UndeliverableError,
 )
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 _TRIES = 4
@@ -223,4 +223,4 @@ def _over(active: ActiveIncident, now: datetime) -> AlertMessage:
 
 def _id_of(active: ActiveIncident) -> str:
     began = f"{active.scope}/{key_time(active.since)}"
-    return f"{active.kind.value}/{cause_hash(began)}"
+    return f"{active.kind.value}/{digest_id(began)}"

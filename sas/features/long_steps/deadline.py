@@ -22,7 +22,7 @@ from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 HEARTBEAT_INTERVAL_MIN = timedelta(seconds=10)

@@ -23,7 +23,7 @@ from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline, LongSteps, MustWaitError
 from sas.features.long_steps.deadline import ExtensibleDeadline
 from sas.ports import AwaitCallback, Later, Message, StillRunning
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 

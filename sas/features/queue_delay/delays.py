@@ -20,7 +20,7 @@ from sas.engine.shared_values import SharedValues
 from sas.features.queue_delay import rules as delays
 from sas.features.queue_delay.rules import QueueDelay
 from sas.ports import Clock, ConflictError, StateStore, StoreUnavailableError
-from sas.telemetry.logs import logger
+from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 EVERY = timedelta(seconds=3)

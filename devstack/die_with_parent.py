@@ -1,0 +1,56 @@
+"""Run a command that ends when its parent process ends, even after `kill -9` of the parent.
+
+    python -S die_with_parent.py PARENT_PID SIGNAL COMMAND [ARGUMENT...]
+
+On Linux the kernel sends SIGNAL: PR_SET_PDEATHSIG survives `exec`, so this process becomes the
+command and keeps its pid. On other systems this process stays as a watcher: it forwards signals,
+and sends SIGNAL to the command when the parent is gone. This program uses the standard library
+only, because it runs without the package's import path.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.2
+_USAGE_CODE = 64
+_PARENT_GONE_CODE = 70
+
+
+def main(argv: list[str]) -> int:
+    """Become the command, or watch it and return its exit code."""
+    if len(argv) < 3 or not argv[0].isdigit() or not argv[1].isdigit():
+        sys.stderr.write("usage: die_with_parent.py PARENT_PID SIGNAL COMMAND [ARGUMENT...]\n")
+        return _USAGE_CODE
+    parent, number, command = int(argv[0]), int(argv[1]), argv[2:]
+    if sys.platform == "linux" and not os.environ.get("DEVSTACK_WATCH_PARENT"):
+        _ask_kernel(number)
+        if os.getppid() != parent:  # the parent died before the kernel knew
+            return _PARENT_GONE_CODE
+        os.execvp(command[0], command)  # noqa: S606  # the caller's own command, no shell
+    return _watch(parent, number, command)
+
+
+def _ask_kernel(number: int) -> None:
+    import ctypes  # noqa: PLC0415  # Linux only
+
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+        sys.stderr.write("die_with_parent: the kernel refused prctl(PR_SET_PDEATHSIG)\n")
+
+
+def _watch(parent: int, number: int, command: list[str]) -> int:
+    child = subprocess.Popen(command)  # noqa: S603  # the caller's own command, no shell
+    for forwarded in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(forwarded, lambda got, _frame: child.send_signal(got))
+    while child.poll() is None:
+        if os.getppid() != parent:
+            child.send_signal(number)
+        time.sleep(_POLL_S)
+    return child.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

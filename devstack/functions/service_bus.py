@@ -1,0 +1,163 @@
+"""Service Bus in a host process: its clients, and the listeners of its triggers.
+
+The SDK opens one AMQP connection for every receiver and sender, even within one client (measured
+with azure-servicebus 7.15), so there is one receiver per queue.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+from devstack.functions import metadata
+from devstack.functions.bindings import ServiceBusOutput, ServiceBusTrigger
+from devstack.functions.hostjson import ServiceBusOptions
+from devstack.functions.indexing import IndexedFunction
+from devstack.functions.invocation import Invoker, Result
+from devstack.functions.pumps import BatchPump, MessagePump, Pump, SessionPump
+from devstack.functions.settings import ServiceBusConnection
+
+_log = logging.getLogger("devstack.functions")
+_ACCEPT_SESSION_S = 10.0
+
+
+class Clients:
+    """The Service Bus clients and senders of this process, opened on first use."""
+
+    def __init__(self, options: ServiceBusOptions) -> None:
+        self._options = options
+        self._clients: dict[ServiceBusConnection, ServiceBusClient] = {}
+        self._senders: dict[ServiceBusOutput, tuple[ServiceBusSender, asyncio.Lock]] = {}
+        self._credentials: list[Any] = []
+
+    def client(self, connection: ServiceBusConnection) -> ServiceBusClient:
+        """The one client of a namespace."""
+        if connection not in self._clients:
+            self._clients[connection] = self._open(connection)
+        return self._clients[connection]
+
+    def _open(self, connection: ServiceBusConnection) -> ServiceBusClient:
+        retry = self._options.retry
+        websockets = self._options.transport_type == "amqpWebSockets"
+        options: dict[str, Any] = {
+            "retry_total": retry.max_retries,
+            "retry_mode": retry.mode,
+            "retry_backoff_factor": retry.delay_s,
+            "retry_backoff_max": retry.max_delay_s,
+            "try_timeout": retry.try_timeout_s,
+            "transport_type": TransportType.AmqpOverWebsocket if websockets else TransportType.Amqp,
+        }
+        if connection.connection_string is not None:
+            return ServiceBusClient.from_connection_string(connection.connection_string, **options)
+        credential = _credential(connection)
+        self._credentials.append(credential)
+        namespace = connection.fully_qualified_namespace or ""
+        return ServiceBusClient(namespace, credential, **options)
+
+    async def send_outputs(self, function: IndexedFunction, result: Result) -> None:
+        """Send the output of an invocation, or raise InvocationError or ServiceBusError."""
+        for output in function.outputs:
+            if not isinstance(output, ServiceBusOutput):
+                continue
+            datum = result.returned if output.param == "$return" else None
+            datum = result.outputs.get(output.param, datum)
+            if datum is None:
+                continue
+            messages = metadata.outgoing(datum)
+            sender, lock = self._sender(output)
+            async with lock:  # the SDK's link supports one send at a time
+                for message in messages:
+                    await sender.send_messages(message)
+
+    def _sender(self, output: ServiceBusOutput) -> tuple[ServiceBusSender, asyncio.Lock]:
+        if output not in self._senders:
+            sender = self.client(output.connection).get_queue_sender(output.queue)
+            self._senders[output] = (sender, asyncio.Lock())
+        return self._senders[output]
+
+    async def close(self) -> None:
+        """Close every sender, client and credential."""
+        closing = [sender.close() for sender, _ in self._senders.values()]
+        await asyncio.gather(*closing, return_exceptions=True)
+        for opened in (*self._clients.values(), *self._credentials):
+            await opened.close()
+        self._senders, self._clients, self._credentials = {}, {}, []
+
+
+def _credential(connection: ServiceBusConnection) -> Any:
+    from azure.identity.aio import (  # noqa: PLC0415  # 255 ms that only Azure itself needs
+        DefaultAzureCredential,
+        ManagedIdentityCredential,
+    )
+
+    if connection.managed_identity:
+        return ManagedIdentityCredential(client_id=connection.client_id)
+    return DefaultAzureCredential()
+
+
+@dataclass
+class Listener:
+    """Runs one function for the messages of its queue: invoke, send outputs, settle."""
+
+    function: IndexedFunction
+    trigger: ServiceBusTrigger
+    invoker: Invoker
+    clients: Clients
+    options: ServiceBusOptions
+
+    def pump(self) -> Pump:
+        """Make the pump of this trigger."""
+        trigger = self.trigger
+        auto = trigger.auto_complete
+        make: Callable[..., Pump]
+        if trigger.sessions:
+            accept = functools.partial(
+                self._receiver, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=_ACCEPT_SESSION_S
+            )
+            make = functools.partial(SessionPump, accept, self._receiver, trigger.batch)
+        else:
+            kind = BatchPump if trigger.batch else MessagePump
+            make = functools.partial(kind, self._receiver())
+        return make(
+            name=f"{self.function.name} on {trigger.queue}",
+            handler=self._handle,
+            options=self.options,
+            auto_complete=self.options.auto_complete_messages if auto is None else auto,
+        )
+
+    def _receiver(self, **more: Any) -> ServiceBusReceiver:
+        client = self.clients.client(self.trigger.connection)
+        prefetch = self.options.prefetch_count
+        return client.get_queue_receiver(self.trigger.queue, prefetch_count=prefetch, **more)
+
+    async def _handle(self, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        trigger, first = self.trigger, messages[0]
+        if trigger.batch:
+            reason = f"{len(messages)} messages of {trigger.queue}"
+        else:
+            count = metadata.delivery_count(first)
+            reason = f"Message {first.message_id} of {trigger.queue}, delivery {count}"
+        try:
+            if trigger.batch:
+                datum, found = metadata.batch(messages, binary=trigger.binary)
+            else:
+                datum, found = metadata.single(first, binary=trigger.binary)
+        except Exception:  # noqa: BLE001  # a sender can send anything
+            _log.exception("%s cannot be read; abandoning", reason)
+            return False
+        try:
+            result = await self.invoker.invoke(self.function, datum, found, reason=reason)
+        except Exception as error:  # noqa: BLE001  # any failure abandons; the invoker logged it
+            _log.debug("%s: abandoning after %r", reason, error)
+            return False
+        try:
+            await self.clients.send_outputs(self.function, result)
+        except Exception:  # noqa: BLE001  # any failure abandons
+            _log.exception("%s: its output could not be sent; abandoning", reason)
+            return False
+        return True

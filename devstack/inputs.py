@@ -1,0 +1,92 @@
+"""Checks of what people give: each returns a value or raises a one-sentence error."""
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+PROCESSES_MAX = 64
+"""Host processes on one machine: each takes about 60 MB and a second of CPU to start."""
+
+# Strings are matched first, so that `//` inside a string does not start a comment.
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])', re.DOTALL)
+_KINDS = {list: "a list", str: "a string", bool: "a boolean"}
+
+
+class DevstackError(Exception):
+    """An error for the person who runs `devstack`: one sentence that says what to do."""
+
+
+class ChildFailedError(DevstackError):
+    """A child process did not start, or ended when nobody stopped it."""
+
+
+class NotInstalledError(DevstackError):
+    """Software is missing on this machine; the sentence says how to install it."""
+
+
+def make_directory(path: Path) -> Path:
+    """Create the directory `path` where it is missing; return it, or raise DevstackError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DevstackError(
+            f"{path} cannot be a directory for data ({error.strerror}): name another one."
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise DevstackError(f"{path} cannot be written: name another directory.")
+    return path
+
+
+def setting_pair(text: str) -> tuple[str, str]:
+    """Split `NAME=VALUE`; a type for argparse."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} must have the form NAME=VALUE")
+    return name, value
+
+
+def name_list(text: str) -> list[str]:
+    """Split `NAME,NAME`; a type for argparse."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one function")
+    return names
+
+
+def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
+    """Read a JSON object with comments and trailing commas from a file, or raise `raises`."""
+    try:
+        found = _parse(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise raises(f"{path} {_problem(error)}.") from error
+    if not isinstance(found, dict):
+        kind = _KINDS.get(type(found), "a number or null")
+        raise raises(f"{path} must hold a JSON object ({{...}}), not {kind}.")
+    return found
+
+
+def _problem(error: Exception) -> str:
+    match error:
+        case OSError():
+            return f"cannot be read ({error.strerror or error}): check the path"
+        case UnicodeDecodeError():
+            return "is not UTF-8 text: save it as UTF-8"
+        case json.JSONDecodeError():
+            return f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        case RecursionError():
+            return "nests too deep: use fewer levels"
+    return "holds a number of too many digits: shorten it"
+
+
+def _parse(text: str) -> Any:
+    def blank(match: re.Match[str]) -> str:
+        token = match.group()
+        # Keep the newlines of comments, so that an error names the right line.
+        return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
+
+    bare = _STRING_OR_COMMENT.sub(blank, text)
+    return json.loads(_TRAILING_COMMA.sub(lambda m: m.group(1) or m.group(2), bare))

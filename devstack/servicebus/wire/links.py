@@ -1,0 +1,526 @@
+"""The links of a session: from queues and to queues, and for requests.
+
+A receiver link takes what the peer sends: messages for a queue, or requests for ``$cbs`` and
+``$management``. A sender link sends a queue's messages, or the answers to requests.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from devstack.servicebus.amqp import encode, frames
+from devstack.servicebus.amqp.decode import Described
+from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
+from devstack.servicebus.core import operations
+from devstack.servicebus.core.dispatch import Session
+from devstack.servicebus.core.errors import (
+    BrokerError,
+    EntityNotFoundError,
+    MessageSizeExceededError,
+    NotAllowedError,
+    OperationTimeoutError,
+    SessionLockLostError,
+    UnauthorizedError,
+)
+from devstack.servicebus.core.message import Message, parse_message
+from devstack.servicebus.core.namespace import MANAGEMENT
+from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.tokens import path_of
+from devstack.servicebus.wire.context import Output, ReplyLink
+from devstack.servicebus.wire.performatives import Attach, source_with_session
+from devstack.servicebus.wire.requests import Request, answer_request
+from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
+
+CREDIT = 1000
+_CBS = "$cbs"
+_BATCH_LIMIT = 1 << 20
+_REQUEST_LIMIT = 2 << 20
+#: .NET ticks (100 ns since the year 1) at 1970-01-01.
+_TICKS_1970 = 621355968000000000
+#: Positions of fields in a flow.
+_DELIVERY_COUNT, _CREDIT, _DRAIN, _ECHO = 5, 6, 8, 9
+
+
+def make_link(session: AmqpSession, attach: Attach, handle: int, now: float) -> Link:
+    """Build the link for an attach.
+
+    Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError.
+    """
+    if attach.address is None:
+        raise EntityNotFoundError("the link names no entity; give the queue's name as its address")
+    context = session.output.context
+    path = path_of(attach.address)
+    node = path.lower()
+    if node == _CBS:
+        kind = ReplySenderLink if attach.receives else RequestReceiverLink
+        return kind(session, attach, handle, None)
+    if context.tokens.enabled and not _has_claim(session.output, path, now):
+        raise UnauthorizedError(
+            f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
+            "with the key given to --require-key"
+        )
+    manages = node.endswith(MANAGEMENT)
+    queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
+    context.faults.check_busy(queue.name, "attach")
+    if manages:
+        kind = ReplySenderLink if attach.receives else RequestReceiverLink
+        return kind(session, attach, handle, queue)
+    if attach.receives:
+        return QueueSenderLink(session, attach, handle, queue)
+    return QueueReceiverLink(session, attach, handle, queue)
+
+
+def end_expired_links(session: AmqpSession, now: float) -> None:
+    """End the links of a session whose tokens have expired.
+
+    Condition and code are those of the service: a client that puts a new token may attach again.
+    """
+    for link in list(session.links.values()):
+        path = path_of(link.attach.address or "")
+        if link.queue is None or link.ended or _has_claim(session.output, path, now):
+            continue
+        link.detach(
+            "amqp:link:detach-forced",
+            f"The link '{link.name[:200]}' is force detached. Code: RenewToken. Details: "
+            f"Unauthorized access to '{path[:200]}': the token has expired; put a new one on "
+            "$cbs and open the link again.",
+        )
+
+
+def _has_claim(output: Output, path: str, now: float) -> bool:
+    return any(claim.covers(path, now) for claim in output.claims)
+
+
+def _node(link: Link) -> str:
+    return path_of(link.attach.address or "").lower()
+
+
+# -- receiver links ---------------------------------------------------------------------------
+
+
+class ReceiverLink(Link):
+    """Grants credit and joins the pieces of a message, up to ``limit_bytes``."""
+
+    limit_bytes = _REQUEST_LIMIT
+
+    def __init__(
+        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
+    ) -> None:
+        super().__init__(session, attach, handle, queue)
+        self.delivery_count = attach.initial_delivery_count
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._first: Transfer | None = None
+
+    def grant(self) -> None:
+        """Let the peer send `CREDIT` more messages."""
+        self.credit = CREDIT
+        self.send_flow()
+
+    def on_transfer(self, transfer: Transfer, payload: bytes, now: float) -> None:
+        """Take a piece; take the message once it is whole.
+
+        The pieces of a message above the limit are counted and dropped. Its last piece is refused.
+        """
+        if self._first is None:
+            if self.credit <= 0:
+                self.detach("amqp:link:transfer-limit-exceeded", "more messages than credit")
+                return
+            self._first = transfer
+        if transfer.aborted:
+            self._clear()
+            return
+        self._size += len(payload)
+        if self._size <= self.limit_bytes:
+            self._pieces.append(payload)
+        if transfer.more:
+            return
+        first, message, size = self._first, b"".join(self._pieces), self._size
+        self._clear()
+        if not isinstance(first.delivery_id, int):
+            raise AmqpError("amqp:invalid-field", "the first transfer of a message needs its id")
+        self.delivery_count = (self.delivery_count + 1) & U32
+        self.credit -= 1
+        settled = first.settled or transfer.settled
+        batch = first.message_format == BATCH_FORMAT
+        self.take(message, size, batch, None if settled else first.delivery_id, now)
+        if self.credit < CREDIT // 2 and not self.ended:
+            self.grant()
+
+    def _clear(self) -> None:
+        self._pieces, self._size, self._first = [], 0, None
+
+    def take(
+        self, payload: bytes, size: int, batch: bool, delivery_id: int | None, now: float
+    ) -> None:
+        """Take a whole message of ``size`` bytes; ``delivery_id`` is None if it is settled."""
+        raise NotImplementedError
+
+    def acknowledge(self, delivery_id: int | None, state: bytes) -> None:
+        """Send the outcome of a message."""
+        if delivery_id is not None and not self.ended:
+            self.output.send_settled(self.amqp_session.channel, delivery_id, state, receiver=True)
+
+
+class QueueReceiverLink(ReceiverLink):
+    """Takes messages for a queue."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, handle: int, queue: Queue) -> None:
+        super().__init__(session, attach, handle, queue)
+        self._queue = queue
+        self._message_limit = queue.properties.max_message_kilobytes * 1024
+        self.limit_bytes = max(self._message_limit, min(4 * self._message_limit, _BATCH_LIMIT))
+
+    def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Answer with the size limit of batches, and grant credit."""
+        self._queue.check_sendable()
+        batch = encode.symbol("com.microsoft:max-message-batch-size")
+        self.answer_attach(properties=encode.map_([(batch, encode.ulong(self._message_limit))]))
+        self.grant()
+
+    def take(
+        self, payload: bytes, size: int, batch: bool, delivery_id: int | None, now: float
+    ) -> None:
+        """Put the message, or every message of the batch, on the queue, or refuse it."""
+        try:
+            if self.context.faults.armed and self._apply_fault(payload, batch, delivery_id, now):
+                return
+            self._enqueue(payload, size, batch, now)
+            state = frames.ACCEPTED_STATE
+        except (BrokerError, AmqpError) as error:
+            state = frames.rejected(error.condition, error.description)
+        self.acknowledge(delivery_id, state)
+
+    def _enqueue(self, payload: bytes, size: int, batch: bool, now: float) -> None:
+        if size > self.limit_bytes or (size > self._message_limit and not batch):
+            raise MessageSizeExceededError(
+                f"a {'batch' if batch else 'message'} of {size} bytes is larger than the "
+                f"{self._message_limit} bytes that queue '{self._queue.name}' takes; send less or "
+                "raise MaxMessageSizeInKilobytes"
+            )
+        parts = unbatch(payload) if batch else [payload]
+        self._queue.enqueue([parse_message(part) for part in parts], now)
+
+    def _apply_fault(
+        self, payload: bytes, batch: bool, delivery_id: int | None, now: float
+    ) -> bool:
+        """Return True if an armed fault replaces the usual work."""
+        faults, name = self.context.faults, self._queue.name
+        faults.check_busy(name, "send")
+        if faults.take("lose-acknowledgement", name, "send"):
+            self._enqueue(payload, len(payload), batch, now)
+            self.output.drop()
+            return True
+        delay = faults.take("delay", name, "send")
+        if delay is None:
+            return False
+        self._enqueue(payload, len(payload), batch, now)
+        accepted = frames.ACCEPTED_STATE
+        self.context.later(delay.seconds, lambda: self.acknowledge(delivery_id, accepted))
+        return True
+
+
+class RequestReceiverLink(ReceiverLink):
+    """Takes requests for ``$cbs`` (no queue) or an entity's ``$management``."""
+
+    def __init__(
+        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
+    ) -> None:
+        super().__init__(session, attach, handle, queue)
+        if queue is not None:
+            self.limit_bytes = max(
+                _REQUEST_LIMIT, 2 * queue.properties.max_message_kilobytes * 1024
+            )
+
+    def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Answer and grant credit."""
+        self.answer_attach()
+        self.grant()
+
+    def take(
+        self,
+        payload: bytes,
+        size: int,
+        batch: bool,  # noqa: ARG002 (one signature)
+        delivery_id: int | None,
+        now: float,
+    ) -> None:
+        """Send the answer on the link that the request names, then accept the request.
+
+        The order matters. azure-servicebus reads one frame at a time with its socket locked. If
+        the answer came last, a renewal on one thread would find the socket held by another, which
+        waits 0.2 s for a frame; 300 renewals within a lock's time would not be possible.
+        """
+        try:
+            if size > self.limit_bytes:
+                raise MessageSizeExceededError(f"a request of {size} bytes is too large")
+            request = Request.read(payload)
+        except (BrokerError, AmqpError) as error:
+            self.acknowledge(delivery_id, frames.rejected(error.condition, error.description))
+            return
+        answer = answer_request(request, self.queue, self.output, now)
+        here = [link for link in self.output.reply_links if link.node == _node(self)]
+        asked = request.reply_to
+        named = [link for link in here if asked is not None and asked in link.names]
+        for link in (named or here)[-1:]:
+            link.reply(answer)
+        self.acknowledge(delivery_id, frames.ACCEPTED_STATE)
+
+
+# -- sender links -----------------------------------------------------------------------------
+
+
+class SenderLink(Link):
+    """Keeps the credit that the peer grants."""
+
+    def on_flow(self, fields: list[object], now: float) -> None:
+        """Take the peer's credit, send what it allows, answer a drain."""
+        granted, seen = fields[_CREDIT], fields[_DELIVERY_COUNT]
+        if isinstance(granted, int):
+            base = seen if isinstance(seen, int) else 0
+            credit = (base + granted - self.delivery_count) & U32
+            self.credit = 0 if credit > U32 >> 1 else credit
+            self.credit_added(now)
+        if fields[_DRAIN]:
+            self.delivery_count = (self.delivery_count + self.credit) & U32
+            self.credit = 0
+            self.drained(now)
+            self.send_flow(drain=True)
+        elif fields[_ECHO]:
+            self.send_flow()
+
+    def use_credit(self) -> None:
+        """Count one message."""
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & U32
+
+    def credit_added(self, now: float) -> None:
+        """Send what waits for credit."""
+        raise NotImplementedError
+
+    def drained(self, now: float) -> None:
+        """Take back what is not sent yet: the peer wants no more."""
+
+
+class QueueSenderLink(SenderLink):
+    """Sends the messages of a queue; the queue uses it as a `Consumer`."""
+
+    def __init__(self, session: AmqpSession, attach: Attach, handle: int, queue: Queue) -> None:
+        super().__init__(session, attach, handle, queue)
+        self._queue = queue
+        self.presettled = attach.sender_settle_mode == 1
+        self.session: Session | None = None
+
+    @property
+    def holder(self) -> object:
+        """The connection: session operations must come on it."""
+        return self.output
+
+    def open(self, now: float) -> None:
+        """Answer at once, or when a session is granted."""
+        self.check()
+        asked, session_id = self.attach.session_filter()
+        sessions = self._queue.sessions
+        if sessions is None:
+            if asked:
+                raise NotAllowedError(f"queue '{self._queue.name}' does not require sessions")
+            self.answer_attach()
+        elif not asked:
+            raise NotAllowedError(
+                "It is not possible for an entity that requires sessions to create a "
+                "non-sessionful message receiver. Ask for a session."
+            )
+        elif session_id is None:
+            timeout = self.attach.properties.get("com.microsoft:timeout")
+            limits = self.context.limits
+            seconds = timeout / 1000 if isinstance(timeout, int) else limits.session_wait_s
+            sessions.accept_next(self, now, min(seconds, limits.session_wait_max_s))
+        elif isinstance(session_id, str):
+            sessions.accept(self, session_id, now)
+        else:
+            raise NotAllowedError(f"a session id is text, not {session_id!r:.100}")
+
+    def check(self) -> None:
+        """Raise BrokerError if nothing may be received from the queue."""
+        self._queue.check_receivable()
+
+    def session_granted(self, session: Session) -> None:
+        """Answer the attach with the session that was chosen and the end of its lock."""
+        ticks = int(session.locked_until * 10_000_000) + _TICKS_1970
+        locked = encode.symbol("com.microsoft:locked-until-utc")
+        self.answer_attach(
+            source=source_with_session(self.attach.source, session.id),
+            properties=encode.map_([(locked, encode.int64(ticks))]),
+        )
+
+    def session_refused(self) -> None:
+        """Refuse the attach: no session was free in time."""
+        self.detach(
+            OperationTimeoutError.condition,
+            "The operation did not complete within the allotted timeout: no session of queue "
+            f"'{self._queue.name}' has messages and is free.",
+        )
+
+    def session_lost(self) -> None:
+        """End the link: its session's lock expired."""
+        self.detach(SessionLockLostError.condition, "The session lock has expired.")
+
+    def credit_added(self, now: float) -> None:
+        """Tell the queue."""
+        self._queue.dispatch.add_credit(self, now)
+
+    def deliver(self, message: Message, token: bytes) -> None:
+        """Send a message as soon as the peer's window allows."""
+        self.use_credit()
+        self.amqp_session.transmit(self, message, token)
+
+    def drained(self, now: float) -> None:
+        """Take back what waits for the peer's window."""
+        for message, token in self.amqp_session.take_unsent(self):
+            self._give_back(message, token, now)
+
+    def _give_back(self, message: Message | None, token: bytes, now: float) -> None:
+        """Release a message that was not sent. A presettled one is put back on the queue."""
+        if self.presettled:
+            if message is not None:
+                self._queue.insert(message, now)
+            return
+        try:
+            operations.release(self._queue, token, now)
+        except BrokerError:
+            return
+
+    def on_ended(self, now: float) -> None:
+        """Leave the queue, and give back what was not sent whole."""
+        partly_sent = self.amqp_session.take_partly_sent(self)
+        unsent = self.amqp_session.take_unsent(self)
+        self._queue.dispatch.detach(self, now)
+        for token in partly_sent:
+            self._give_back(None, token, now)
+        for message, token in unsent:
+            self._give_back(message, token, now)
+
+    # -- settlement ---------------------------------------------------------------------
+
+    def on_settled(
+        self, delivery_id: int, token: bytes, state: object, settled: bool, now: float
+    ) -> None:
+        """Settle one message and echo the outcome.
+
+        azure-servicebus 7.15 sends unsettled dispositions and waits for an echo with the same
+        outcome. A failure is echoed as *rejected* with its condition.
+        """
+        try:
+            faults = self.context.faults
+            if faults.armed and self._apply_fault(delivery_id, token, state, now):
+                return
+            echo = settle(self._queue, token, state, now)
+        except BrokerError as error:
+            echo = frames.rejected(error.condition, error.description)
+        if not settled:
+            self._echo(delivery_id, echo)
+
+    def _echo(self, delivery_id: int, state: bytes) -> None:
+        self.output.send_settled(self.amqp_session.channel, delivery_id, state, receiver=False)
+
+    def _apply_fault(self, delivery_id: int, token: bytes, state: object, now: float) -> bool:
+        """Return True if an armed fault replaces the usual work."""
+        queue, faults = self._queue, self.context.faults
+        completes = frames.outcome_code(state) == frames.ACCEPTED
+        faults.check_busy(queue.name, "settle")
+        if faults.take("lose-acknowledgement", queue.name, "settle"):
+            settle(queue, token, state, now)
+            self.output.drop()
+            return True
+        if completes and faults.take("duplicate-delivery", queue.name, "settle"):
+            operations.abandon(queue, token, now)
+            self._echo(delivery_id, frames.ACCEPTED_STATE)
+            return True
+        delay = faults.take("delay", queue.name, "settle")
+        if delay is None:
+            return False
+        echo = settle(queue, token, state, now)
+        self.context.later(delay.seconds, lambda: self._echo(delivery_id, echo))
+        return True
+
+
+class ReplySenderLink(SenderLink):
+    """Sends the answers to requests on its node, settled."""
+
+    def __init__(
+        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
+    ) -> None:
+        super().__init__(session, attach, handle, queue)
+        self._waiting: deque[bytes] = deque()
+
+    def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Answer the attach, and become known to request links."""
+        self.answer_attach()
+        # Requests in Python name this link by its target address, in JavaScript by its name.
+        names = (self.attach.target_address, self.name)
+        self.output.reply_links.append(ReplyLink(_node(self), names, self.reply))
+
+    def reply(self, payload: bytes) -> None:
+        """Send one answer, or keep it until there is credit for it."""
+        if len(self._waiting) >= self.context.limits.replies_waiting_per_link:
+            self.output.drop()
+            return
+        self._waiting.append(payload)
+        self.credit_added(self.context.clock())
+
+    def credit_added(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Send the answers that the credit allows."""
+        while self._waiting and self.credit > 0:
+            self.use_credit()
+            tag = self.delivery_count.to_bytes(4, "big")
+            self.amqp_session.transmit_reply(self, self._waiting.popleft(), tag)
+
+    def on_ended(self, now: float) -> None:  # noqa: ARG002 (one signature)
+        """Be unknown to request links."""
+        known = self.output.reply_links
+        known[:] = [link for link in known if link.reply != self.reply]
+
+
+def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
+    """Settle one message by a delivery state; return the state to echo. Raises BrokerError."""
+    match frames.outcome_code(state):
+        case frames.ACCEPTED:
+            operations.complete(queue, token, now)
+            return frames.ACCEPTED_STATE
+        case frames.RELEASED | None:
+            operations.release(queue, token, now)
+            return frames.RELEASED_STATE
+        case frames.MODIFIED:
+            failed, undeliverable, changes = frames.outcome_fields(state, 3)
+            work = operations.defer if undeliverable else operations.abandon
+            work(queue, token, now, _named(changes))
+            return frames.modified(
+                delivery_failed=bool(failed), undeliverable_here=bool(undeliverable)
+            )
+        case frames.REJECTED:
+            _reject(queue, token, state, now)
+            return frames.REJECTED_STATE
+        case other:
+            raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
+
+
+def _reject(queue: Queue, token: bytes, state: object, now: float) -> None:
+    (error,) = frames.outcome_fields(state, 1)
+    fields: list[Any] = [None] * 3
+    if isinstance(error, Described) and isinstance(error.value, list):
+        fields = (error.value + fields)[:3]
+    info = dict(_named(fields[2]))
+    reason = info.pop("DeadLetterReason", None)
+    description = info.pop("DeadLetterErrorDescription", None)
+    operations.dead_letter(queue, token, now, _text(reason), _text(description), info)
+
+
+def _named(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        return {}
+    return {key: item for key, item in value.items() if isinstance(key, str)}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,491 @@
+"""The state store on Azure Table Storage: one table, one transaction per transition.
+
+**Our own write is never taken for another instance's.** After a refusal (404, 409, 412) or an
+unknown outcome the store reads the journal row of this seq. That row never changes. It carries
+our commit id if, and only if, our transaction was written, whatever happened afterwards. If it
+is missing after an unknown outcome, the same transaction is tried again, never a new decision:
+should the first one arrive late, one of the two is refused.
+
+**A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
+transaction, guarded by the state row's ETag. If there are more, the oldest journal and cause
+rows go first, and payloads that nothing refers to. Each of these transactions rewrites the state
+row under its ETag, so that an order which an operator changes meanwhile is left alone. The
+aggregate, its payloads and the row that lists the order as finished go last, together. These are
+at most 99 rows: 6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Self
+
+from azure.core.exceptions import HttpResponseError
+from azure.data.tables.aio import TableClient
+
+from sas.adapters import keys
+from sas.adapters.endpoints import Endpoint, token_credential
+from sas.adapters.rows import Row, order_from, settled_row
+from sas.adapters.table import (
+    Meter,
+    RefusedTransactionError,
+    RetryBudget,
+    Table,
+    UnknownOutcomeError,
+    first_line,
+)
+from sas.adapters.transaction import (
+    OPERATIONS_MAX,
+    Operation,
+    deletion,
+    due_row,
+    entry_from,
+    operations,
+    payload_from,
+    payload_rows,
+)
+from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
+from sas.domain.change import Change, Due, OutDue, check_finished
+from sas.domain.content import PayloadRef, ref_of
+from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
+from sas.domain.messages import JournalEntry
+from sas.domain.order import Order, OrderState
+from sas.ports import ConflictError, SharedValue, StoreMismatchError, StoreUnavailableError, Summary
+
+AZURITE = (
+    "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
+    "mEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
+    "TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
+)
+"""Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
+
+LOADS_MAX = 5
+
+OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
+"""The token of an order that we wrote and another instance changed before we saw our ETag.
+
+It matches no row, so the next commit with it is refused, as it must be.
+"""
+
+
+class NoStoreError(LookupError):
+    """There is no state store of this name. The message says where it was looked for."""
+
+
+class TableStore:
+    """Orders, journals and index rows in one table. See ``sas.ports.StateStore``.
+
+    One store serves all tasks of one event loop, because the SDK's client belongs to the first
+    loop that uses it. It opens on first use; close it. ``table.meter`` counts the requests.
+    """
+
+    def __init__(self, table: Table, *, shards: int = 16, owned: Sequence[Any] = ()) -> None:
+        self.table = table
+        self._shards = all_shards(shards)
+        self._owned = owned
+        self._opening = asyncio.Lock()
+        self._opened = False
+
+    @classmethod
+    def connect(
+        cls,
+        endpoint: Endpoint | str,
+        table: str = "orders",
+        shards: int = 16,
+        *,
+        retry_budget: RetryBudget | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a store by an endpoint, or by a connection string alone.
+
+        Without a connection string the app's managed identity is used. ``options`` go to the
+        SDK's client. Nothing is sent before the first use.
+
+        Raises:
+            ValueError: neither an address nor a readable connection string.
+        """
+        meter = Meter()
+        settings = {"connection_timeout": 5, "read_timeout": 15} | options
+        settings |= {"retry_total": 0, "raw_request_hook": meter.count_request}
+        text = endpoint if isinstance(endpoint, str) else endpoint.connection_string
+        owned: list[Any] = []
+        if text:
+            text = AZURITE if "UseDevelopmentStorage=true" in text else text
+            client = TableClient.from_connection_string(text, table, **settings)
+        elif not isinstance(endpoint, str) and endpoint.address:
+            credential = token_credential(endpoint.client_id)
+            owned.append(credential)
+            client = TableClient(endpoint.address, table, credential=credential, **settings)
+        else:
+            raise ValueError("the state store needs a connection string or an address")
+        budget = retry_budget or RetryBudget()
+        return cls(Table(client, budget, meter), shards=shards, owned=owned)
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent, repeats included."""
+        return self.table.meter.requests
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """All shards."""
+        return self._shards
+
+    async def open(self) -> None:
+        """Create the table if it is missing, and check its number of shards.
+
+        The first use of the store calls this.
+
+        Raises:
+            StoreMismatchError: the table was created with another number of shards.
+        """
+        async with self._opening:
+            if not self._opened:
+                await self._pin_shards()
+                self._opened = True
+
+    async def _pin_shards(self) -> None:
+        meta = await self.table.get(keys.META_PARTITION, keys.META)
+        if meta is None:
+            await self.table.create()
+            row = {"RowKey": keys.META, "Shards": len(self._shards)}
+            await self.table.insert(keys.META_PARTITION, row)
+            meta = await self.table.get(keys.META_PARTITION, keys.META)
+        if meta is None:
+            raise StoreUnavailableError("the table was deleted while it was being opened")
+        if meta["Shards"] != len(self._shards):
+            raise StoreMismatchError(
+                f"the table was created with {meta['Shards']} shards, this start asks for "
+                f"{len(self._shards)}: orders would not be found. Set the number of shards back "
+                f"to {meta['Shards']}, or name a new table."
+            )
+
+    async def _partition(self, order_id: str) -> str:
+        if not self._opened:
+            await self.open()
+        return shard_of(order_id, len(self._shards))
+
+    # Orders
+
+    async def load(self, order_id: str) -> Order | None:
+        """See ``StateStore.load``. One range query returns all rows of the aggregate.
+
+        One page is a consistent snapshot. Several pages are not, so the state row's ETag is
+        checked again after them.
+        """
+        partition = await self._partition(order_id)
+        for _ in range(LOADS_MAX):
+            pages = [page async for page in self.table.pages(partition, keys.aggregate(order_id))]
+            if not pages:
+                return None
+            found = {row["RowKey"]: row for page in pages for row in page}
+            state = found.get(keys.state(order_id))
+            token = str(state.metadata["etag"]) if state else ""
+            if len(pages) == 1 or await self._has_token(partition, order_id, token):
+                return order_from(order_id, found, token)
+        raise StoreUnavailableError(f"order {order_id} changed {LOADS_MAX} times while it was read")
+
+    async def _has_token(self, partition: str, order_id: str, token: str) -> bool:
+        state = await self.table.get(partition, keys.state(order_id))
+        return state is not None and state.metadata["etag"] == token
+
+    async def commit(self, change: Change) -> Order:
+        """See ``StateStore.commit``."""
+        check_bounds(change)
+        left = operations(change)
+        partition = await self._partition(change.after.order_id)
+        budget, attempt = self.table.retry_budget, 1
+        async with self.table.within_time():
+            while True:
+                try:
+                    etags = await self.table.transact(partition, left)
+                    return replace(change.after, token=etags[0] or OVERTAKEN)
+                except RefusedTransactionError as refused:
+                    if (token := await self._our_token(partition, change)) is not None:
+                        return replace(change.after, token=token)
+                    # An index row to delete may be missing already, because somebody deleted it
+                    # by hand. Without this its order could never change again.
+                    if refused.status != 404 or not left[refused.index].is_index_delete:
+                        raise ConflictError(_conflict(change, refused)) from refused
+                    del left[refused.index]
+                except UnknownOutcomeError as unknown:
+                    if (token := await self._our_token(partition, change)) is not None:
+                        return replace(change.after, token=token)
+                    if attempt >= budget.attempts:
+                        raise self.table.unavailable(unknown.__cause__ or unknown) from unknown
+                    await budget.pause(attempt)
+                    attempt += 1
+
+    async def _our_token(self, partition: str, change: Change) -> str | None:
+        """Return our token if our transaction was written; None if no transaction was.
+
+        Raises:
+            ConflictError: another instance's transaction was written.
+        """
+        order_id, entry = change.after.order_id, change.entry
+        journal = await self.table.get(partition, keys.journal(order_id, entry.seq))
+        if journal is None:
+            return None
+        if journal["CommitId"] != entry.commit_id:
+            raise ConflictError(
+                f"order {order_id}: seq {entry.seq} was committed by {journal.get('By')} "
+                f"({journal.get('What')})"
+            )
+        state = await self.table.get(partition, keys.state(order_id))
+        if state is None or state["CommitId"] != entry.commit_id:
+            return OVERTAKEN
+        return str(state.metadata["etag"])
+
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
+        """See ``StateStore.put_payload``. Every chunk is written, whether it exists or not."""
+        check_bytes("payload", len(data), PAYLOAD_BYTES_MAX)
+        partition = await self._partition(order_id)
+        ref = ref_of(data)
+        for row in payload_rows(order_id, ref, data):
+            await self.table.put(partition, row)
+        return ref
+
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
+        """See ``StateStore.get_payload``. One range query."""
+        partition = await self._partition(order_id)
+        found = await self.table.rows(partition, keys.payload_chunks(order_id, ref.sha256))
+        return payload_from(order_id, ref, {row["RowKey"]: row for row in found})
+
+    async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
+        """See ``StateStore.recorded``."""
+        partition = await self._partition(order_id)
+        found = await self.table.get(partition, keys.cause(order_id, cause))
+        return None if found is None else await self.entry(order_id, found["Seq"])
+
+    async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
+        """See ``StateStore.entry``."""
+        partition = await self._partition(order_id)
+        found = await self.table.get(partition, keys.journal(order_id, seq))
+        return None if found is None else entry_from(found)
+
+    async def journal(self, order_id: str) -> list[JournalEntry]:
+        """See ``StateStore.journal``."""
+        partition = await self._partition(order_id)
+        return [
+            entry_from(row) for row in await self.table.rows(partition, keys.journals(order_id))
+        ]
+
+    # Index rows
+
+    async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
+        """See ``StateStore.due``."""
+        await self.open()
+        found = await self.table.rows(shard, keys.due_until(until), limit=limit)
+        return [keys.parse_due(row["RowKey"]) for row in found]
+
+    async def oldest_due(self, shard: str) -> datetime | None:
+        """See ``StateStore.oldest_due``."""
+        await self.open()
+        found = await self.table.rows(shard, keys.due_until(None), limit=1)
+        return keys.parse_due(found[0]["RowKey"]).at if found else None
+
+    async def add_out(self, due: OutDue) -> None:
+        """See ``StateStore.add_out``."""
+        await self.table.put(await self._partition(due.order_id), due_row(due))
+
+    async def remove_out(self, due: OutDue) -> None:
+        """See ``StateStore.remove_out``."""
+        await self.table.delete(await self._partition(due.order_id), keys.due(due))
+
+    async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
+        """See ``StateStore.attention``."""
+        return await self._settled(keys.settled_range("attention", since), limit)
+
+    async def finished(
+        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Summary]:
+        """See ``StateStore.finished``."""
+        return await self._settled(keys.settled_range("done", since, until), limit)
+
+    async def _settled(self, span: tuple[str, str], limit: int) -> list[Summary]:
+        await self.open()
+        lists = await asyncio.gather(
+            *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
+        )
+        found = [_summary(row) for rows in lists for row in rows]
+        return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
+
+    # Removal
+
+    async def purge(self, order: Order) -> bool:
+        """See ``StateStore.purge``.
+
+        Raises:
+            IllegalMoveError: the order is not finished.
+            StoreUnavailableError: no answer. The order stays listed as finished until all of it
+                is gone.
+        """
+        check_finished(order)
+        partition = await self._partition(order.order_id)
+        past, last = await self._rows_to_purge(partition, order)
+        token: str | None = str(order.token)
+        if len(past) + len(last) > OPERATIONS_MAX:
+            token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
+        if token is None:
+            return False
+        guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
+        return bool(await self._transact_once(partition, [guard, *past, *last[1:]]))
+
+    async def _purge_past(
+        self, partition: str, order: Order, past: list[Operation], room: int
+    ) -> str | None:
+        """Remove the first of ``past`` until at most ``room`` are left; return the new ETag."""
+        state = await self.table.get(partition, keys.state(order.order_id))
+        if state is None or state.metadata["etag"] != order.token:
+            return None
+        token = str(order.token)
+        same = {name: value for name, value in state.items() if name != "PartitionKey"}
+        while len(past) > room:
+            some = past[: OPERATIONS_MAX - 1]
+            guard = Operation("update", same, token)
+            etags = await self._transact_once(partition, [guard, *some])
+            if not etags or not etags[0]:
+                return None
+            token = etags[0]
+            del past[: len(some)]
+        return token
+
+    async def _rows_to_purge(
+        self, partition: str, order: Order
+    ) -> tuple[list[Operation], list[Operation]]:
+        """Return two lists of deletions: the past, and the rest with the state row first.
+
+        The past is the journal, the causes and the payloads, those in use last.
+        """
+        order_id = order.order_id
+        state = keys.state(order_id)
+        low, high = keys.aggregate(order_id)
+        found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
+        all_keys = [str(row["RowKey"]) for row in found]
+        used = _payload_keys(order)
+        past = [key for key in all_keys if not low <= key < high]
+        past.sort(key=lambda key: (key in used, key))
+        rest = [key for key in all_keys if low <= key < high and key != state]
+        listed = settled_row(order)
+        if listed is not None:
+            rest.append(str(listed["RowKey"]))
+        return [deletion(key) for key in past], [deletion(key) for key in (state, *rest)]
+
+    async def _transact_once(self, partition: str, batch: Sequence[Operation]) -> list[str | None]:
+        """Return the new ETags; an empty list if another instance changed the order.
+
+        Raises:
+            StoreUnavailableError: it is unknown whether it was written; the next run finds out.
+        """
+        async with self.table.within_time():
+            try:
+                return await self.table.transact(partition, batch)
+            except RefusedTransactionError:
+                return []
+            except UnknownOutcomeError as unknown:
+                raise self.table.unavailable(unknown.__cause__ or unknown) from unknown
+
+    # Shared values and leases
+
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
+        """See ``StateStore.read_shared``."""
+        await self.open()
+        found = await self.table.get(keys.META_PARTITION, keys.shared(name))
+        return None if found is None else SharedValue(found["Value"], str(found.metadata["etag"]))
+
+    async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
+        """See ``StateStore.shared_values``."""
+        await self.open()
+        found = await self.table.rows(keys.META_PARTITION, keys.shared_range(prefix))
+        return {
+            keys.shared_name(row["RowKey"]): SharedValue(row["Value"], str(row.metadata["etag"]))
+            for row in found
+        }
+
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+        """See ``StateStore.write_shared``."""
+        await self.open()
+        row = {"RowKey": keys.shared(name), "Value": value}
+        if token is None:
+            written = await self.table.insert(keys.META_PARTITION, row)
+        else:
+            written = await self.table.replace(keys.META_PARTITION, row, token)
+        if not written:
+            raise ConflictError(f"shared value {name} changed since it was read")
+        found = await self.read_shared(name)
+        if found is None or found.value != value:
+            raise ConflictError(f"shared value {name} changed as soon as it was written")
+        return found
+
+    async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
+        """See ``StateStore.acquire_lease``."""
+        await self.open()
+        row = {"RowKey": keys.lease(name), "Holder": holder, "Until": key_time(until)}
+        found = await self.table.get(keys.META_PARTITION, keys.lease(name))
+        if found is None:
+            return await self.table.insert(keys.META_PARTITION, row)
+        if found["Holder"] != holder and parse_key_time(found["Until"]) > now:
+            return False
+        etag = str(found.metadata["etag"])
+        return await self.table.replace(keys.META_PARTITION, row, etag)
+
+    async def close(self) -> None:
+        """Close the client, and the credential if the store made it."""
+        await self.table.close()
+        for owned in self._owned:
+            await owned.close()
+
+
+async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
+    """Return a store that exists already, for an operator's tool.
+
+    Creates no table, and reads the number of shards from the table.
+
+    Raises:
+        NoStoreError: there is no such table, it holds no orders, or the address is not one of
+            Table Storage.
+        StoreUnavailableError: the account did not answer.
+        ValueError: the endpoint has neither an address nor a readable connection string.
+    """
+    probe = TableStore.connect(endpoint, table)
+    where = probe.table.client.url.split("?")[0].rstrip("/")
+    try:
+        meta = await probe.table.get(keys.META_PARTITION, keys.META)
+    except HttpResponseError as other:
+        raise NoStoreError(
+            f"{where} does not answer as Table Storage does ({first_line(other)}): check the "
+            "address of the storage account's tables"
+        ) from other
+    finally:
+        await probe.close()
+    if meta is None:
+        raise NoStoreError(
+            f"there is no table {table!r} with orders at {where}: check the storage account and "
+            "the table's name (no order may have been submitted yet)"
+        )
+    return TableStore.connect(endpoint, table, int(meta["Shards"]))
+
+
+def _conflict(change: Change, refused: RefusedTransactionError) -> str:
+    return (
+        f"order {change.after.order_id} changed since it was loaded (seq {change.entry.seq - 1}), "
+        f"or its cause was recorded already: {refused}"
+    )
+
+
+def _payload_keys(order: Order) -> set[str]:
+    """Return the row keys of the payloads that an order refers to."""
+    contents = [order.details.payload, *(step.result for step in order.steps)]
+    return {
+        keys.payload_chunk(order.order_id, ref.sha256, number)
+        for ref in contents
+        if isinstance(ref, PayloadRef)
+        for number in range(ref.chunks)
+    }
+
+
+def _summary(row: Row) -> Summary:
+    state = OrderState(row["ProcessState"])
+    return Summary(parse_key_time(row["At"]), row["OrderID"], state, row["Workflow"])

@@ -1,0 +1,298 @@
+"""What the engine needs of the platform: a state store, a message bus, a clock, a key ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+from sas.domain.change import Change, Due, OutDue
+from sas.domain.content import PayloadRef
+from sas.domain.messages import JournalEntry
+from sas.domain.order import Order, OrderState
+
+T = TypeVar("T")
+
+
+class ConflictError(Exception):
+    """Another instance changed the row first, or the cause was recorded already. Load it again."""
+
+
+class StoreUnavailableError(Exception):
+    """The state store did not answer in time. Let the message be redelivered: nothing is lost."""
+
+
+class StoreMismatchError(Exception):
+    """The table was written with another number of shards, or another definition of a workflow
+    under the same version.
+    """
+
+
+class UnreadableError(Exception):
+    """Content of an order cannot be read for now. The text says what to fix. Waiting loses
+    nothing.
+    """
+
+
+class LostContentError(UnreadableError):
+    """A payload is missing, or differs from what was written: somebody changed rows by hand.
+    Restore the order's ``d|payload`` rows.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One order in a list, read from an index row without loading the order."""
+
+    at: datetime
+    order_id: str
+    process_state: OrderState
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedValue(Generic[T]):
+    """A small named value that all instances share, and the token that guards its change."""
+
+    value: T
+    token: str
+
+
+class StateStore(Protocol):
+    """Orders, their journals and the index rows, in one table, one transaction per transition.
+
+    Every method may raise StoreUnavailableError.
+    """
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """All shards. A sweep visits each of them."""
+        ...
+
+    async def load(self, order_id: str) -> Order | None:
+        """Return an order with its token, without its journal; None if there is no such order."""
+        ...
+
+    async def commit(self, change: Change) -> Order:
+        """Write all of a change or nothing; return the order with its new token.
+
+        Our own write is never taken for another instance's. After a conflict or an unknown
+        outcome the store reads the journal row of this seq: it is ours if it has our commit id.
+
+        Raises:
+            ConflictError: the order changed since it was loaded (or exists already, for a first
+                change), or this cause is recorded already. Nothing was written.
+            TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
+        """
+        ...
+
+    async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
+        """Store a payload outside its order's own rows; return the reference to it.
+
+        The payload is written before the change that refers to it, and the order need not exist
+        yet. Repeating is harmless. A payload that nothing refers to goes with its order's purge.
+
+        Raises:
+            TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
+        """
+        ...
+
+    async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
+        """Return the payload that a reference of this order names.
+
+        Raises:
+            LostContentError: it is missing, or differs from what was written.
+        """
+        ...
+
+    async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
+        """Return the journal row that a cause led to, if there is one."""
+        ...
+
+    async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
+        """Return one journal row."""
+        ...
+
+    async def journal(self, order_id: str) -> list[JournalEntry]:
+        """Return all journal rows of an order, oldest first."""
+        ...
+
+    async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
+        """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
+        ...
+
+    async def add_out(self, due: OutDue) -> None:
+        """Record that messages of a journal row must still be sent. Repeating is harmless."""
+        ...
+
+    async def remove_out(self, due: OutDue) -> None:
+        """Remove an out row, because its messages were sent. A missing row is no error."""
+        ...
+
+    async def oldest_due(self, shard: str) -> datetime | None:
+        """Return the time of the oldest due row of a shard; None if there is no due row."""
+        ...
+
+    async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
+        """Return at most ``limit`` orders in Error since ``since`` or later, oldest first."""
+        ...
+
+    async def finished(
+        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Summary]:
+        """Return at most ``limit`` orders that finished within these times, oldest first."""
+        ...
+
+    async def purge(self, order: Order) -> bool:
+        """Remove all of a finished order; False if it changed (or went) since it was loaded.
+
+        The order stays listed as finished until none of its rows is left. So after a crash at
+        any point it is found and removed again. If an operator changes it meanwhile, only its
+        oldest journal rows are gone.
+        """
+        ...
+
+    async def read_shared(self, name: str) -> SharedValue[str] | None:
+        """Return a shared value; None if it was never written."""
+        ...
+
+    async def shared_values(self, prefix: str) -> Mapping[str, SharedValue[str]]:
+        """Return the shared values whose names begin with ``prefix``, sorted by name."""
+        ...
+
+    async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
+        """Write a shared value. ``token`` is None if it must not exist yet.
+
+        Raises:
+            ConflictError: another instance wrote it since it was read.
+        """
+        ...
+
+    async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
+        """Take or renew a lease; False while another holder has it.
+
+        A lease only saves double work. Correctness never depends on it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Exporter(Protocol):
+    """Keeps orders that are removed from the state store."""
+
+    async def export(self, lines: Sequence[str]) -> None:
+        """Write orders to durable storage, one line of JSON each.
+
+        After a crash between this and its removal an order is exported again.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        ...
+
+
+class BusUnavailableError(Exception):
+    """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to send. ``time_to_live`` None means the queue's own default."""
+
+    queue: str
+    message_id: str
+    body: bytes
+    content_type: str = "application/json"
+    correlation_id: str | None = None
+    time_to_live: timedelta | None = None
+    scheduled_at: datetime | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class UndeliverableError(Exception):
+    """The bus will never accept this message: no such queue, no right to send, or too large.
+
+    ``undelivered`` is the message. The text says why.
+    """
+
+    def __init__(self, reason: str, undelivered: Message) -> None:
+        super().__init__(reason)
+        self.undelivered = undelivered
+
+
+class MessageBus(Protocol):
+    """Sends messages. The Functions host receives them and calls the functions."""
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Send messages in order. Messages to one queue may travel as one batch.
+
+        After an error some may have been sent. Sending all of them again is safe, because their
+        ids stay the same.
+
+        Raises:
+            BusUnavailableError: the bus's own retries failed.
+            UndeliverableError: with the first message that can never be sent.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Clock(Protocol):
+    """The current time in UTC, and sleeping."""
+
+    def now(self) -> datetime:
+        """Return the time in UTC, aware."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after ``seconds``."""
+        ...
+
+
+class DecryptionError(UnreadableError):
+    """A field cannot be decrypted: its key is not among SAS_ENCRYPTION_KEYS, or the field was
+    changed or moved. Add the key again; the step then goes on by itself.
+    """
+
+
+class KeyMissingError(DecryptionError):
+    """The key of an encrypted field is missing. Many orders may need it."""
+
+    def __init__(self, text: str, key: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
+class KeyRing(Protocol):
+    """Keys, each with an id. The first one encrypts and signs; all of them decrypt and verify."""
+
+    def encrypt(self, text: str, about: str) -> str:
+        """Return a text encrypted for one place (``about``), with the id of the key."""
+        ...
+
+    def decrypt(self, encrypted: str, about: str) -> str:
+        """Return a text that was encrypted for this place.
+
+        Raises:
+            DecryptionError: the key is unknown, the place is another, or the text was changed.
+        """
+        ...
+
+    def sign(self, text: str) -> str:
+        """Return a signature of a text. It reveals nothing without the key."""
+        ...
+
+    def is_signed(self, text: str, signature: str) -> bool:
+        """Return whether a signature belongs to ``text``.
+
+        Raises:
+            DecryptionError: the key of the signature is missing.
+        """
+        ...

@@ -1,0 +1,46 @@
+"""How every test here is run: in which order, and how Hypothesis makes its examples."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.ports import free_port
+
+LAYERS = ("e2e", "orders", "integration", "contract", "simulation", "unit", "infra")
+"""Tests that wait for processes come first, so that none of them is left over at the end."""
+
+# No deadline and no check for slow examples: both fail on a busy machine.
+settings.register_profile(
+    "short",
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "long", settings.get_profile("short"), max_examples=500, derandomize=False
+)
+settings.load_profile("short")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts a background job so, and the processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the layers in order; within a layer the order stays."""
+    items.sort(key=layer_of)
+
+
+def layer_of(item: pytest.Item) -> int:
+    """Return the place of an item's layer, by its folder."""
+    return next((n for n, name in enumerate(LAYERS) if name in item.path.parts), len(LAYERS))
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A free port, in place of pytest-asyncio's, which an outgoing connection may take."""
+    return free_port()

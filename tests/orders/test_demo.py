@@ -1,0 +1,149 @@
+"""The demo as a new user runs it: processes, real SDKs, faults, a kill -9 on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "samples.demo"]
+
+
+def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    run = subprocess.run(
+        [*COMMAND, "--orders", "50", "--seed", "5", "--logs", str(tmp_path)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    assert "kill -9 of agent process" in run.stdout
+    last = run.stdout.strip().splitlines()[-1]
+    figures = {name: int(number) for name, number in re.findall(r"([a-z ]+?) (\d+)", last)}
+    figures = {name.strip(): number for name, number in figures.items()}
+    assert figures["orders in"] == 50
+    ends = figures["processed"] + figures["failed"] + figures["undone"]
+    assert (ends, figures["unfinished"]) == (50, 0)
+    assert figures["notifications expected"] == figures["seen"] >= 50 * 3
+    assert figures["remote effects expected"] == figures["in force"] > 0
+    assert figures["doubled"] == 0
+    assert len(list(tmp_path.glob("host-*.log"))) >= 3
+
+
+@pytest.mark.long
+def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends_whole(
+    tmp_path: Path,
+) -> None:
+    marker = f"SAS_DEMO_TEST={tmp_path.name}"
+    demo = subprocess.Popen(
+        [*COMMAND, "--orders", "12", "--seed", "5"],
+        cwd=PROJECT,
+        env={**os.environ, "SAS_DEMO_TEST": tmp_path.name, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        said = ""
+        for line in demo.stdout:
+            said += line
+            if "all parts listen" in line:
+                os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
+        assert demo.wait(timeout=120) == 0, said
+        assert "(core) was killed: its messages are redelivered" in said
+        assert "(core) replaces it" in said
+        assert "orders in 12" in said.splitlines()[-1]
+        assert _processes(marker) == []
+    finally:
+        demo.kill()
+        demo.wait()
+        if demo.stdout:
+            demo.stdout.close()
+
+
+def test_without_node_the_demo_says_so_before_anything_else() -> None:
+    run = subprocess.run(
+        [*COMMAND, "--orders", "3"],
+        cwd=PROJECT,
+        env={**os.environ, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stdout.startswith("Node was not found on PATH: install Node 20")
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
+    marker = f"SAS_DEMO_TEST={tmp_path.name}"
+    demo = subprocess.Popen(
+        [*COMMAND, "--orders", "200"],
+        cwd=PROJECT,
+        env={**os.environ, "SAS_DEMO_TEST": tmp_path.name, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "all parts listen" in line:
+                break
+        assert len(_processes(marker)) >= 5  # itself, broker, Azurite, three hosts
+        demo.send_signal(signal.SIGINT)
+        demo.stdout.read()
+        assert demo.wait(timeout=120) == 130
+        assert _processes(marker) == []
+    finally:
+        demo.kill()
+        demo.wait()
+        if demo.stdout:
+            demo.stdout.close()
+
+
+def _processes(marker: str) -> list[int]:
+    """Return the ids of running processes that were given this environment variable."""
+    found = []
+    deadline = time.monotonic() + 60
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or time.monotonic() > deadline:
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if marker.encode() in environment.split(b"\0") and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def _process(marker: str, argument: str) -> int:
+    """Return the one process of these that was given an argument."""
+    (found,) = [
+        pid
+        for pid in _processes(marker)
+        if argument in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    ]
+    return found
+
+
+def test_a_wrong_number_of_orders_is_refused_with_what_is_allowed() -> None:
+    run = subprocess.run(
+        [*COMMAND, "--orders", "831"], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 2
+    assert "give a number from 1 to 830" in run.stderr

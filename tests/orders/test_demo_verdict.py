@@ -1,0 +1,128 @@
+"""The demo's judge finds what it is there to find."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orders.workflows import workflows
+from samples.demo.display import FAULTS
+from samples.demo.tally import Tally
+from samples.demo.verdict import Verdict, judge
+from samples.services.faults import FaultKind
+from samples.services.ledger import EffectView, LedgerView
+from sas.domain.change import Decision, first_change, next_change
+from sas.domain.claim import claim
+from sas.domain.ids import idempotency_key, message_id
+from sas.domain.messages import Notify, Outcome, Reply
+from sas.domain.order import Details, Direction, Order
+from sas.domain.reply import answer
+from sas.domain.submit import submit
+from sas.simulation.store import MemoryStore
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WORKFLOW = workflows().find("order")
+SEEDS = ("reserve-stock", "take-payment", "ship")
+
+
+async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
+    """Store an order whose first ``steps`` steps are done."""
+    details = Details(order_id, "order", 1, "{}", "h", "responses-x", None, NOW)
+    made = submit(WORKFLOW.rules, now=NOW)
+    order = await store.commit(
+        first_change(details, made, by="t", commit_id="0", cause="orders:1", at=NOW)
+    )
+    order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
+    for number in range(steps):
+        reply = Reply(order_id, number, Direction.DO, 1, Outcome.DONE, "{}")
+        decision = answer(order, reply, WORKFLOW.rules, now=NOW, instance="i")
+        order = await _next(store, order, decision, f"r{number}")
+
+
+async def _next(store: MemoryStore, order: Order, decision: Decision | None, cause: str) -> Order:
+    assert decision is not None
+    change = next_change(order, decision, by="t", commit_id=cause, cause=cause, at=NOW)
+    return await store.commit(change)
+
+
+async def all_told(store: MemoryStore, order_id: str) -> Tally:
+    tally = Tally(1)
+    for entry in await store.journal(order_id):
+        for index, message in enumerate(entry.messages):
+            if isinstance(message, Notify):
+                tally.seen.add(message_id(order_id, entry.seq, index))
+    return tally
+
+
+def ledger(order_id: str, *steps: str, doubled: tuple[str, ...] = ()) -> dict[str, LedgerView]:
+    effects: list[EffectView] = [
+        {
+            "order_id": order_id,
+            "key": idempotency_key(order_id, step, 0),
+            "number": f"N-{step}",
+            "at": (NOW + timedelta(seconds=1)).isoformat(),
+            "undone_at": None,
+            "replays": 0,
+        }
+        for step in steps
+    ]
+    view: LedgerView = {
+        "service": "stock",
+        "effects": effects,
+        "doubled": list(doubled),
+        "calls": 3,
+        "faults": {},
+    }
+    return {"stock": view}
+
+
+async def verdict_of(
+    *, steps: int = 3, effects: tuple[str, ...] = SEEDS, forget: int = 0, doubled: bool = False
+) -> Verdict:
+    store = MemoryStore()
+    await processed(store, "O-1", steps)
+    tally = await all_told(store, "O-1")
+    for told in sorted(tally.seen)[:forget]:
+        tally.seen.discard(told)
+    ledgers = ledger("O-1", *effects, doubled=("O-1",) if doubled else ())
+    return await judge(store, ["O-1"], tally, ledgers)
+
+
+async def test_an_order_with_every_effect_and_notification_holds() -> None:
+    verdict = await verdict_of()
+    assert verdict.holds
+    assert (verdict.notifications_expected, verdict.effects_expected) == (5, 3)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"forget": 1},
+        {"steps": 2},
+        {"effects": SEEDS[:2]},
+        {"doubled": True},
+    ],
+)
+async def test_whatever_is_missing_unfinished_or_doubled_does_not_hold(
+    broken: dict[str, object],
+) -> None:
+    verdict = await verdict_of(**broken)  # type: ignore[arg-type]  # one case each
+    assert not verdict.holds
+
+
+async def test_an_order_that_was_never_stored_is_unfinished() -> None:
+    verdict = await judge(MemoryStore(), ["O-1"], Tally(1), ledger("O-1"))
+    assert verdict.unfinished == ["O-1"]
+    assert not verdict.holds
+
+
+def test_every_fault_of_the_services_is_told_in_words() -> None:
+    assert set(FAULTS) == set(FaultKind)
+
+
+def test_effects_of_unknown_outcome_are_told_apart_from_those_that_are_expected() -> None:
+    unknown = Verdict(1, effects_expected=3, effects_in_force=4, effects_unknown=1)
+    assert unknown.last_line().endswith("expected 3 in force 3 unknown 1 doubled 0")
+    known = Verdict(1, effects_expected=3, effects_in_force=3)
+    assert known.last_line().endswith("expected 3 in force 3 doubled 0")
