@@ -38,7 +38,7 @@ class Terminal:
         await asyncio.to_thread(self.wait_for, question)
         self.type(text)
 
-    def wait_for(self, text: str, seconds: float = 30.0) -> None:
+    def wait_for(self, text: str, seconds: float = 120.0) -> None:
         """Wait until a text was shown."""
         with self._more:
             assert self._more.wait_for(lambda: text in self.raw, seconds), self.raw
@@ -65,7 +65,7 @@ class Terminal:
 
     def close(self) -> None:
         os.close(self.fd)
-        self._reader.join(10)
+        self._reader.join(60)
         os.close(self._main)
 
     def _read(self) -> None:

@@ -10,8 +10,7 @@ from azure.servicebus.aio import ServiceBusClient
 from devstack.servicebus import Broker
 from sas.client import NewOrder
 from sas.codec import outward
-from sas.codec.outward import Notification, NotificationData, event_type
-from sas.domain.messages import Notice
+from sas.codec.outward import Notification, NotificationData
 
 REPLIES = "responses-web-shop"
 
@@ -20,7 +19,7 @@ def told(order_id: str, notice: str, **data: Any) -> ServiceBusMessage:
     event = Notification(
         id=f"{order_id}/{notice}",
         source="/sas",
-        type=event_type(Notice(notice)),
+        type=f"sas.order.{notice}.v1",
         subject=order_id,
         time="2026-03-01T12:00:00.000000Z",
         data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),

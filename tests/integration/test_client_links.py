@@ -78,7 +78,7 @@ async def test_a_broker_that_stays_down_is_said_once_the_patience_is_over() -> N
         started = time.monotonic()
         with pytest.raises(SubmitError, match="is the namespace or broker up"):
             await client.submit(order(1))
-        assert time.monotonic() - started < 28  # before its 30 s of patience are over
+        assert time.monotonic() - started < 28  # its patience is 3 s
 
 
 async def test_a_broker_that_never_answers_does_not_hang_the_caller() -> None:

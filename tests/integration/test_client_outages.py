@@ -16,7 +16,7 @@ from tests.integration.client_cases import REPLIES, order, put, told
 
 # The SDK leaves a socket open whenever it gives a connection up and opens another.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -165,4 +165,4 @@ async def test_an_outage_longer_than_the_patience_ends_with_a_sentence() -> None
                 await anext(events)
         with pytest.raises(SubmitError, match="is the namespace or broker up"):
             await client.submit(order(1))
-        assert 5 < time.monotonic() - began < 20
+        assert 5 < time.monotonic() - began < 100

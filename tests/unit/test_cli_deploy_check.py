@@ -147,7 +147,7 @@ async def test_orders_that_hold_secret_fields_need_their_workflow_named_among_th
 ) -> None:
     await in_flight(store, secret=True)
     assert check(CHAIN, secret=secret) == code
-    told = "secret fields: 1 order would be given to agents encrypted" in capsys.readouterr().out
+    told = "secret fields: 1 order would go to agents encrypted" in capsys.readouterr().out
     assert told is bool(code)
 
 

@@ -110,7 +110,7 @@ def sas(*arguments: str) -> int:
         (["A", "--fingerprint", "x/y"], "they go with --state"),
         (["--state", "error", "--seq", "3"], "it goes with ORDER_ID"),
         (["A", "--input", "{"], "--input: the body is not JSON"),
-        (["A", "--input", '{"a":1,"a":2}'], "stands twice"),
+        (["A", "--input", '{"a":1,"a":2}'], "there twice"),
         (["A", "--input", '"' + "x" * 4001 + '"'], "--input has over 4,000 characters"),
         (["A", "--input", "@nowhere.json"], "cannot read nowhere.json"),
         (["A", "--by", "x" * 101], "--by has 101 characters"),

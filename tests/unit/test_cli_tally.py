@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from sas.cli.submission import SEEN_MAX, Tally
-from sas.codec.outward import Notification, NotificationData, event_type
-from sas.domain.messages import Notice
+from sas.codec.outward import Notification, NotificationData
 
 _NUMBER = iter(range(10**9))
 
@@ -15,7 +14,7 @@ def told(order_id: str, notice: str, *, own_id: str | None = None, **data: Any) 
     return Notification(
         id=own_id or f"{order_id}/{next(_NUMBER)}",
         source="/sas",
-        type=event_type(Notice(notice)),
+        type=f"sas.order.{notice}.v1",
         subject=order_id,
         time="2026-03-01T12:00:00.000000Z",
         data=NotificationData(order_id=order_id, **({"state": "Processing"} | data)),
