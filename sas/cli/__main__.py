@@ -2,7 +2,7 @@
 
 import sys
 
-from sas.cli import main
+from sas.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

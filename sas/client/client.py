@@ -18,8 +18,15 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from opentelemetry.trace import SpanKind
 
-from sas.client import links
-from sas.client.links import LinkError
+from sas.client.links import (
+    LinkError,
+    bytes_of,
+    close_link,
+    hand_back,
+    receive,
+    send_batches,
+    settle,
+)
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_order
 from sas.codec.outward import Notification, event_type
@@ -165,7 +172,7 @@ class OrdersClient:
 
     async def close(self) -> None:
         """Close every connection; a dead one is abandoned after some seconds."""
-        await links.close(self._client)
+        await close_link(self._client)
 
     async def submit(self, new: NewOrder) -> Receipt:
         """Submit one order.
@@ -253,12 +260,12 @@ class OrdersClient:
                     waiting.popleft()
                     heard = loop.time()
         finally:
-            await links.hand_back(receiver, waiting)
-            await links.close(receiver)
+            await hand_back(receiver, waiting)
+            await close_link(receiver)
 
     async def _receive(self, receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
         try:
-            return await links.receive(receiver, RECEIVE_MAX, self._patience_s)
+            return await receive(receiver, RECEIVE_MAX, self._patience_s)
         except LinkError as failed:
             raise FollowError(f"queue {self._reply_queue!r} cannot be read: {failed}") from failed
 
@@ -266,7 +273,7 @@ class OrdersClient:
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
     ) -> Notification | None:
         try:
-            return outward.decode_notification(links.bytes_of(message))
+            return outward.decode_notification(bytes_of(message))
         except MalformedError as wrong:
             await self._settle(
                 receiver,
@@ -283,7 +290,7 @@ class OrdersClient:
         self, receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]]
     ) -> None:
         try:
-            await links.settle(receiver, action, self._patience_s)
+            await settle(receiver, action, self._patience_s)
         except LinkError as failed:
             raise FollowError(
                 f"a notification on {self._reply_queue!r} is delivered again: {failed}"
@@ -295,10 +302,10 @@ class OrdersClient:
         if self._sender is None:
             self._sender = self._client.get_queue_sender(self._queues.orders)
         try:
-            await links.send_batches(self._sender, messages, self._patience_s)
+            await send_batches(self._sender, messages, self._patience_s)
         except LinkError as failed:
             broken, self._sender = self._sender, None
-            await links.close(broken)
+            await close_link(broken)
             raise SubmitError(
                 f"queue {self._queues.orders!r} did not take orders: {failed} "
                 "To submit them again is safe: a repeat of the same order is recognised."

@@ -141,7 +141,7 @@ async def send_batches(
         await send(batch)
 
 
-async def close(link: ServiceBusClient | ServiceBusSender | ServiceBusReceiver) -> None:
+async def close_link(link: ServiceBusClient | ServiceBusSender | ServiceBusReceiver) -> None:
     """Close a link, or leave it after ``CLOSE_S`` seconds."""
     with suppress(ServiceBusError, TimeoutError):
         async with asyncio.timeout(CLOSE_S):

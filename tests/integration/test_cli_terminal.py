@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devstack.servicebus import Broker
-from sas.cli import build_parser, main
+from sas.cli.main import build_parser, main
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened

@@ -22,7 +22,8 @@ import pytest
 from orders.workflows import workflows
 from sas.adapters.endpoints import Endpoint
 from sas.cli import arguments as args
-from sas.cli import main, output
+from sas.cli import output
+from sas.cli.main import main
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened

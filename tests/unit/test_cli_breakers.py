@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.cli import main
+from sas.cli.main import main
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
 from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import keep_breaker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli import VERBS, main
 from sas.cli.arguments import Connection, read_connection
+from sas.cli.main import VERBS, main
 from sas.cli.output import USAGE, UsageError
 from sas.domain.queues import Queues
 
@@ -149,7 +149,9 @@ def test_the_connection_comes_from_the_argument_then_the_environment(
         found("https://n.servicebus.windows.net/")
 
 
-@pytest.mark.parametrize("start", [["-m", "sas.cli"], ["-c", "import sas.cli; sas.cli.main()"]])
+@pytest.mark.parametrize(
+    "start", [["-m", "sas.cli"], ["-c", "import sas.cli.main; sas.cli.main.main()"]]
+)
 def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, *start, "--version"],
@@ -165,7 +167,7 @@ def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> Non
 
 def test_help_does_not_wait_for_the_azure_sdk() -> None:
     code = (
-        "import sys, sas.cli; sas.cli.build_parser().format_help(); "
+        "import sys, sas.cli.main; sas.cli.main.build_parser().format_help(); "
         "print([name for name in sys.modules if name.startswith('azure')])"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sas.cli import main
+from sas.cli.main import main
 from sas.domain.workflow import Backoff, OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.version_check import Versions
 from sas.ports import Business

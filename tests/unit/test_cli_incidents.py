@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.cli import main
+from sas.cli.main import main
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.incidents import rules

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli import act, main
+from sas.cli import act
 from sas.cli import arguments as args
+from sas.cli.main import main
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import act, main, output, selection
+from sas.cli import act, output, selection
+from sas.cli.main import main
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
@@ -284,12 +285,12 @@ def test_ctrl_c_is_an_answer_and_it_is_no(monkeypatch: pytest.MonkeyPatch, capsy
 # Where the output goes
 
 PRINTS = """
-import sys, sas.cli
+import sys, sas.cli.main
 from sas.cli import output
 from sas.cli.arguments import Verb
 run = lambda arguments: output.say("Zoë \\u4f60") or 0
-sas.cli.VERBS = [Verb("list", "", "", lambda parser: None, run)]
-sys.exit(sas.cli.main(["list"]))
+sas.cli.main.VERBS = [Verb("list", "", "", lambda parser: None, run)]
+sys.exit(sas.cli.main.main(["list"]))
 """
 
 

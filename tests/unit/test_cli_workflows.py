@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from sas.cli import main
+from sas.cli.main import main
 from sas.domain.change import Change
 from sas.domain.workflow import Step, Workflow, Workflows
 from sas.features.version_check import Versions

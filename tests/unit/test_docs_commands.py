@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import build_parser
+from sas.cli.main import build_parser
 
 ROOT = Path(__file__).parents[2]
 TYPED = [
@@ -32,7 +32,7 @@ def test_commands_are_shown() -> None:
 @pytest.mark.parametrize(("page", "line"), TYPED)
 def test_a_command_of_a_page_can_be_typed(page: str, line: str) -> None:
     arguments = build_parser().parse_args(shlex.split(line, comments=True))
-    assert arguments.verb.SUMMARY, page
+    assert arguments.verb.summary, page
 
 
 def test_the_example_in_the_readme_imports_what_there_is() -> None:

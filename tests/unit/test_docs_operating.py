@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import VERBS
+from sas.cli.main import VERBS
 from sas.domain.messages import AlertKind, Verb
 from tests.unit.operating_story import Story, shown_in, without_ids
 from tests.unit.operating_story import story as story  # noqa: PLC0414  a fixture

@@ -16,7 +16,7 @@ import pytest
 from sas.actors.purge import Purger
 from sas.adapters.export import JsonLines
 from sas.cli import arguments as args
-from sas.cli import main
+from sas.cli.main import main
 from sas.codec.record import record_of, to_line
 from sas.domain.messages import JournalEntry
 from sas.ports import RefusedError, StateStore

@@ -1,0 +1,102 @@
+"""The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
+
+``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
+``act`` changes them, ``health`` shows faults of the system, ``workflows`` checks a deploy. They
+share ``arguments`` (the namespace, the table), ``selection`` (which orders), ``output``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from io import TextIOWrapper
+from pathlib import Path
+
+from sas.cli import act, health, look, submit, workflows
+from sas.cli.arguments import Verb
+from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
+
+VERBS: Sequence[Verb] = (
+    *(*submit.VERBS, *look.VERBS, *act.VERBS),
+    *(*health.VERBS, *workflows.VERBS),
+)
+EPILOG = f"""\
+exit codes:
+  0 done  1 not done, not possible, or an order did not complete  {USAGE} bad usage or input
+  {UNAVAILABLE} Service Bus or Storage did not answer or refused  {INTERRUPTED} interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    # The command reports errors in its own sentences: the SDK's log would repeat them on stderr.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
+    _prepare_output()
+    try:
+        arguments = build_parser().parse_args(argv)
+        verb: Verb = arguments.verb
+        code = verb.run(arguments)
+        sys.stdout.flush()
+    except CommandError as wrong:
+        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        if isinstance(wrong, OutputError):
+            _stop_output()
+        return wrong.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output has gone (head, a pager).
+        _stop_output()
+        return 1
+    return code
+
+
+def _prepare_output() -> None:
+    """Make sure that there is an output, and that any text can be printed on it."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # stays open
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _stop_output() -> None:
+    """Discard what is still in the buffer: the interpreter's last flush would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="sas",
+        description="Scheduler Agent Supervisor: submit orders and follow them to their end,\n"
+        "see what became of them, and act when one fails (docs/operating.md).",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"sas {_version()}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        own = verbs.add_parser(
+            verb.name,
+            help=verb.summary,
+            description=verb.description,
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(own)
+        own.set_defaults(verb=verb)
+    return parser
+
+
+def _version() -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("scheduler-agent-supervisor")
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    version = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+    return f"{version} (a working copy)"
