@@ -150,7 +150,7 @@ def test_the_connection_comes_from_the_argument_then_the_environment(
 
 
 @pytest.mark.parametrize(
-    "start", [["-m", "sas.cli"], ["-c", "import sas.cli.main; sas.cli.main.main()"]]
+    "start", [["-m", "sas.cli"], ["-c", "from sas.cli.main import main; main()"]]
 )
 def test_the_command_starts_as_a_module_and_as_a_script(start: list[str]) -> None:
     done = subprocess.run(
