@@ -154,7 +154,7 @@ async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
 
 
 async def test_a_request_is_answered_before_it_is_accepted() -> None:
-    """See RequestReceiverLink.take: in the other order, the SDK renews no more than 30 locks a second."""
+    """See RequestReceiverLink.take: in the other order, the SDK renews only 30 locks a second."""
     async with Broker(["q"]) as broker, peer_of(broker) as peer:
         await peer.open()
         await peer.attach("q/$management", receives=True, handle=0)
