@@ -67,7 +67,7 @@ def admin(broker: BrokerThread) -> Iterator[ServiceBusAdministrationClient]:
 
 
 def ask(broker: BrokerThread, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", broker.management_port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", broker.management_port, timeout=60)
     try:
         connection.request(method, path, None if body is None else json.dumps(body))
         response = connection.getresponse()
@@ -152,7 +152,7 @@ def test_runtime_counts_follow_the_messages(
         client.get_queue_receiver("counted") as receiver,
     ):
         sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
-        (message,) = receiver.receive_messages(1, max_wait_time=5)
+        (message,) = receiver.receive_messages(1, max_wait_time=60)
         receiver.dead_letter_message(message)
     counts = admin.get_queue_runtime_properties("counted")
     assert counts.active_message_count == 1
@@ -255,7 +255,7 @@ def test_a_broken_request_is_answered_and_leaves_no_traceback(
     broker: BrokerThread, caplog: pytest.LogCaptureFixture, request_bytes: bytes, says: bytes
 ) -> None:
     answer = b""
-    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=5) as peer:
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
         peer.sendall(request_bytes)
         while says not in answer and (more := peer.recv(65536)):
             answer += more
@@ -267,7 +267,7 @@ def test_a_broken_request_is_answered_and_leaves_no_traceback(
 def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
     broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=5) as peer:
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
         peer.sendall(b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
         peer.shutdown(socket.SHUT_WR)
         assert peer.recv(65536) == b""

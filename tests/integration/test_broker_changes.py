@@ -64,7 +64,7 @@ async def test_the_sdk_is_told_that_its_queue_was_disabled(
     broker: Broker, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_receiver("q") as receiver:
-        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
         await asyncio.sleep(0.2)
         broker.update_queue("q", status=EntityStatus.DISABLED)
         with pytest.raises(MessagingEntityDisabledError):
@@ -97,7 +97,7 @@ async def test_a_deleted_queue_ends_the_links_to_its_dead_letters(
     broker: Broker, client: ServiceBusClient, sub_queue: str
 ) -> None:
     async with client.get_queue_receiver("q", sub_queue=sub_queue) as receiver:
-        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=5))
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
         await asyncio.sleep(0.2)
         broker.delete_queue("q")
         with pytest.raises(MessagingEntityNotFoundError, match=r"'q' was deleted|not be found"):
@@ -111,7 +111,7 @@ async def test_who_waits_for_a_session_is_told_that_the_queue_was_deleted(
         "lanes", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
     )
     waiting = asyncio.ensure_future(receiver.__aenter__())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not broker.links():  # noqa: ASYNC110 (no such event)
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -140,5 +140,5 @@ async def test_what_waits_when_a_queue_begins_to_forward_is_received_at_its_targ
     broker.update_queue("q", forward_to="target")
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with client.get_queue_receiver("target", receive_mode=mode) as receiver:
-        assert len(await receiver.receive_messages(3, max_wait_time=5)) == 3
+        assert len(await receiver.receive_messages(3, max_wait_time=60)) == 3
     assert broker.counts("q").total == 0

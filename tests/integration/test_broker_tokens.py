@@ -145,7 +145,7 @@ async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
     ):
         await sender.send_messages(ServiceBusMessage("in time"))
         clock.ahead_s = 120
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while any(link.queue for link in broker.links()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         with pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)):

@@ -44,7 +44,7 @@ class Peer:
                 code, position = frames.performative(found[2])
                 return code, decode.fields(found[2], position)[0]
             if found is None:
-                data = await asyncio.wait_for(self.reader.read(65536), 30)
+                data = await asyncio.wait_for(self.reader.read(65536), 120)
                 if not data:
                     raise EOFError
                 self.frames.feed(data)
@@ -55,7 +55,7 @@ class Peer:
             if got == code:
                 return fields
 
-    async def closed(self, within: float = 30) -> bytes:
+    async def closed(self, within: float = 120) -> bytes:
         """Give everything until the broker closes the connection."""
         async with asyncio.timeout(within):
             try:
@@ -119,7 +119,7 @@ def put(broker: Broker, count: int, body: bytes = b"1") -> None:
 
 async def settled(broker: Broker, connections: int = 0) -> None:
     """Wait until the broker has noticed the closed connections."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(broker.connections) > connections:  # noqa: ASYNC110 (no such event)
             await asyncio.sleep(0.01)
 
@@ -421,7 +421,7 @@ async def test_a_peer_that_leaves_what_was_sent_unread_is_let_go_too(
         transport = connection.output.transport
         assert transport is not None
         peer.credit(10_000, window=10_000)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while not transport.get_write_buffer_size():
                 put(broker, 20, b"x" * 2000)
                 await asyncio.sleep(0)
