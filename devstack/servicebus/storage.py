@@ -1,10 +1,10 @@
 """What survives ``kill -9``: everything acknowledged, in one SQLite database in WAL mode.
 
 The queues record their changes in the journal's write-behind buffer. `SqliteJournal.commit` writes
-the buffer in one transaction (group commit). The server calls it before it sends the
-acknowledgements of the same turn of the event loop. A killed process loses nothing that was
-committed. A power failure may lose the last commits, but never a part of one: only checkpoints
-flush the disk (``synchronous=NORMAL``).
+the buffer in one transaction (group commit). The server calls it at the end of each read of a
+socket, before it sends the acknowledgements. A killed process loses nothing that was committed.
+A power failure may lose the last commits, but never a part of one: only checkpoints flush the disk
+(``synchronous=NORMAL``).
 
 The key of a row is ``store << 44 | sequence``; each queue and sub-queue has a store. The lock,
 delivery count and state change often, so they have a small row of their own: a delivery does not

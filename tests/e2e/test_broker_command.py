@@ -1,4 +1,4 @@
-"""``python -m devstack.servicebus`` as a process: its ready line, its end, its sentences."""
+"""``python -m devstack.servicebus`` as a process: its ready line, its end, its error texts."""
 
 import http.client
 import json

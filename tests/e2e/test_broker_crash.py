@@ -27,7 +27,7 @@ BATCH = 3
 
 @dataclass
 class Ledger:
-    """What the clients know: nothing here is ever guessed."""
+    """What the clients know for certain."""
 
     acknowledged: set[int] = field(default_factory=set)
     delivered: set[int] = field(default_factory=set)
@@ -118,7 +118,7 @@ async def load(broker: BrokerProcess, ledger: Ledger, seconds: float) -> None:
 
 
 async def drain(broker: BrokerProcess, ledger: Ledger) -> None:
-    """Receive until nothing acknowledged is missing, and a second lock duration beyond."""
+    """Receive until nothing acknowledged is missing, and two lock durations longer."""
     task = asyncio.create_task(consume(broker.port, ledger))
     async with asyncio.timeout(120):
         while not ledger.acknowledged <= ledger.delivered:  # noqa: ASYNC110 (it has no events)

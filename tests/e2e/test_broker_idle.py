@@ -1,4 +1,4 @@
-"""200 connections that do nothing: what they cost, and how they end."""
+"""The cost and the end of 200 idle connections."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ CPU_SHARE = 0.02  # seen: 0.0002
 
 @asynccontextmanager
 async def idle_peers(port: int) -> AsyncIterator[list[Peer]]:
-    """Open connections with a session and a receiver that has credit, then say no more."""
+    """Open connections with a session and a receiver that has credit, then stay idle."""
     peers: list[Peer] = []
     try:
         for _ in range(IDLE):

@@ -1,4 +1,4 @@
-"""What many connections cost the broker while they are idle, and after they are gone."""
+"""The cost of many idle connections, of closed ones, and of a very large message."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What open links feel when their queue is changed or deleted, and links that may not open."""
+"""Open links whose queue is changed or deleted, and links that are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Faults asked for at the management port, as the real azure-servicebus feels them."""
+"""Faults from the management port, as the real azure-servicebus sees them."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Whatever a broker was through, what is on disk is what it held: random lives, each cut short.
+"""After random operations and a kill, the disk has what the broker had in memory.
 
 ``SAS_BROKER_LIVES`` sets how many lives are lived, ``SAS_BROKER_SEED`` the first one's seed.
 """
@@ -175,7 +175,7 @@ class Life:
         return {queue.name.lower(): _contents(queue, self.now) for queue in self.filled()}
 
     def last_numbers(self) -> dict[str, int]:
-        """Of queues that keep what comes: what only passes through is not numbered on disk."""
+        """Only of queues that store messages: a forwarding queue stores no sequence numbers."""
         keep = [queue for queue in self.filled() if not queue.properties.forward_to]
         return {queue.name.lower(): queue.last_sequence for queue in keep}
 

@@ -49,7 +49,7 @@ def client(broker: BrokerThread) -> Iterator[ServiceBusClient]:
 
 
 class Bench:
-    """A queue of the test's own, filled without the SDK where sending is not the point."""
+    """A queue of one test, filled without the SDK if the test is not about sending."""
 
     def __init__(self, broker: BrokerThread, client: ServiceBusClient) -> None:
         self.broker = broker

@@ -1,4 +1,4 @@
-"""What survives a stop: the broker's data, opened again by another broker."""
+"""The broker's data after a stop or a kill, opened by another broker."""
 
 import asyncio
 import shutil
@@ -363,7 +363,7 @@ def test_one_commit_is_one_transaction(owner: Owner) -> None:
 
 
 def killed_copy(owner: Owner, directory: Path) -> Owner:
-    """Open what a kill would leave now: the files as they are, while the broker has them open."""
+    """Open a copy of the files while the broker has them open: what a kill would leave."""
     shutil.copytree(owner.directory, directory)
     return Owner(directory)
 

@@ -1,4 +1,4 @@
-"""Tokens that end while a link is open, and answers on management links, frame by frame."""
+"""Tokens that expire while a link is open, and answers on management links, by frame."""
 
 import asyncio
 import time
@@ -154,7 +154,7 @@ async def test_the_sdk_is_told_when_its_token_cannot_be_renewed(
 
 
 async def test_a_request_is_answered_before_it_is_accepted() -> None:
-    """See RequestInlet.take: the other way round, the SDK renews no more than 30 locks a second."""
+    """See RequestReceiverLink.take: in the other order, the SDK renews only 30 locks a second."""
     async with Broker(["q"]) as broker, peer_of(broker) as peer:
         await peer.open()
         await peer.attach("q/$management", receives=True, handle=0)

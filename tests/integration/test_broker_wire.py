@@ -1,4 +1,4 @@
-"""Raw bytes against the broker: bounds, bad peers, and that nobody else feels them."""
+"""Raw bytes against the broker: limits, bad peers, and no effect on other peers."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ LIMITS = Limits(connections=20, handshake_s=1.0, idle_s=1.5, stalled_s=1.0)
 
 
 class Peer:
-    """A client that sends what it likes."""
+    """A client that sends any bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -37,7 +37,7 @@ class Peer:
         self.write(frames.frame(channel, encode.composite(code, fields), payload))
 
     async def read(self) -> tuple[int, list[Any]]:
-        """Give the next performative that is no empty frame: its code and fields."""
+        """Give the next performative, without empty frames: its code and fields."""
         while True:
             found = next(self.frames.frames(), None)
             if found is not None and found[2]:
@@ -55,7 +55,7 @@ class Peer:
             if got == code:
                 return fields
 
-    async def closed(self, within: float = 5) -> bytes:
+    async def closed(self, within: float = 120) -> bytes:
         """Give everything until the broker closes the connection."""
         async with asyncio.timeout(within):
             try:
@@ -118,7 +118,7 @@ def put(broker: Broker, count: int, body: bytes = b"1") -> None:
 
 
 async def settled(broker: Broker, connections: int = 0) -> None:
-    """Wait until the broker has noticed who is gone."""
+    """Wait until the broker has noticed the closed connections."""
     async with asyncio.timeout(120):
         while len(broker.connections) > connections:  # noqa: ASYNC110 (no such event)
             await asyncio.sleep(0.01)
@@ -384,7 +384,7 @@ async def test_a_peer_that_breaks_the_protocol_is_told_and_closed(
         (b"SSH-2.0-x", "check which program uses this port"),
     ],
 )
-async def test_a_stranger_on_the_port_is_named_in_the_log(
+async def test_the_protocol_of_a_wrong_peer_is_named_in_the_log(
     broker: Broker, data: bytes, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with peer_of(broker) as peer:
@@ -407,7 +407,7 @@ async def test_silent_half_open_and_idle_peers_are_let_go(broker: Broker) -> Non
 async def test_a_peer_that_leaves_what_was_sent_unread_is_let_go_too(
     broker: Broker, half_open: bool
 ) -> None:
-    """Less waits for it than would stop the broker from sending more."""
+    """Its unread bytes are fewer than the limit at which the broker stops sending."""
     mute = socket.socket()
     mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     mute.setblocking(False)
@@ -471,7 +471,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_and_holds_little(broker: Bro
     await works(broker)
 
 
-async def test_random_and_mutated_frames_touch_nobody_else(
+async def test_random_and_mutated_frames_affect_no_other_peer(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worked_on = 0
@@ -500,7 +500,7 @@ async def test_random_and_mutated_frames_touch_nobody_else(
         await bystander.open()
         await bystander.attach("q", receives=False)
         while worked_on < FUZZ_FRAMES:
-            await _annoy(broker, chance, sane)
+            await _send_mutated(broker, chance, sane)
             bystander.write(frames.EMPTY_FRAME)
         bystander.transfer(0, BODY)
         assert (await bystander.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
@@ -511,7 +511,7 @@ async def test_random_and_mutated_frames_touch_nobody_else(
         assert not getattr(queue.dispatch, "_with_credit", ())
 
 
-async def _annoy(broker: Broker, chance: random.Random, sane: list[bytes]) -> None:
+async def _send_mutated(broker: Broker, chance: random.Random, sane: list[bytes]) -> None:
     async with peer_of(broker) as peer:
         try:
             await peer.open()

@@ -1,4 +1,4 @@
-"""AMQP bytes: values, frames and sections, with what is broken refused and never costly."""
+"""AMQP bytes: values, frames and sections. Broken bytes are refused at little cost."""
 
 import math
 import struct

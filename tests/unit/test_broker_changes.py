@@ -1,4 +1,4 @@
-"""The queue core where a queue's properties change while messages are held, and in odd requests."""
+"""Queues whose properties change while messages are locked, and unusual requests."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -31,7 +31,7 @@ def change(world: World, queue: Queue, **properties: object) -> None:
 
 
 def bodies(world: World, queue: Queue) -> list[bytes]:
-    """Take what is there, and wait for nothing."""
+    """Receive the messages that are ready now."""
     receiver = world.receiver(queue, 5)
     queue.dispatch.detach(receiver, world.now)
     return receiver.bodies
@@ -239,7 +239,7 @@ def test_what_no_sender_may_give_as_message_id_is_refused(wrong: bytes) -> None:
 
 
 class Unwalked(dict[int, Message]):
-    """Messages that may be looked up and not walked through."""
+    """Messages that allow a look-up by number, and no iteration."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("a far page is no reason to walk through the whole queue")

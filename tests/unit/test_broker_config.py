@@ -1,4 +1,4 @@
-"""Config.json, durations, names, tokens: what is read, and what is said about what cannot be."""
+"""Config.json, durations, names, tokens: valid values, and the sentence for each invalid one."""
 
 import json
 import time

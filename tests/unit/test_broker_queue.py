@@ -1,4 +1,4 @@
-"""The queue core by itself: virtual time, no sockets."""
+"""Queues in virtual time, without sockets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def raw(
 
 
 class Receiver:
-    """A consumer that writes down what it is given."""
+    """A consumer that records its messages and events."""
 
     def __init__(self, *, presettled: bool = False, holder: object = None) -> None:
         self.credit = 0

@@ -1,4 +1,4 @@
-"""Sessions of the queue core: one holder, ordered lanes, virtual time."""
+"""Sessions of a queue in virtual time: one owner each, messages in order."""
 
 import pytest
 

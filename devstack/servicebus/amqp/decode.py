@@ -26,6 +26,7 @@ _LISTS, _MAPS, _ARRAYS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xE0, 0xF0)
 
 #: Values that are a constructor alone.
 _CONSTANTS: dict[int, Any] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_BYTES = (0x50, 0x52, 0x53)
 _signed = partial(int.from_bytes, byteorder="big", signed=True)
 _unsigned = partial(int.from_bytes, byteorder="big")
 _SCALARS: dict[int, Callable[[bytes], Any]] = {
@@ -56,6 +57,8 @@ def decode(buffer: bytes, position: int = 0, depth: int = 0) -> tuple[Any, int]:
     code = _constructor(buffer, position)
     if code in _CONSTANTS:
         return _CONSTANTS[code], position + 1
+    if code in _BYTES:  # a shortcut for the most frequent numbers
+        return _constructor(buffer, position + 1), position + 2
     if code:
         return _value(buffer, code, position + 1, depth)
     if depth > MAX_DEPTH:

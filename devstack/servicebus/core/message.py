@@ -47,6 +47,7 @@ _BROKER_ANNOTATIONS = (
     _LOCK_TOKEN,
 ) = (encode.symbol(name) for name in _BROKER_ANNOTATIONS)
 _GROUP_ID = 10
+_NO_OTHER_FIELDS = encode.NULL * (_GROUP_ID - 1)
 _U32_MAX = 0xFFFFFFFF
 
 
@@ -178,8 +179,11 @@ def _read_properties(message: Message, payload: bytes, value_at: int) -> None:
         raise DecodeError("a message-id is text, a number, a uuid or bytes")
     message.message_id = message_id
     if count > _GROUP_ID:
-        for _ in range(_GROUP_ID - 1):
-            position = decode.skip(payload, position)
+        if payload.startswith(_NO_OTHER_FIELDS, position):
+            position += len(_NO_OTHER_FIELDS)
+        else:
+            for _ in range(_GROUP_ID - 1):
+                position = decode.skip(payload, position)
         session_id = decode.decode(payload, position)[0]
         if session_id is not None and not isinstance(session_id, str):
             raise DecodeError(f"a group-id (session id) is text, not {session_id!r}")
