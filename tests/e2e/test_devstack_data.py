@@ -69,6 +69,7 @@ async def test_messages_and_rows_outlive_a_kill_of_the_whole_stack(app_dir: Path
     assert found == SENT | {"before"}
 
 
+@pytest.mark.long
 async def test_killing_up_alone_loses_no_row_however_young(app_dir: Path) -> None:
     free = ("--ports", "free", "--data", str(app_dir / "data"))
     async with killed(up_of(app_dir, *free)) as screen:
@@ -80,6 +81,7 @@ async def test_killing_up_alone_loses_no_row_however_young(app_dir: Path) -> Non
         assert await done(setting_in(screen, "AzureWebJobsStorage"), 1) == {"young"}
 
 
+@pytest.mark.long
 async def test_a_stack_stopped_in_order_keeps_its_data_too(app_dir: Path) -> None:
     data = app_dir / "data"
     async with stack_of(app_dir, data=data, groups=[["first"]]) as stack:

@@ -75,6 +75,7 @@ def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: P
     assert "Expected `leaves` after `arrives` - at `$.leaves`" in refused.stderr
 
 
+@pytest.mark.long
 def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     project: Path, service: str
 ) -> None:

@@ -103,6 +103,7 @@ def approver() -> Iterator[Approver]:
         thread.join()
 
 
+@pytest.mark.long
 def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the_urgent_lane(
     project: Path, service: str, approver: Approver
 ) -> None:

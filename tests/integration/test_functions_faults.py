@@ -144,7 +144,7 @@ async def test_an_order_with_care_waits_in_error_and_is_resubmitted_by_an_operat
 
 
 async def test_a_step_past_its_complete_by_is_reset_and_done_once(made: Rig) -> None:
-    made.remote.set_faults(Faults(slow=1.0, slow_seconds=60), "stock")
+    made.remote.set_faults(Faults(slow=1.0, slow_seconds=12), "stock")
     await made.submit("L-1")
     await until(lambda: _has(made, "L-1", "step reset"), "the step is reset")
     made.remote.set_faults(Faults())

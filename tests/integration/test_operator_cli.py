@@ -252,6 +252,7 @@ async def test_a_running_order_is_cancelled_and_undone(
     assert [one["undone_at"] is None for one in effects if one["order_id"] == "C-1"] == [False]
 
 
+@pytest.mark.long
 async def test_many_orders_that_failed_alike_are_skipped_together_once_confirmed(
     made: Rig,
 ) -> None:
