@@ -77,9 +77,7 @@ class Submitter:
         try:
             self._context.queues.check_reply_queue(submission.reply_queue)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
-            check = self._business.checks.get(workflow.name)
-            if check is not None:
-                check(submission.payload.encode())
+            self._check(workflow.name, submission.payload)
             details = details_of(
                 submission,
                 self._context,
@@ -87,17 +85,22 @@ class Submitter:
                 version=workflow.version,
                 urgent=urgent,
             )
-        except MalformedError:
-            raise
         except ForbiddenReplyQueueError as wrong:
             raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
         except UnknownWorkflowError as wrong:
             raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
         except TooLargeError as wrong:
             raise MalformedError(Reason.TOO_LARGE, str(wrong)) from None
-        except ValueError as wrong:  # the business's own check
-            raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
         return workflow, details
+
+    def _check(self, workflow: str, payload: str) -> None:
+        """Let the business check an order's content."""
+        try:
+            check = self._business.checks.get(workflow)
+            if check is not None:
+                check(payload.encode())
+        except ValueError as wrong:
+            raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
 
     async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
         """Write the order, or find out what stands under its id."""
