@@ -24,7 +24,7 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
-from sas.engine.hooks import CallGuard, Encryption, RuntimeRules
+from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
@@ -33,7 +33,7 @@ from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, ope
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.claim_check import ClaimCheck
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import RedactingAgent, redacted_checks
+from sas.features.field_encryption.redaction import redacted
 from sas.features.incidents.board import IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.features.queue_delay.delays import QueueDelays
@@ -131,7 +131,7 @@ def assemble(
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
-        replace(redacted_checks(business, encryption), limits=_limits(business, settings)),
+        replace(redacted(business, encryption), limits=_limits(business, settings)),
         policy=RetryPolicy(settings.agent_first_delay, settings.agent_delay_max),
         circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
         callback_keys=settings.callback_keys,
@@ -190,11 +190,11 @@ def actors(  # noqa: PLR0913  one value for each setting
         return AgentActor(
             context,
             name,
-            RedactingAgent(name, business.agents[name]),
+            business.agents[name],
             policy,
             guards=guards,
             long_steps=ContinuedSteps(context, name),
-            callbacks=callback_keys.issuer(context.clock),
+            callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
         )
 
     return Application(
@@ -230,7 +230,10 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     return {**business.limits, **settings.agent_limits}
 
 
-def _encryption(business: Business, settings: Config) -> FieldEncryption:
+def _encryption(business: Business, settings: Config) -> Encryption:
+    """Return the field encryption; one that does nothing where no field is or was secret."""
+    if not business.secret_fields and not settings.encryption_keys:
+        return Encryption()
     ring: KeyRing | None = None
     if settings.encryption_keys:
         from sas.adapters.keyring import AesKeyRing  # noqa: PLC0415  # slow to import

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sas.engine.hooks import redact
+from sas.engine.hooks import Encryption, redact
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import (
     Agent,
@@ -79,15 +79,18 @@ def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Except
     return withheld_error(error, who)
 
 
-def redacted_checks(business: Business, encryption: FieldEncryption) -> Business:
-    """Return a business whose checks quote no secret of the orders they are given."""
+def redacted(business: Business, encryption: Encryption) -> Business:
+    """Return a business whose agents and checks quote no secret field of an order."""
+    if not isinstance(encryption, FieldEncryption):
+        return business
     checks = {
         workflow: _redacted_check(check, workflow, encryption)
         if encryption.has_secrets(workflow)
         else check
         for workflow, check in business.checks.items()
     }
-    return replace(business, checks=checks)
+    agents = {name: RedactingAgent(name, agent) for name, agent in business.agents.items()}
+    return replace(business, agents=agents, checks=checks)
 
 
 def _redacted_check(
