@@ -138,7 +138,11 @@ def is_large(case: Case) -> bool:
         return not plain or (case.on_failure is OnFailure.HOLD and case.failures_max > 0)
     if case.shape_name in {"three beside each other", "diamond"}:
         return case != Case("diamond", OnFailure.UNDO, 0)
-    return case.routes > 1 and case.on_failure is OnFailure.HOLD
+    if case.shape_name == "two in a row" and case.call_limit:
+        return True
+    return case.on_failure is OnFailure.HOLD and (
+        case.routes > 1 or case.shape_name == "three in a row"
+    )
 
 
 SHORT = [case for case in CASES if not is_large(case)]
