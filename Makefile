@@ -39,7 +39,7 @@ test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger 
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in seconds
-	$(PY) -m pytest tests/unit -q
+	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)
 	$(PY) -m pytest tests/infra

@@ -155,6 +155,12 @@ def lines_of(folder: Path) -> int:
     return sum(len(path.read_text("utf-8").splitlines()) for path in folder.rglob("*.py"))
 
 
+def feature_names() -> list[str]:
+    """Return the features: each is a folder or a file."""
+    names = {path.stem for path in FEATURES.iterdir()}
+    return sorted(names - {"__init__", "__pycache__"})
+
+
 def lines_naming(feature: str) -> int:
     """Return the lines outside of a feature's room, and of the command, that import from it."""
     own = {FEATURES / f"{feature}.py", *(FEATURES / feature).glob("**/*.py")}
@@ -193,11 +199,14 @@ def main() -> None:
     print(
         "\n| feature | lines | imports of it elsewhere in sas, without the command |\n|---|---|---|"
     )
-    for path in sorted(FEATURES.iterdir()):
-        name = path.stem
-        if name not in {"__init__", "__pycache__"}:
-            lines = lines_of(path) if path.is_dir() else len(path.read_text("utf-8").splitlines())
-            print(f"| {name} | {lines} | {lines_naming(name)} |")
+    for name in feature_names():
+        file = FEATURES / f"{name}.py"
+        lines = (
+            len(file.read_text("utf-8").splitlines())
+            if file.exists()
+            else lines_of(FEATURES / name)
+        )
+        print(f"| {name} | {lines} | {lines_naming(name)} |")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,21 @@ def command(starting_with: str) -> list[str]:
     return [sys.executable, *words[1:]]
 
 
+<<<<<<< HEAD
 def run(
     words: list[str], cwd: Path, timeout_s: float = 300, /, **environment: str
+=======
+def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_for(300, words, cwd, environment)
+
+
+def run_for(
+    seconds: float, words: list[str], cwd: Path, environment: Mapping[str, str]
+>>>>>>> testrun
 ) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
     return subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=seconds, check=False
     )
 
 

@@ -48,7 +48,7 @@ from tests.unit.domain_cases import (
 SOON = T0 + timedelta(seconds=31)
 LATE = T0 + timedelta(days=1)
 EPOCH_MAX = 2
-STATES_MAX = 4000
+STATES_MAX = 40_000
 FAULT = Fault("sold-out", "there is none left")
 
 REPLIES = ("done", "refused", "undone", "undo refused")

@@ -66,6 +66,7 @@ async def pass_time(made: Kit, seconds: int) -> None:
         await made.drain()
 
 
+@pytest.mark.long
 async def test_an_order_waits_for_a_service_that_is_down_for_hours_and_is_processed_then() -> None:
     made = made_with()
     await cut_off(made, seconds=2 * 3600)

@@ -27,16 +27,22 @@ NO_TOMBSTONES = Remote(tombstones=False)
 Case = tuple[str, OnFailure, int, Budget, dict[str, Any]]
 
 SHORT: list[Case] = [
-    *product(("one",), OnFailure, (0,), (ELSEWHERE, MEDDLED), (TWO,)),
+    *product(("one",), (OnFailure.UNDO,), (0,), (ELSEWHERE, MEDDLED), (TWO,)),
     *product(
         ("one",), OnFailure, (1,), (BY_HAND,), (TWO | {"verbs": ("resubmit", "undo", "skip")},)
     ),
     ("one", OnFailure.UNDO, 1, MEDDLED, TWO | {"verbs": ("cancel", "resubmit")}),
     *product(("two in a row",), OnFailure, (1,), (LATE,), (TWO,)),
     ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
+<<<<<<< HEAD
     *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1),), (TWO,)),
+=======
+    ("one", OnFailure.UNDO, 0, TWICE._replace(shut=1, waited=1), TWO),
+>>>>>>> testrun
 ]
 LONG: list[Case] = [
+    *product(("one",), (OnFailure.HOLD,), (0,), (ELSEWHERE, MEDDLED), (TWO,)),
+    ("one", OnFailure.HOLD, 0, TWICE._replace(shut=1, waited=1), TWO),
     ("one", OnFailure.HOLD, 1, MEDDLED, TWO | {"verbs": ("cancel", "resubmit")}),
     *product(("one",), OnFailure, (1,), (ELSEWHERE,), (TWO,)),
     *product(("one",), OnFailure, (1,), (MEDDLED,), (TWO,)),
@@ -79,7 +85,7 @@ def test_a_remote_without_tombstones_is_caught_by_a_late_call_after_its_undo_els
 
 
 @pytest.mark.parametrize("policy", OnFailure)
-@pytest.mark.parametrize("faults", [LATE, MEDDLED])
+@pytest.mark.parametrize("faults", [LATE, *long([MEDDLED])])
 def test_a_remote_without_tombstones_is_undone_elsewhere_once_its_call_limit_is_over(
     policy: OnFailure, faults: Budget
 ) -> None:
