@@ -39,10 +39,6 @@ def test_the_tests_of_the_pattern_pass_with_another_business_in_orders(project: 
     assert named.returncode == 0, named.stderr
     tests = [f"tests/{layer}" for layer in LAYERS]
     words = [sys.executable, "-m", "pytest", "-q", *tests]
-<<<<<<< HEAD
-    done = run(words, project, 1700, TRIPS_URL="http://127.0.0.1:7201")
-=======
     done = run_for(1700, words, project, {"TRIPS_URL": "http://127.0.0.1:7201"})
->>>>>>> testrun
     assert done.returncode == 0, done.stdout[-5000:]
     assert " passed" in done.stdout

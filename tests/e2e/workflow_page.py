@@ -71,17 +71,12 @@ def command(starting_with: str) -> list[str]:
     return [sys.executable, *words[1:]]
 
 
-<<<<<<< HEAD
-def run(
-    words: list[str], cwd: Path, timeout_s: float = 300, /, **environment: str
-=======
 def run(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return run_for(300, words, cwd, environment)
 
 
 def run_for(
     seconds: float, words: list[str], cwd: Path, environment: Mapping[str, str]
->>>>>>> testrun
 ) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(cwd), **environment}
     return subprocess.run(

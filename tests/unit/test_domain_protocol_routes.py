@@ -34,11 +34,7 @@ SHORT: list[Case] = [
     ("one", OnFailure.UNDO, 1, MEDDLED, TWO | {"verbs": ("cancel", "resubmit")}),
     *product(("two in a row",), OnFailure, (1,), (LATE,), (TWO,)),
     ("two in a row", OnFailure.HOLD, 1, MEDDLED._replace(shut=0, refused=0), TWO),
-<<<<<<< HEAD
-    *product(("one",), OnFailure, (0,), (TWICE._replace(shut=1),), (TWO,)),
-=======
     ("one", OnFailure.UNDO, 0, TWICE._replace(shut=1, waited=1), TWO),
->>>>>>> testrun
 ]
 LONG: list[Case] = [
     *product(("one",), (OnFailure.HOLD,), (0,), (ELSEWHERE, MEDDLED), (TWO,)),
