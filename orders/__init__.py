@@ -1,6 +1,6 @@
-"""The business: what an adopter replaces with theirs.
+"""The business of the sample. Replace this folder with your own.
 
-``AGENTS`` and ``business()`` are all that ``function_app.py`` asks for.
+``function_app.py`` uses ``AGENTS`` and ``business()``, and nothing else of it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sas.config import SettingError
 from sas.ports import Agent, Business
 
 AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
-"""The agents' names: each has a function and a request queue of its own."""
+"""The names of the agents. Each has a function and a request queue."""
 
 
 def business(environ: Mapping[str, str] | None = None) -> Business:
-    """Return workflows, agents and checks, wired to the remote services of the settings.
+    """Return the workflows, agents and checks. The settings name the remote services.
 
     Raises:
         SettingError: naming the setting that is missing or wrong.
@@ -38,7 +38,9 @@ def business(environ: Mapping[str, str] | None = None) -> Business:
         "payment": PaymentAgent(_service(env, "payment", "ORDERS_PAYMENT_URL")),
         "shipping": ShippingAgent(_service(env, "shipping", "ORDERS_SHIPPING_URL")),
         "invoice": InvoiceAgent(_service(env, "mail", "ORDERS_MAIL_URL")),
-        "delivery": DeliveryAgent(_service(env, "carrier", "ORDERS_CARRIER_URL"), _tells(env)),
+        "delivery": DeliveryAgent(
+            _service(env, "carrier", "ORDERS_CARRIER_URL"), _callback_time(env)
+        ),
     }
     seconds = _seconds(env, "ORDERS_TIME_ALLOWED_SECONDS", 30.0)
     return Business(
@@ -56,14 +58,14 @@ def _service(env: Mapping[str, str], name: str, setting: str) -> HttpService:
     return HttpService(name, address, attempt_seconds=attempt)
 
 
-def _tells(env: Mapping[str, str]) -> timedelta | None:
-    """Return how long the carrier has to tell; None where it is asked instead."""
+def _callback_time(env: Mapping[str, str]) -> timedelta | None:
+    """Return how long the carrier has for its callback; None where the agent asks it instead."""
     if not env.get("ORDERS_CARRIER_TELLS_SECONDS"):
         return None
     if not (env.get("SAS_CALLBACK_KEY") and env.get("SAS_CALLBACK_URL")):
         raise SettingError(
-            "ORDERS_CARRIER_TELLS_SECONDS: the carrier needs an address to tell; give "
-            "SAS_CALLBACK_KEY and SAS_CALLBACK_URL too, or leave it out and the carrier is asked"
+            "ORDERS_CARRIER_TELLS_SECONDS needs SAS_CALLBACK_KEY and SAS_CALLBACK_URL: give both, "
+            "or leave it out and the agent asks the carrier"
         )
     return timedelta(seconds=_seconds(env, "ORDERS_CARRIER_TELLS_SECONDS", 0.0))
 

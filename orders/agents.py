@@ -1,7 +1,6 @@
-"""The agents of this business: each wraps one remote service, one attempt at a time.
+"""The agents of this business. Each wraps one remote service and makes one attempt.
 
-Retries, CompleteBy and the idempotency key are the pattern's (``sas.actors.agent``); here
-stands only what is called with what.
+``sas.actors.agent`` does the rest: retries, CompleteBy and the idempotency key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class _ServiceAgent:
         self._service = service
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         await self._service.close()
 
 
@@ -46,7 +45,7 @@ class PaymentAgent(_ServiceAgent):
     """Charges the customer."""
 
     async def do(self, call: Call) -> Any:
-        """Charge what the order costs."""
+        """Charge the amount due."""
         body = {
             "order_id": call.order_id,
             "customer_id": call.order["customer_id"],
@@ -81,7 +80,7 @@ class InvoiceAgent(_ServiceAgent):
     """Mails the invoice."""
 
     async def do(self, call: Call) -> Any:
-        """Mail what was charged."""
+        """Mail the amount that was charged."""
         body = {
             "order_id": call.order_id,
             "customer_id": call.order["customer_id"],
@@ -91,32 +90,32 @@ class InvoiceAgent(_ServiceAgent):
         return await self._service.call("POST", "/mails", key=call.key, body=body)
 
     async def undo(self, call: Call) -> Any:
-        """Mail a credit note: what was read cannot be taken back."""
+        """Mail a credit note: a mail cannot be taken back."""
         return await self._service.call("DELETE", "/mails", key=call.key)
 
 
 class DeliveryAgent(_ServiceAgent):
-    """Has the parcel delivered, which takes the carrier as long as it takes.
+    """Has the parcel delivered, which may take days.
 
-    By itself it asks again when the carrier says to. With ``tells`` the carrier is given a
-    callback instead, and has that long to say that the parcel has arrived.
+    The agent asks the carrier again at the time that the carrier names. With ``callback_time`` it
+    gives the carrier a callback instead, and the carrier has that time to report the arrival.
     """
 
-    def __init__(self, service: HttpService, tells: timedelta | None = None) -> None:
+    def __init__(self, service: HttpService, callback_time: timedelta | None = None) -> None:
         super().__init__(service)
-        self._tells = tells
+        self._callback_time = callback_time
 
     async def do(self, call: Call) -> Any:
-        """Hand the parcel over, or ask how far it is: the key is the same."""
+        """Hand the parcel over, or ask where it is: the key is the same."""
         body = {"order_id": call.order_id, "tracking": call.results["ship"]["tracking"]}
-        if self._tells is not None:
-            body["answer_to"] = call.callback(self._tells).url
-        said = await self._service.call("POST", "/deliveries", key=call.key, body=body)
-        if said["state"] == "delivered":
-            return said
-        if self._tells is not None:
-            return AwaitCallback(self._tells, "on its way; the carrier will tell")
-        return StillRunning(timedelta(seconds=said["check_after"]), "on its way")
+        if self._callback_time is not None:
+            body["answer_to"] = call.callback(self._callback_time).url
+        answer = await self._service.call("POST", "/deliveries", key=call.key, body=body)
+        if answer["state"] == "delivered":
+            return answer
+        if self._callback_time is not None:
+            return AwaitCallback(self._callback_time, "on its way; the carrier reports the arrival")
+        return StillRunning(timedelta(seconds=answer["check_after"]), "on its way")
 
     async def undo(self, call: Call) -> Any:
         """Have the parcel sent back."""

@@ -1,4 +1,4 @@
-"""What an order of this business holds, and the check it must pass before it is taken."""
+"""The content of an order, and the check that every submitted order must pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sas.codec.strict import convert
 
 CURRENCY = "USD"
 AMOUNT_MAX = 1_000_000_000
-"""Highest price of one piece, and highest freight: beyond, sums would no longer be exact."""
+"""Highest unit price and highest freight. Sums of higher amounts would not be exact."""
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
@@ -27,7 +27,7 @@ class Address(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """So many pieces of one product. ``discount`` is a share, from 0 to 1."""
+    """A product and its quantity. ``discount`` is a share from 0 to 1."""
 
     product_id: Annotated[int, msgspec.Meta(ge=1)]
     product: _Text

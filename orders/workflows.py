@@ -8,12 +8,12 @@ from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 
 
 def workflows(time_allowed: timedelta = timedelta(seconds=30)) -> Workflows:
-    """Return what this deployment can run; ``time_allowed`` is each step's, and each undo's."""
+    """Return the workflows. ``time_allowed`` holds for each step and for each undo."""
     return Workflows([_order(time_allowed), _with_care(time_allowed), _delivered(time_allowed)])
 
 
 def _order(time: timedelta) -> Workflow:
-    """One step after another; it succeeds or is undone by itself."""
+    """One step after another. A failed order is undone."""
     undo = Undo(time)
     return Workflow(
         name="order",
@@ -28,10 +28,7 @@ def _order(time: timedelta) -> Workflow:
 
 
 def _with_care(time: timedelta) -> Workflow:
-    """For customers whom somebody would rather call: it stays in Error for an operator.
-
-    It reserves and charges side by side, and ships when both are done.
-    """
+    """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator."""
     undo = Undo(time)
     return Workflow(
         name="order-with-care",
@@ -46,10 +43,7 @@ def _with_care(time: timedelta) -> Workflow:
 
 
 def _delivered(time: timedelta) -> Workflow:
-    """It goes on until the parcel has arrived, which takes as long as it takes.
-
-    The invoice is mailed beside shipping.
-    """
+    """The order ends when the parcel has arrived. The invoice is mailed in parallel to shipping."""
     undo = Undo(time)
     return Workflow(
         name="order-delivered",
