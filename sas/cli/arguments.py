@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from sas.config import (
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.ports import MessageBus, StateStore, StoreUnavailableError
 
+Work = Callable[[StateStore], Awaitable[int]]
+"""What a verb does with the store; it returns the exit code."""
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
 CONNECTION_LOOKS_LIKE = (
     "It looks like Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;"
@@ -33,13 +37,42 @@ STORAGE_LOOKS_LIKE = (
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the command: ``run`` returns the exit code."""
+    """A verb of the command. ``run`` returns the exit code."""
 
     name: str
     summary: str
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+    @classmethod
+    def with_store(
+        cls,
+        name: str,
+        summary: str,
+        description: str,
+        add_arguments: Callable[[argparse.ArgumentParser], None],
+        prepare: Callable[[argparse.Namespace], Work],
+    ) -> Verb:
+        """Return a verb that needs the state store.
+
+        ``prepare`` checks the arguments, before the store is opened, and returns the work.
+        """
+
+        def add(parser: argparse.ArgumentParser) -> None:
+            add_arguments(parser)
+            _add_storage(parser)
+
+        def run(arguments: argparse.Namespace) -> int:
+            where = read_storage(arguments, os.environ)
+            return asyncio.run(_with_store(where, prepare(arguments)))
+
+        return cls(name, summary, description, add, run)
+
+
+async def _with_store(where: Storage, work: Work) -> int:
+    async with open_store(where) as store:
+        return await work(store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +115,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that reads the state store."""
+def _add_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="TEXT",

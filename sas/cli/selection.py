@@ -164,13 +164,8 @@ async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
     return [order for order in loaded if order is not None]
 
 
-async def find(store: StateStore, wanted: Wanted) -> list[Order]:
-    """Return orders in Error, under way or Processed, loaded, the oldest first."""
-    return [order async for order in each(store, wanted)]
-
-
 async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
-    """Yield orders as ``find``, one batch in memory at a time."""
+    """Yield orders in Error, under way or Processed, the oldest first; one batch in memory."""
     left = wanted.limit
     async for ids in _candidates(store, wanted):
         for order in await load_all(store, ids):
