@@ -208,7 +208,10 @@ class TableStore:
                     # An index row to delete may be missing already, because somebody deleted it
                     # by hand. Without this its order could never change again.
                     if refused.status != 404 or not left[refused.index].is_index_delete:
-                        raise ConflictError(_conflict(change, refused)) from refused
+                        raise ConflictError(
+                            f"order {change.after.order_id} changed since it was loaded (seq "
+                            f"{change.entry.seq - 1}), or its cause was recorded already: {refused}"
+                        ) from refused
                     del left[refused.index]
                 except UnknownOutcomeError as unknown:
                     if (token := await self._our_token(partition, change)) is not None:
@@ -466,13 +469,6 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             "the table's name (no order may have been submitted yet)"
         )
     return TableStore.connect(endpoint, table, int(meta["Shards"]))
-
-
-def _conflict(change: Change, refused: RefusedTransactionError) -> str:
-    return (
-        f"order {change.after.order_id} changed since it was loaded (seq {change.entry.seq - 1}), "
-        f"or its cause was recorded already: {refused}"
-    )
 
 
 def _payload_keys(order: Order) -> set[str]:

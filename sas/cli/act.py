@@ -24,9 +24,8 @@ from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Work
-from sas.cli.look import is_failed
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
-from sas.cli.selection import Wanted
+from sas.cli.selection import Wanted, is_failed
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse

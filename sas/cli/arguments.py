@@ -25,14 +25,6 @@ from sas.ports import MessageBus, StateStore, StoreUnavailableError
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
-CONNECTION_LOOKS_LIKE = (
-    "It looks like Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;"
-    "SharedAccessKey=..."
-)
-STORAGE_LOOKS_LIKE = (
-    "It looks like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
-    "EndpointSuffix=core.windows.net"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +159,10 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
     except StoreUnavailableError as silent:
         raise UnavailableError(str(silent)) from None
     except ValueError as wrong:
-        why = str(wrong).rstrip(".")
         raise UsageError(
-            f"the storage connection string cannot be read: {why}. {STORAGE_LOOKS_LIKE}"
+            f"the storage connection string cannot be read: {str(wrong).rstrip('.')}. It looks "
+            "like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
+            "EndpointSuffix=core.windows.net"
         ) from None
     try:
         yield store
@@ -263,4 +256,7 @@ async def open_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
 
 def unreadable(wrong: ValueError) -> str:
     """Say that a Service Bus connection string cannot be read, and how one looks."""
-    return f"the connection string cannot be read: {wrong} {CONNECTION_LOOKS_LIKE}"
+    return (
+        f"the connection string cannot be read: {wrong} It looks like "
+        "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
+    )

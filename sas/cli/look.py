@@ -18,11 +18,11 @@ from sas.cli import arguments as args
 from sas.cli import health, output, selection
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import UsageError, one_line, time_of
-from sas.cli.selection import STATES, Wanted
+from sas.cli.selection import STATES, Wanted, is_failed
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord
 from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore, Summary
 
@@ -93,11 +93,10 @@ def _list_line(order: Order) -> str:
         f"{order.details.workflow}/{order.details.version}",
         order.process_state.value,
     ]
-    failed = [step for step in order.steps if step.error and is_failed(step)]
     parts += [
-        f"{name}: {step.error.message}"
-        for name, step in zip(selection.fingerprints(order), failed, strict=False)
-        if step.error
+        f"{selection.fingerprint(step)}: {step.error.message}"
+        for step in order.steps
+        if step.error and is_failed(step)
     ]
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
@@ -173,11 +172,6 @@ def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterat
         yield from _entry(order, entry)
     yield ""
     yield "next: " + one_line(advice(order, now))
-
-
-def is_failed(step: StepRecord) -> bool:
-    """Return whether a step is in Error."""
-    return step.process_state is StepState.ERROR
 
 
 def advice(order: Order, now: datetime) -> str:
@@ -372,7 +366,7 @@ def _ended(order: Order, until: datetime) -> bool:
 
 @contextmanager
 def _writing(name: str) -> Iterator[TextIO]:
-    """Give a file to write. It takes its name once it is complete."""
+    """Open a file to write. It gets its name when it is complete."""
     if name == "-":
         with output.written():
             yield sys.stdout

@@ -113,15 +113,16 @@ def span(
     *,
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Context | None = None,
-    links: tuple[Link, ...] = (),
     actor: str | None = None,
     **about: str | int | None,
 ) -> Iterator[Span]:
-    """Run a block as a span. An exception marks the span with its type alone.
+    """Run a block as a span, with a link to the current one if it has another ``parent``.
 
-    The text of an exception may quote an order or a remote service, so it is left out.
+    An exception marks the span with its type alone: its text may quote an order or a remote
+    service.
     """
     given = _named(**about)
+    now = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
         scope(given, actor),
@@ -130,7 +131,7 @@ def span(
             context=parent,
             kind=kind,
             attributes=given,
-            links=links,
+            links=[Link(now)] if parent is not None and now.is_valid else None,
             record_exception=False,
             set_status_on_exception=False,
         ) as made,
@@ -146,9 +147,7 @@ def span(
 def received(name: str, actor: str, properties: Mapping[str, object] | None) -> Iterator[Span]:
     """Run an actor for a message, in the sender's trace, with a link to the host's span."""
     sender = context_of(properties or {})
-    host = trace.get_current_span().get_span_context()
-    links = (Link(host),) if sender is not None and host.is_valid else ()
-    with span(name, kind=SpanKind.CONSUMER, parent=sender, links=links, actor=actor) as made:
+    with span(name, kind=SpanKind.CONSUMER, parent=sender, actor=actor) as made:
         yield made
 
 
@@ -158,9 +157,7 @@ def of_order(
 ) -> Iterator[Span]:
     """Run a block in the order's trace, with a link to the current span (a sweep, a command)."""
     order = context_of({"traceparent": traceparent})
-    now = trace.get_current_span().get_span_context()
-    links = (Link(now),) if order is not None and now.is_valid else ()
-    with span(name, parent=order, links=links, order_id=order_id, step=step) as made:
+    with span(name, parent=order, order_id=order_id, step=step) as made:
         yield made
 
 
