@@ -425,9 +425,9 @@ def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
 
 
 async def _wait(
-    store: StateStore, asked: Sequence[Asked], queues: Queues, patience_s: float
+    store: StateStore, asked: Sequence[Asked], queues: Queues, wait_s: float
 ) -> list[Ended]:
-    """Return what became of each command, as far as known after ``patience_s`` without news."""
+    """Return what became of each command, as far as known after ``wait_s`` without news."""
     gate = asyncio.Semaphore(selection.CONCURRENT)
 
     async def look(one: Asked) -> Ended:
@@ -442,7 +442,7 @@ async def _wait(
                 ended[one.asked.command_id] = one
                 news_at = time.monotonic()
         left = [one for one in left if one.command_id not in ended]
-        if left and time.monotonic() - news_at >= patience_s:
+        if left and time.monotonic() - news_at >= wait_s:
             break
         await asyncio.sleep(POLL_S if left else 0)
     return [ended.get(one.command_id, Ended(one)) for one in asked]

@@ -74,7 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
             items=read_items(source, defaults),
             follow=arguments.follow,
             json=arguments.json,
-            patience_s=arguments.patience,
+            quiet_s=arguments.patience,
             urgent=arguments.urgent,
         )
         return asyncio.run(submit_and_follow(plan))

@@ -156,7 +156,6 @@ class Call:
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
-
     beats: Callable[[str], Awaitable[None]] = field(
         default=_no_heartbeat, repr=False, compare=False
     )

@@ -264,7 +264,7 @@ class MemoryStore:
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
-    """Whether this change was written before: its answer was lost and it is tried again."""
+    """Return whether this change was written before: its answer was lost and it is tried again."""
     return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 
