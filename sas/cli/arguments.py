@@ -184,15 +184,6 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reply_queue(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of a verb that reads an application's response queue."""
-    parser.add_argument(
-        "--reply-queue",
-        metavar="QUEUE",
-        help=f"your application's own response queue (default: the environment's {REPLY_QUEUE})",
-    )
-
-
 def read_connection(arguments: argparse.Namespace, env: Mapping[str, str]) -> Connection:
     """Return the namespace and the response queue that the arguments and the environment name.
 

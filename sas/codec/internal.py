@@ -37,10 +37,6 @@ Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""
 
 
-def _version() -> Literal[1]:
-    return 1
-
-
 class Envelope(
     msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
 ):
@@ -50,7 +46,7 @@ class Envelope(
     version must be able to see that a message is old.
     """
 
-    v: Literal[1] = msgspec.field(default_factory=_version)
+    v: Literal[1] = msgspec.field(default_factory=lambda: 1)
     id: str
     order_id: str
 

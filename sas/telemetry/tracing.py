@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -143,22 +143,19 @@ def span(
             raise
 
 
-@contextmanager
-def received(name: str, actor: str, properties: Mapping[str, object] | None) -> Iterator[Span]:
+def received(
+    name: str, actor: str, properties: Mapping[str, object] | None
+) -> AbstractContextManager[Span]:
     """Run an actor for a message, in the sender's trace, with a link to the host's span."""
-    sender = context_of(properties or {})
-    with span(name, kind=SpanKind.CONSUMER, parent=sender, actor=actor) as made:
-        yield made
+    return span(name, kind=SpanKind.CONSUMER, parent=context_of(properties or {}), actor=actor)
 
 
-@contextmanager
 def of_order(
     name: str, traceparent: str | None, *, order_id: str, step: str | None = None
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Run a block in the order's trace, with a link to the current span (a sweep, a command)."""
     order = context_of({"traceparent": traceparent})
-    with span(name, parent=order, order_id=order_id, step=step) as made:
-        yield made
+    return span(name, parent=order, order_id=order_id, step=step)
 
 
 def failed(error: BaseException) -> None:
