@@ -50,7 +50,7 @@ async def _played(client: OrdersClient, ids: Sequence[str]) -> tuple[Counter[str
     order, begun = content(), time.perf_counter()
     await client.submit_many([NewOrder(order_id, order) for order_id in ids])
     ends: dict[str, str] = {}
-    async for told in client.follow(ids, patience_seconds=120):
+    async for told in client.follow(ids, quiet_s=120):
         if is_end(told):
             ends[told.data.order_id] = notice_of(told.type)
             if len(ends) % 100 == 0:

@@ -78,7 +78,7 @@ async def closed_loop(client: OrdersClient, run: Run, orders: int, prefix: str) 
             await client.submit_many([NewOrder(order_id, order) for order_id in batch])
 
     await send(run.in_flight)
-    async for told in client.follow(ids, patience_seconds=60):
+    async for told in client.follow(ids, quiet_s=60):
         sent = run.sent_at.get(told.data.order_id)
         if is_end(told) and sent is not None:
             run.told.append(time.time() - sent)

@@ -107,21 +107,15 @@ def parse_due(row_key: str) -> Due:
     return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))
 
 
-def due_until(until: datetime | None) -> tuple[str, str]:
-    """Range (from, below) of the rows due at or before a time; of all rows without a time."""
-    low, high = _range("due")
-    return low, f"{low}{key_time(until)}}}" if until is not None else high
-
-
 def settled(kind: str, at: datetime, order_id: str) -> str:
     """Row of an order in Error (kind ``attention``) or finished (``done``)."""
     return f"{kind}|{key_time(at)}|{escape(order_id)}"
 
 
-def settled_range(
+def between(
     kind: str, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[str, str]:
-    """Range (from, below) of ``attention`` or ``done`` rows, both times included."""
+    """Range (from, below) of ``due``, ``attention`` or ``done`` rows, both times included."""
     low, high = _range(kind)
     first = low if since is None else f"{low}{key_time(since)}"
     return first, high if until is None else f"{low}{key_time(until)}}}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self
 
 from azure.core.exceptions import AzureError
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.amqp import AmqpMessageHeader
 from azure.servicebus.exceptions import (
@@ -112,9 +112,9 @@ class ServiceBus:
                 "Check that the namespace (or the broker) is reachable."
             ) from error
 
-    async def _send_to(self, queue: str, messages: list[Message]) -> None:
+    async def _send_to(self, queue: str, messages: Sequence[Message]) -> None:
         """Send to one queue. If the link is broken, try once more over a new one."""
-        pending = _PendingMessages(messages)
+        pending = list(messages)
         try:
             try:
                 await self._try_to_send(queue, pending)
@@ -123,21 +123,22 @@ class ServiceBus:
             except ServiceBusError:
                 await self._try_to_send(queue, pending)
         except NEVER as error:
-            raise UndeliverableError(_why(queue, error), pending.first) from error
+            raise UndeliverableError(_why(queue, error), pending[0]) from error
         except ServiceBusError as error:
             raise BusUnavailableError(_why(queue, error)) from error
         finally:
-            self.sent += pending.sent
-            metrics.sent(pending.sent)
+            sent = len(messages) - len(pending)
+            self.sent += sent
+            metrics.sent(sent)
 
-    async def _try_to_send(self, queue: str, pending: _PendingMessages) -> None:
+    async def _try_to_send(self, queue: str, pending: list[Message]) -> None:
         """Send what is pending. Errors of ``LATER`` keep the sender, any other closes it."""
         async with self.senders.use(queue) as sender:
             refused: ServiceBusError | None = None
             try:
-                await pending.send_by(sender)
+                await _send_by(sender, pending)
             except (*LATER, MessageSizeExceededError) as error:
-                refused = error
+                refused = error  # raised below, behind the block that would close the sender
         if refused is not None:
             raise refused
 
@@ -221,51 +222,31 @@ class Senders:
 
 async def _close(sender: ServiceBusSender) -> None:
     """Close a sender; failures are ignored, because nothing is lost by them."""
-    try:
+    with suppress(AzureError, OSError, TimeoutError, ValueError, AttributeError):
         async with asyncio.timeout(CLOSE_S):
             await sender.close()
-    except (AzureError, OSError, TimeoutError, ValueError, AttributeError):
-        return
 
 
-class _PendingMessages:
-    """Messages to one queue, in order, and how many of them the broker accepted."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages = messages
-        self.sent = 0
-
-    @property
-    def first(self) -> Message:
-        """The first message that is not sent yet; an error is about this one."""
-        return self.messages[self.sent]
-
-    async def send_by(self, sender: ServiceBusSender) -> None:
-        """Send the rest, in batches as large as the link allows."""
-        while self.sent < len(self.messages):
-            taken = await self._send_batch(sender) if len(self.messages) - self.sent > 1 else 0
-            if taken == 0:
-                await sender.send_messages(to_sdk(self.first))
-            self.sent += taken or 1
-
-    async def _send_batch(self, sender: ServiceBusSender) -> int:
-        """Send the next messages as one batch; return how many, 0 if only one fits."""
-        batch = await sender.create_message_batch()
-        taken = _fill(batch, self.messages[self.sent :])
-        if taken < 2:
-            return 0
-        await sender.send_messages(batch)
-        return taken
+async def _send_by(sender: ServiceBusSender, pending: list[Message]) -> None:
+    """Send messages in batches as large as the link allows; remove those that were sent."""
+    while pending:
+        taken = await _send_batch(sender, pending) if len(pending) > 1 else 0
+        if taken == 0:
+            await sender.send_messages(to_sdk(pending[0]))
+        del pending[: taken or 1]
 
 
-def _fill(batch: ServiceBusMessageBatch, messages: Sequence[Message]) -> int:
-    """Add messages until one does not fit; return how many did."""
-    for taken, message in enumerate(messages):
-        try:
+async def _send_batch(sender: ServiceBusSender, messages: Sequence[Message]) -> int:
+    """Send the first messages as one batch; return how many, 0 if only one fits."""
+    batch, taken = await sender.create_message_batch(), 0
+    with suppress(MessageSizeExceededError):
+        for message in messages:
             batch.add_message(to_sdk(message))
-        except MessageSizeExceededError:
-            return taken
-    return len(messages)
+            taken += 1
+    if taken < 2:
+        return 0
+    await sender.send_messages(batch)
+    return taken
 
 
 def to_sdk(message: Message) -> ServiceBusMessage:

@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import Any, TypeVar
 
@@ -139,53 +140,41 @@ class Table:
 
     async def insert(self, partition: str, row: Entity) -> bool:
         """Create a row; False if it exists. It may be ours, if the first answer was lost."""
-
-        async def ask() -> bool:
-            try:
-                await self.client.create_entity({"PartitionKey": partition, **row})
-            except ResourceExistsError:
-                return False
-            self.meter.entities_written += 1
-            return True
-
-        return await self._with_retries(ask)
+        entity = {"PartitionKey": partition, **row}
+        return await self._write(lambda: self.client.create_entity(entity), ResourceExistsError)
 
     async def put(self, partition: str, row: Entity) -> None:
         """Write a row, whether it exists or not."""
-
-        async def ask() -> None:
-            entity = {"PartitionKey": partition, **row}
-            await self.client.upsert_entity(entity, mode=UpdateMode.REPLACE)
-            self.meter.entities_written += 1
-
-        await self._with_retries(ask)
+        entity = {"PartitionKey": partition, **row}
+        await self._write(lambda: self.client.upsert_entity(entity, mode=UpdateMode.REPLACE))
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
         """Replace a row that still has this ETag; False if it changed or is gone."""
+        update = partial(
+            self.client.update_entity,
+            {"PartitionKey": partition, **row},
+            mode=UpdateMode.REPLACE,
+            etag=etag,
+            match_condition=MatchConditions.IfNotModified,
+        )
+        return await self._write(update, ResourceModifiedError, ResourceNotFoundError)
 
-        async def ask() -> bool:
+    async def delete(self, partition: str, row_key: str) -> None:
+        """Delete a row. A missing one is no error."""
+        await self._write(lambda: self.client.delete_entity(partition, row_key))
+
+    async def _write(self, ask: Callable[[], Awaitable[object]], *no: type[Exception]) -> bool:
+        """Return whether one row was written; False for one of these errors."""
+
+        async def write() -> bool:
             try:
-                await self.client.update_entity(
-                    {"PartitionKey": partition, **row},
-                    mode=UpdateMode.REPLACE,
-                    etag=etag,
-                    match_condition=MatchConditions.IfNotModified,
-                )
-            except (ResourceModifiedError, ResourceNotFoundError):
+                await ask()
+            except no:
                 return False
             self.meter.entities_written += 1
             return True
 
-        return await self._with_retries(ask)
-
-    async def delete(self, partition: str, row_key: str) -> None:
-        """Delete a row. A missing one is no error."""
-
-        async def ask() -> None:
-            await self.client.delete_entity(partition, row_key)
-            self.meter.entities_written += 1
-
-        await self._with_retries(ask)
+        return await self._with_retries(write)
 
     async def rows(
         self,

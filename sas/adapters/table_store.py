@@ -208,7 +208,10 @@ class TableStore:
                     # An index row to delete may be missing already, because somebody deleted it
                     # by hand. Without this its order could never change again.
                     if refused.status != 404 or not left[refused.index].is_index_delete:
-                        raise ConflictError(_conflict(change, refused)) from refused
+                        raise ConflictError(
+                            f"order {change.after.order_id} changed since it was loaded (seq "
+                            f"{change.entry.seq - 1}), or its cause was recorded already: {refused}"
+                        ) from refused
                     del left[refused.index]
                 except UnknownOutcomeError as unknown:
                     if (token := await self._our_token(partition, change)) is not None:
@@ -268,22 +271,21 @@ class TableStore:
     async def journal(self, order_id: str) -> list[JournalEntry]:
         """See ``StateStore.journal``."""
         partition = await self._partition(order_id)
-        return [
-            entry_from(row) for row in await self.table.rows(partition, keys.journals(order_id))
-        ]
+        found = await self.table.rows(partition, keys.journals(order_id))
+        return [entry_from(row) for row in found]
 
     # Index rows
 
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.due_until(until), limit=limit)
+        found = await self.table.rows(shard, keys.between("due", until=until), limit=limit)
         return [keys.parse_due(row["RowKey"]) for row in found]
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.due_until(None), limit=1)
+        found = await self.table.rows(shard, keys.between("due"), limit=1)
         return keys.parse_due(found[0]["RowKey"]).at if found else None
 
     async def add_out(self, due: OutDue) -> None:
@@ -296,13 +298,13 @@ class TableStore:
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
-        return await self._settled(keys.settled_range("attention", since), limit)
+        return await self._settled(keys.between("attention", since), limit)
 
     async def finished(
         self, limit: int, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        return await self._settled(keys.settled_range("done", since, until), limit)
+        return await self._settled(keys.between("done", since, until), limit)
 
     async def _settled(self, span: tuple[str, str], limit: int) -> list[Summary]:
         await self.open()
@@ -466,13 +468,6 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             "the table's name (no order may have been submitted yet)"
         )
     return TableStore.connect(endpoint, table, int(meta["Shards"]))
-
-
-def _conflict(change: Change, refused: RefusedTransactionError) -> str:
-    return (
-        f"order {change.after.order_id} changed since it was loaded (seq {change.entry.seq - 1}), "
-        f"or its cause was recorded already: {refused}"
-    )
 
 
 def _payload_keys(order: Order) -> set[str]:

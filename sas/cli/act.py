@@ -14,7 +14,7 @@ import getpass
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,9 @@ from sas.adapters.endpoints import Endpoint
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
-from sas.cli.arguments import Storage
-from sas.cli.look import is_failed
+from sas.cli.arguments import Work
 from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
-from sas.cli.selection import Wanted
+from sas.cli.selection import Wanted, is_failed
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
@@ -72,7 +71,6 @@ class Plan:
     """Everything a command needs to know. ``wait_s`` None: it does not wait."""
 
     intent: Intent
-    where: Storage
     bus: Endpoint
     queues: Queues
     sure: bool
@@ -142,9 +140,9 @@ def outlook(order: Order, intent: Intent) -> str:
             with_input = " with the given input" if intent.input is not None else ""
             return f"run again{with_input}: {_each(failed)}"
         case Verb.SKIP:
-            by_hand = "count as undone by hand"
-            done = f"count as done, with the result {intent.input or 'null'}"
-            return f"{by_hand if any(map(_undoing, failed)) else done}: {_each(failed)}"
+            if any(step.undo_failed for step in failed):
+                return f"count as undone by hand: {_each(failed)}"
+            return f"count as done, with the result {intent.input or 'null'}: {_each(failed)}"
         case Verb.UNDO:
             return f"undo the order (there is no way back); {_ledger(order)}"
         case Verb.CANCEL:
@@ -162,16 +160,11 @@ def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
 
 def _each(failed: Sequence[StepRecord]) -> str:
     return "; ".join(
-        ("undo of " if _undoing(step) else "")
+        ("undo of " if step.undo_failed else "")
         + step.name
         + (f" ({step.error.code}: {step.error.message})" if step.error else "")
         for step in failed
     )
-
-
-def _undoing(step: StepRecord) -> bool:
-    """Return whether an undo failed: of the step, or at an earlier agent."""
-    return step.undo_failed
 
 
 def _ledger(order: Order) -> str:
@@ -216,10 +209,9 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
     args.add_connection(parser)
-    args.add_storage(parser)
 
 
-def _run(verb: Verb, arguments: argparse.Namespace) -> int:
+def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
     if (arguments.order_id is None) == (arguments.state is None):
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
     wanted = selection.read(arguments)
@@ -229,7 +221,6 @@ def _run(verb: Verb, arguments: argparse.Namespace) -> int:
         raise UsageError("--input replaces one order's content: it goes with ORDER_ID")
     plan = Plan(
         intent=_intent(arguments, verb),
-        where=args.read_storage(arguments, os.environ),
         bus=args.read_bus(arguments, os.environ),
         queues=read_queues(os.environ),
         sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
@@ -237,8 +228,8 @@ def _run(verb: Verb, arguments: argparse.Namespace) -> int:
         wait_s=None if arguments.no_wait else arguments.wait,
     )
     if wanted is None:
-        return asyncio.run(_one(plan, arguments.order_id, arguments.seq))
-    return asyncio.run(_many(_for_fingerprint(plan, wanted), wanted))
+        return partial(_one, plan, arguments.order_id, arguments.seq)
+    return partial(_many, _for_fingerprint(plan, wanted), wanted)
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
@@ -294,46 +285,38 @@ def _for_fingerprint(plan: Plan, wanted: Wanted) -> Plan:
 # -- One order, or many -----------------------------------------------------------------------
 
 
-async def _one(plan: Plan, order_id: str, seq: int | None) -> int:
+async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) -> int:
     verb = plan.intent.verb
-    async with args.open_store(plan.where) as store:
-        order = await selection.load(store, order_id)
-        if seq is not None and seq != order.seq:
-            why = await _what_changed(store, order, seq)
-            raise NotPossibleError(one_line(f"nothing was sent: {why}"))
-        no = refusal(order, plan.intent)
-        if no:
-            raise NotPossibleError(
-                one_line(f"{verb.value} of order {order_id} is not possible: {no}")
-            )
-        state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-        output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
-        if plan.dry_run:
-            return 0
-        if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
-            return 1
-        # A cancel is right however far the order has come meanwhile.
-        seen = seq if verb is Verb.CANCEL else order.seq
-        (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
-        return await _tell(plan, store, ended)
+    order = await selection.load(store, order_id)
+    if seq is not None and seq != order.seq:
+        why = await _what_changed(store, order, seq)
+        raise NotPossibleError(one_line(f"nothing was sent: {why}"))
+    if no := refusal(order, plan.intent):
+        raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
+    state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
+    output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
+    if plan.dry_run:
+        return 0
+    if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
+        return 1
+    # A cancel is right however far the order has come meanwhile.
+    seen = seq if verb is Verb.CANCEL else order.seq
+    (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
+    return await _tell(plan, store, ended)
 
 
-async def _many(plan: Plan, wanted: Wanted) -> int:
+async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     verb = plan.intent.verb
-    async with args.open_store(plan.where) as store:
-        found = await selection.find(store, wanted)
-        possible = [order for order in found if not refusal(order, plan.intent)]
-        _announce(plan, found, possible, wanted.limit)
-        if not possible or plan.dry_run:
-            return 0
-        if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
-            return 1
-        asked = [
-            Asked(o.order_id, None if verb is Verb.CANCEL else o.seq, o.details.urgent)
-            for o in possible
-        ]
-        ended = await _carry_out(plan, store, asked)
-    return _tell_many(plan, ended)
+    found = [order async for order in selection.each(store, wanted)]
+    possible = [order for order in found if not refusal(order, plan.intent)]
+    _announce(plan, found, possible, wanted.limit)
+    if not possible or plan.dry_run:
+        return 0
+    if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
+        return 1
+    seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
+    asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
+    return _tell_many(plan, await _carry_out(plan, store, asked))
 
 
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
@@ -347,14 +330,11 @@ def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int)
 
 async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[Ended]:
     sent = 0
-
-    def going(count: int) -> None:
-        nonlocal sent
-        sent = count
-
     try:
         async with args.open_bus(plan.bus) as bus:
-            await _send(bus, asked, plan, going)
+            for batch in _batches(asked):
+                sent += len(batch)
+                await _send(bus, batch, plan, sent_before=sent - len(batch), of=len(asked))
         if plan.wait_s is None:
             return [Ended(one) for one in asked]
         return await _wait(store, asked, plan.queues, plan.wait_s)
@@ -412,25 +392,21 @@ def _why_not_done(ended: Ended, wait_s: float) -> str:
 # -- Sending, and waiting for the journal -----------------------------------------------------
 
 
-async def _send(
-    bus: MessageBus, asked: Sequence[Asked], plan: Plan, going: Callable[[int], None]
-) -> None:
-    """Send the commands. Before each batch ``going`` gets how many are sent after it.
-
-    Raises:
-        UnavailableError: not all were sent; the text says how many.
-    """
+def _batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
     lanes = sorted(asked, key=lambda one: not one.urgent)  # a batch has one queue; urgent first
-    for start in range(0, len(asked), SEND_MAX):
-        some = [_message(one, plan.intent, plan.queues) for one in lanes[start : start + SEND_MAX]]
-        going(start + len(some))
-        try:
-            await bus.send(some)
-        except (BusUnavailableError, UndeliverableError) as failed:
-            raise UnavailableError(
-                f"{failed} {start:,} of {len(asked):,} commands were sent before. To give the "
-                "command again is safe: an order that has changed refuses it."
-            ) from None
+    return (lanes[start : start + SEND_MAX] for start in range(0, len(lanes), SEND_MAX))
+
+
+async def _send(
+    bus: MessageBus, batch: Sequence[Asked], plan: Plan, *, sent_before: int, of: int
+) -> None:
+    try:
+        await bus.send([_message(one, plan.intent, plan.queues) for one in batch])
+    except (BusUnavailableError, UndeliverableError) as failed:
+        raise UnavailableError(
+            f"{failed} {sent_before:,} of {of:,} commands were sent before. To give the "
+            "command again is safe: an order that has changed refuses it."
+        ) from None
 
 
 def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
@@ -449,9 +425,9 @@ def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
 
 
 async def _wait(
-    store: StateStore, asked: Sequence[Asked], queues: Queues, patience_s: float
+    store: StateStore, asked: Sequence[Asked], queues: Queues, wait_s: float
 ) -> list[Ended]:
-    """Return what became of each command, as far as known after ``patience_s`` without news."""
+    """Return what became of each command, as far as known after ``wait_s`` without news."""
     gate = asyncio.Semaphore(selection.CONCURRENT)
 
     async def look(one: Asked) -> Ended:
@@ -466,7 +442,7 @@ async def _wait(
                 ended[one.asked.command_id] = one
                 news_at = time.monotonic()
         left = [one for one in left if one.command_id not in ended]
-        if left and time.monotonic() - news_at >= patience_s:
+        if left and time.monotonic() - news_at >= wait_s:
             break
         await asyncio.sleep(POLL_S if left else 0)
     return [ended.get(one.command_id, Ended(one)) for one in asked]
@@ -539,7 +515,9 @@ Nothing else changes; sas list shows your name. It does not ask before sending.
 """
 
 VERBS = tuple(
-    args.Verb(verb.value, summary, description, partial(_add_arguments, verb), partial(_run, verb))
+    args.Verb.with_store(
+        verb.value, summary, description, partial(_add_arguments, verb), partial(_prepare, verb)
+    )
     for verb, summary, description in (
         (Verb.RESUBMIT, "run the failed steps of an order again", RESUBMIT),
         (Verb.SKIP, "count a failed step as done", SKIP),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -20,26 +22,49 @@ from sas.config import (
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.ports import MessageBus, StateStore, StoreUnavailableError
 
+Work = Callable[[StateStore], Awaitable[int]]
+"""What a verb does with the store; it returns the exit code."""
 REPLY_QUEUE = "SAS_REPLY_QUEUE"
-CONNECTION_LOOKS_LIKE = (
-    "It looks like Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;"
-    "SharedAccessKey=..."
-)
-STORAGE_LOOKS_LIKE = (
-    "It looks like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
-    "EndpointSuffix=core.windows.net"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the command: ``run`` returns the exit code."""
+    """A verb of the command. ``run`` returns the exit code."""
 
     name: str
     summary: str
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+    @classmethod
+    def with_store(
+        cls,
+        name: str,
+        summary: str,
+        description: str,
+        add_arguments: Callable[[argparse.ArgumentParser], None],
+        prepare: Callable[[argparse.Namespace], Work],
+    ) -> Verb:
+        """Return a verb that needs the state store.
+
+        ``prepare`` checks the arguments, before the store is opened, and returns the work.
+        """
+
+        def add(parser: argparse.ArgumentParser) -> None:
+            add_arguments(parser)
+            _add_storage(parser)
+
+        def run(arguments: argparse.Namespace) -> int:
+            where = read_storage(arguments, os.environ)
+            return asyncio.run(_with_store(where, prepare(arguments)))
+
+        return cls(name, summary, description, add, run)
+
+
+async def _with_store(where: Storage, work: Work) -> int:
+    async with open_store(where) as store:
+        return await work(store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +107,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that reads the state store."""
+def _add_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="TEXT",
@@ -135,9 +159,10 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
     except StoreUnavailableError as silent:
         raise UnavailableError(str(silent)) from None
     except ValueError as wrong:
-        why = str(wrong).rstrip(".")
         raise UsageError(
-            f"the storage connection string cannot be read: {why}. {STORAGE_LOOKS_LIKE}"
+            f"the storage connection string cannot be read: {str(wrong).rstrip('.')}. It looks "
+            "like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;"
+            "EndpointSuffix=core.windows.net"
         ) from None
     try:
         yield store
@@ -156,15 +181,6 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         f"azure-identity (default: the environment's {CONNECTION}, or "
         f"{CONNECTION}__fullyQualifiedNamespace). Keep a key in the environment: other users of "
         "the machine can see arguments",
-    )
-
-
-def add_reply_queue(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of a verb that reads an application's response queue."""
-    parser.add_argument(
-        "--reply-queue",
-        metavar="QUEUE",
-        help=f"your application's own response queue (default: the environment's {REPLY_QUEUE})",
     )
 
 
@@ -231,4 +247,7 @@ async def open_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
 
 def unreadable(wrong: ValueError) -> str:
     """Say that a Service Bus connection string cannot be read, and how one looks."""
-    return f"the connection string cannot be read: {wrong} {CONNECTION_LOOKS_LIKE}"
+    return (
+        f"the connection string cannot be read: {wrong} It looks like "
+        "Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
+    )

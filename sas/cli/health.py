@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
-from sas.cli.arguments import Storage, Verb
+from sas.cli.arguments import Verb, Work
 from sas.codec.record import to_line
 from sas.domain.ids import key_time
 from sas.features.circuit_breaker.guard import breakers
@@ -48,32 +46,29 @@ def _add_breakers(parser: argparse.ArgumentParser) -> None:
         "--app", metavar="MODULE:NAME", help="show every agent that these workflows use"
     )
     args.add_json(parser, "JSON lines instead of a table")
-    args.add_storage(parser)
 
 
-def _run_breakers(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
+def _breakers(arguments: argparse.Namespace) -> Work:
     known = workflows.load(arguments.app).agents() if arguments.app else set()
-    return asyncio.run(_breakers(where, arguments.agents, known, as_json=arguments.json))
 
-
-async def _breakers(
-    where: Storage, wanted: Iterable[str], known: Iterable[str], *, as_json: bool
-) -> int:
-    async with args.open_store(where) as store:
+    async def show(store: StateStore) -> int:
         shared = await breakers(store).all()
-    names = sorted(list(wanted) or {*known, *shared})
-    found = [shared[name].value if name in shared else Breaker() for name in names]
-    records = [_breaker_record(name, one) for name, one in zip(names, found, strict=True)]
-    if as_json or not records:
-        _print_json(records) if as_json else output.say("no circuit breaker ever opened here")
+        names = sorted(arguments.agents or {*known, *shared})
+        found = {name: shared[name].value if name in shared else Breaker() for name in names}
+        records = [_breaker_record(name, one) for name, one in found.items()]
+        if arguments.json:
+            _print_json(records)
+        elif not records:
+            output.say("no circuit breaker ever opened here")
+        else:
+            for record in records:
+                record["Why"] = record["Why"] or ("-" if record["Since"] else "never opened")
+            _print_table(("Agent", "State", "Since", "Until", "Rounds", "Why"), records)
+            counts = Counter(one.state for one in found.values())
+            output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
         return 0
-    for record, one in zip(records, found, strict=True):
-        record["Why"] = one.why or ("-" if one.since else "never opened")
-    _print_table(("Agent", "State", "Since", "Until", "Rounds", "Why"), records)
-    counts = Counter(one.state for one in found)
-    output.say(", ".join(f"{counts[s]:,} {s.value}" for s in BreakerState if counts[s]))
-    return 0
+
+    return show
 
 
 def _breaker_record(name: str, one: Breaker) -> Record:
@@ -111,27 +106,22 @@ says so is sent. Alerts counts the alerts sent.
 
 def _add_incidents(parser: argparse.ArgumentParser) -> None:
     args.add_json(parser, "JSON lines instead of a table")
-    args.add_storage(parser)
 
 
-def _run_incidents(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
-    return asyncio.run(_incidents(where, as_json=arguments.json))
+def _incidents(arguments: argparse.Namespace) -> Work:
+    async def show(store: StateStore) -> int:
+        found, now = await incidents(store), output.now()
+        records = [_incident_record(one, now) for one in found]
+        if arguments.json:
+            _print_json(records)
+        elif records:
+            fields = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
+            _print_table(fields, records, [[one.text] for one in found])
+        else:
+            output.say("no incident is active")
+        return 0
 
-
-async def _incidents(where: Storage, *, as_json: bool) -> int:
-    async with args.open_store(where) as store:
-        found = await incidents(store)
-    now = output.now()
-    records = [_incident_record(one, now) for one in found]
-    if as_json:
-        _print_json(records)
-    elif records:
-        fields = ("Kind", "About", "State", "Since", "LastSeen", "Alerts")
-        _print_table(fields, records, [[one.text] for one in found])
-    else:
-        output.say("no incident is active")
-    return 0
+    return show
 
 
 async def incidents(store: StateStore) -> list[ActiveIncident]:
@@ -174,18 +164,18 @@ def _cell(value: object) -> str:
 
 
 VERBS = (
-    Verb(
+    Verb.with_store(
         "breakers",
         "show which remote services are not called, and why",
         BREAKERS,
         _add_breakers,
-        _run_breakers,
+        _breakers,
     ),
-    Verb(
+    Verb.with_store(
         "incidents",
         "show what is wrong with the system right now",
         INCIDENTS,
         _add_incidents,
-        _run_incidents,
+        _incidents,
     ),
 )

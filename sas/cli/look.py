@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from sas.cli import arguments as args
 from sas.cli import health, output, selection
-from sas.cli.arguments import Storage, Verb
+from sas.cli.arguments import Verb, Work
 from sas.cli.output import UsageError, one_line, time_of
-from sas.cli.selection import STATES, Wanted
+from sas.cli.selection import STATES, Wanted, is_failed
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.order import Direction, Order, OrderState, StepRecord
 from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore, Summary
 
@@ -45,25 +46,15 @@ them all (sas resubmit --state error --fingerprint STEP/CODE).
 def _add_list(parser: argparse.ArgumentParser) -> None:
     selection.add_arguments(parser, STATES, default="error", limit=50)
     args.add_json(parser)
-    args.add_storage(parser)
 
 
-def _run_list(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
+def _list(arguments: argparse.Namespace) -> Work:
     wanted = selection.read(arguments) or Wanted("error")
-    return asyncio.run(_list(where, wanted, as_json=arguments.json))
+    listed = _list_loaded if wanted.state in {"error", "running"} else _list_finished
+    return partial(listed, wanted=wanted, as_json=arguments.json)
 
 
-async def _list(where: Storage, wanted: Wanted, *, as_json: bool) -> int:
-    async with args.open_store(where) as store:
-        if wanted.state in {"error", "running"}:
-            await _list_loaded(store, wanted, as_json=as_json)
-        else:
-            await _list_finished(store, wanted, as_json=as_json)
-    return 0
-
-
-async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
+async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
     found, failures = 0, Counter[str]()
     async for order in selection.each(store, wanted):
         found += 1
@@ -71,22 +62,23 @@ async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> N
         record = record_of(order, (), content=False)
         output.say(to_line(record) if as_json else _list_line(order))
     if as_json:
-        return
+        return 0
     what = "in Error" if wanted.state == "error" else "under way"
     _list_end(f"{output.orders(found)} {what}", selection.in_words(failures), found, wanted.limit)
     if active := await health.incidents(store):
         kinds = ", ".join(sorted({one.kind.value for one in active}))
         output.say(f"incidents of the system: {kinds}; see `sas incidents`")
+    return 0
 
 
-async def _list_finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> None:
+async def _list_finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
     found = await selection.find_finished(store, wanted)
     for one in found:
         output.say(to_line(_finished_record(one)) if as_json else _finished_line(one))
     if not as_json:
-        counts = Counter(summary.process_state.value for summary in found)
-        parts = selection.in_words(counts)
+        parts = selection.in_words(Counter(one.process_state.value for one in found))
         _list_end(f"{output.orders(len(found))} finished", parts, len(found), wanted.limit)
+    return 0
 
 
 def _list_end(said: str, parts: str, found: int, limit: int) -> None:
@@ -101,11 +93,10 @@ def _list_line(order: Order) -> str:
         f"{order.details.workflow}/{order.details.version}",
         order.process_state.value,
     ]
-    failed = [step for step in order.steps if step.error and is_failed(step)]
     parts += [
-        f"{name}: {step.error.message}"
-        for name, step in zip(selection.fingerprints(order), failed, strict=False)
-        if step.error
+        f"{selection.fingerprint(step)}: {step.error.message}"
+        for step in order.steps
+        if step.error and is_failed(step)
     ]
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
@@ -113,9 +104,8 @@ def _list_line(order: Order) -> str:
 
 
 def _finished_line(one: Summary) -> str:
-    return output.row(
-        (time_of(one.at), f"{one.order_id:<20}", one.workflow, one.process_state.value)
-    )
+    state = one.process_state.value
+    return output.row((time_of(one.at), f"{one.order_id:<20}", one.workflow, state))
 
 
 def _finished_record(one: Summary) -> dict[str, object]:
@@ -147,28 +137,25 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --json: also the order's content and the agents' results (may be personal)",
     )
-    args.add_storage(parser)
 
 
-def _run_show(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
+def _show(arguments: argparse.Namespace) -> Work:
     if arguments.content and not arguments.json:
         raise UsageError("--content needs --json: the text shows no content")
-    return asyncio.run(_show(where, arguments))
 
-
-async def _show(where: Storage, arguments: argparse.Namespace) -> int:
-    async with args.open_store(where) as store:
+    async def show(store: StateStore) -> int:
         order = await selection.load(store, arguments.order_id)
         journal = await store.journal(order.order_id)
         if arguments.content:
             order = await ClaimCheck(store).fetch_all(order)
-    if arguments.json:
-        output.say(to_line(record_of(order, journal, content=arguments.content)))
-    else:
-        for line in page(order, journal, output.now()):
-            output.say(line)
-    return 0
+        if arguments.json:
+            output.say(to_line(record_of(order, journal, content=arguments.content)))
+        else:
+            for line in page(order, journal, output.now()):
+                output.say(line)
+        return 0
+
+    return show
 
 
 def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterator[str]:
@@ -185,11 +172,6 @@ def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterat
         yield from _entry(order, entry)
     yield ""
     yield "next: " + one_line(advice(order, now))
-
-
-def is_failed(step: StepRecord) -> bool:
-    """Return whether a step is in Error."""
-    return step.process_state is StepState.ERROR
 
 
 def advice(order: Order, now: datetime) -> str:
@@ -336,27 +318,23 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="only orders that finished at least so many days ago (default: all)",
     )
-    args.add_storage(parser)
 
 
-def _run_export(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
+def _export(arguments: argparse.Namespace) -> Work:
     until = output.now() - timedelta(days=arguments.older_than)
-    return asyncio.run(_export(where, arguments.file, until))
 
-
-async def _export(where: Storage, name: str, until: datetime) -> int:
-    count = 0
-    async with args.open_store(where) as store:
-        with _writing(name) as file:
+    async def export(store: StateStore) -> int:
+        count = 0
+        with _writing(arguments.file) as file:
             async for orders in _finished(store, until):
                 lines = await asyncio.gather(*(_export_line(store, one, until) for one in orders))
-                for line in lines:
-                    if line is not None:
-                        file.write(f"{line}\n")
-                        count += 1
-    output.complain(f"exported {output.orders(count)}")
-    return 0
+                found = [line for line in lines if line is not None]
+                file.writelines(f"{line}\n" for line in found)
+                count += len(found)
+        output.complain(f"exported {output.orders(count)}")
+        return 0
+
+    return export
 
 
 async def _export_line(store: StateStore, order: Order, until: datetime) -> str | None:
@@ -388,7 +366,7 @@ def _ended(order: Order, until: datetime) -> bool:
 
 @contextmanager
 def _writing(name: str) -> Iterator[TextIO]:
-    """Give a file to write. It takes its name once it is complete."""
+    """Open a file to write. It gets its name when it is complete."""
     if name == "-":
         with output.written():
             yield sys.stdout
@@ -414,7 +392,11 @@ def _for_owner(path: str, flags: int) -> int:
 
 
 VERBS = (
-    Verb("list", "list orders in Error (or under way, or finished)", LIST, _add_list, _run_list),
-    Verb("show", "show one order: steps, journal, what to do next", SHOW, _add_show, _run_show),
-    Verb("export", "write finished orders to a file", EXPORT, _add_export, _run_export),
+    Verb.with_store(
+        "list", "list orders in Error (or under way, or finished)", LIST, _add_list, _list
+    ),
+    Verb.with_store(
+        "show", "show one order: steps, journal, what to do next", SHOW, _add_show, _show
+    ),
+    Verb.with_store("export", "write finished orders to a file", EXPORT, _add_export, _export),
 )

@@ -56,6 +56,11 @@ class Defaults:
     workflow: str = "order"
     correlation_prefix: str | None = None
 
+    def correlation_id(self, order_id: str) -> str | None:
+        """Return the correlation id of an order that has none; None without a prefix."""
+        prefix = self.correlation_prefix
+        return None if prefix is None else f"{prefix}{order_id}"
+
 
 def read_items(source: BinaryIO, defaults: Defaults) -> Iterator[Item]:
     """Yield the orders of a source.
@@ -93,8 +98,7 @@ def to_order(text: bytes, defaults: Defaults) -> NewOrder:
     if not isinstance(order_id, str):
         raise MalformedError(Reason.INVALID, "order_id is not a text: give it in quotes")
     content = msgspec.Raw(msgspec.json.encode(members))
-    correlation_id = _prefixed(defaults, order_id)
-    return NewOrder(order_id, content, defaults.workflow, correlation_id=correlation_id)
+    return NewOrder(order_id, content, defaults.workflow, defaults.correlation_id(order_id))
 
 
 def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
@@ -110,15 +114,10 @@ def _full(members: dict[str, msgspec.Raw], defaults: Defaults) -> NewOrder:
         message.order_id,
         message.order,
         message.workflow,
-        correlation_id=message.correlation_id or _prefixed(defaults, message.order_id),
+        correlation_id=message.correlation_id or defaults.correlation_id(message.order_id),
         submission_id=message.submission_id,
         workflow_version=message.workflow_version,
     )
-
-
-def _prefixed(defaults: Defaults, order_id: str) -> str | None:
-    prefix = defaults.correlation_prefix
-    return None if prefix is None else f"{prefix}{order_id}"
 
 
 def _values(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -182,16 +181,14 @@ def _array(source: BinaryIO, number: int, first: bytes) -> Iterator[tuple[int, b
     """Yield the elements of an array, holding one of them at a time."""
     text = _Text(source, number, first)
     text.take("[")
-    if text.peek() == "]":
-        text.take("]")
-    else:
-        while True:
-            text.peek()  # skips spaces, so that the line is the value's own
-            yield text.line, text.value().encode()
-            if text.peek() == "]":
-                break
+    begun = False
+    while text.peek() != "]":
+        if begun:
             text.take(",")
-        text.take("]")
+            text.peek()  # skips spaces, so that the line is the value's own
+        yield text.line, text.value().encode()
+        begun = True
+    text.take("]")
     if left := text.peek():
         raise InputError(text.line, f"something follows the array: {left!r}; remove it")
 
@@ -252,7 +249,7 @@ class _Text:
         self._at = to
 
     def _more(self) -> bool:
-        """Read more, as much again as is there; False at the end."""
+        """Read at least as much as the window holds; return False at the end."""
         if self._ended:
             return False
         self._add(self._source.read(max(_CHUNK, len(self._window) - self._at)))
@@ -288,7 +285,7 @@ class Feed:
         self._thread.start()
 
     async def take(self, most: int) -> list[Item]:
-        """Return what was read, at least one item and at most so many; nothing at the end.
+        """Return the next items, from 1 to ``most``; none at the end.
 
         Raises:
             Exception: what the iterator raised, once all items before it were taken.

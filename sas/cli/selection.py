@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from sas.cli.arguments import number
 from sas.cli.output import NotPossibleError, UsageError
 from sas.domain.ids import check_order_id
-from sas.domain.order import Order, OrderState, StepState
+from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.ports import StateStore, Summary
 
 BATCH = 200
@@ -60,7 +60,7 @@ def add_arguments(
     parser.add_argument("--workflow", metavar="NAME", help="only orders of this workflow")
     parser.add_argument(
         "--fingerprint",
-        type=_fingerprint,
+        type=_step_and_code,
         metavar="STEP/CODE",
         help="only orders that failed in this way, as sas list shows it",
     )
@@ -88,9 +88,8 @@ def read(arguments: argparse.Namespace) -> Wanted | None:
     if arguments.fingerprint and arguments.state != "error":
         raise UsageError("--fingerprint chooses among orders in Error: it goes with --state error")
     since = moment(arguments.since) if arguments.since else None
-    return Wanted(
-        arguments.state, arguments.workflow, arguments.fingerprint, arguments.limit, since
-    )
+    workflow, fingerprint = arguments.workflow, arguments.fingerprint
+    return Wanted(arguments.state, workflow, fingerprint, arguments.limit, since)
 
 
 def moment(text: str) -> datetime:
@@ -109,16 +108,25 @@ def moment(text: str) -> datetime:
         ) from None
 
 
-def _fingerprint(text: str) -> str:
+def _step_and_code(text: str) -> str:
     if not all(text.partition("/")):
         raise argparse.ArgumentTypeError(f"{text!r}: give STEP/CODE, as sas list shows it")
     return text
 
 
+def is_failed(step: StepRecord) -> bool:
+    """Return whether a step is in Error."""
+    return step.process_state is StepState.ERROR
+
+
+def fingerprint(step: StepRecord) -> str:
+    """Return ``step/code`` of a failed step. Steps that failed alike have the same."""
+    return f"{step.name}/{step.error.code if step.error else 'unknown'}"
+
+
 def fingerprints(order: Order) -> list[str]:
-    """Return ``step/code`` for every failed step. Orders that failed alike have the same."""
-    failed = (step for step in order.steps if step.process_state is StepState.ERROR)
-    return [f"{step.name}/{step.error.code if step.error else 'unknown'}" for step in failed]
+    """Return the fingerprint of every failed step."""
+    return [fingerprint(step) for step in order.steps if is_failed(step)]
 
 
 def grouped(orders: Iterable[Order], step: str | None = None) -> str:
@@ -164,13 +172,8 @@ async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
     return [order for order in loaded if order is not None]
 
 
-async def find(store: StateStore, wanted: Wanted) -> list[Order]:
-    """Return orders in Error, under way or Processed, loaded, the oldest first."""
-    return [order async for order in each(store, wanted)]
-
-
 async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
-    """Yield orders as ``find``, one batch in memory at a time."""
+    """Yield orders in Error, under way or Processed, the oldest first; one batch in memory."""
     left = wanted.limit
     async for ids in _candidates(store, wanted):
         for order in await load_all(store, ids):

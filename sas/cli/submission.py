@@ -49,7 +49,7 @@ class Plan:
     items: Iterator[Item]
     follow: bool
     json: bool
-    patience_s: float
+    quiet_s: float
     urgent: bool
 
 
@@ -130,7 +130,7 @@ class _Run:
     def _enough(self) -> bool:
         self.progress()
         return self.tally.finished or (
-            self.tally.all_sent and self.tally.silent_s() >= self._plan.patience_s
+            self.tally.all_sent and self.tally.quiet_s() >= self._plan.quiet_s
         )
 
     def _describe(self) -> str:
@@ -163,7 +163,7 @@ class _Run:
             some = ", ".join(output.one_line(one) for one in islice(self.tally.waiting, 3))
             more = ", ..." if len(self.tally.waiting) > 3 else ""
             output.complain(
-                f"sas: no notification came for {self._plan.patience_s:g} s and some orders have "
+                f"sas: no notification came for {self._plan.quiet_s:g} s and some orders have "
                 f"not ended ({some}{more}): look at operator-alerts and sas list, or wait longer "
                 "with --patience"
             )
@@ -222,7 +222,7 @@ class Tally:
         """Whether every order has completed."""
         return not (self.not_completed or self.waiting)
 
-    def silent_s(self) -> float:
+    def quiet_s(self) -> float:
         """Return for how many seconds no notification came."""
         return time.monotonic() - self.heard_at
 
@@ -286,8 +286,8 @@ def as_line(told: Notification) -> str:
     if data.error:
         parts.append(f"{data.error.code}: {data.error.message}")
     if data.awaits:
-        awaits = {"undo": "(being undone)", "operator": "(waiting for an operator)"}
-        parts.append(awaits[data.awaits])
+        undoing = data.awaits == "undo"
+        parts.append("(being undone)" if undoing else "(waiting for an operator)")
     return output.one_line(" ".join(parts).rstrip())
 
 

@@ -58,7 +58,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give TEXT and the order id as correlation id to each order that has none",
     )
     args.add_connection(parser)
-    args.add_reply_queue(parser)
+    parser.add_argument(
+        "--reply-queue",
+        metavar="QUEUE",
+        help="your application's own response queue "
+        f"(default: the environment's {args.REPLY_QUEUE})",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -74,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
             items=read_items(source, defaults),
             follow=arguments.follow,
             json=arguments.json,
-            patience_s=arguments.patience,
+            quiet_s=arguments.patience,
             urgent=arguments.urgent,
         )
         return asyncio.run(submit_and_follow(plan))

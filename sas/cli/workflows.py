@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 from sas.cli import arguments as args
 from sas.cli import output, selection
-from sas.cli.arguments import Storage, Verb
+from sas.cli.arguments import Verb, Work
 from sas.cli.output import UsageError
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
@@ -105,14 +104,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--record", action="store_true", help="remember the definitions")
     args.add_json(parser, "JSON lines, with every order id")
-    args.add_storage(parser)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    where = args.read_storage(arguments, os.environ)
-    made = _made(arguments.app)
-    check = _Check(made, record=arguments.record, as_json=arguments.json)
-    return asyncio.run(check.run(where))
+def _check(arguments: argparse.Namespace) -> Work:
+    return _Check(_made(arguments.app), record=arguments.record, as_json=arguments.json).run
 
 
 def load(app: str) -> Workflows:
@@ -154,23 +149,22 @@ class _Check:
         self._record = record
         self._as_json = as_json
 
-    async def run(self, where: Storage) -> int:
+    async def run(self, store: StateStore) -> int:
         """Check, print the findings, record if all is well; return the exit code."""
         if self._business is None:
             output.complain("sas: --app names workflows only: secret fields are not checked")
         broken = False
-        async with args.open_store(where) as store:
-            for (name, version), one in sorted((await self._findings(store)).items()):
-                broken = broken or bool(one.trouble()) or (one.changed and not self._record)
-                record = _record(name, version, one)
-                line = f"{name} version {version}: {_said(one, one.trouble())}"
-                output.say(to_line(record) if self._as_json else output.one_line(line))
-            if self._record and not broken:
-                for workflow in self._defined:
-                    await _remember(store, workflow)
-                output.complain("recorded") if self._as_json else output.say("recorded")
-            elif self._record:
-                output.complain("sas: nothing was recorded")
+        for (name, version), one in sorted((await self._findings(store)).items()):
+            broken = broken or bool(one.trouble()) or (one.changed and not self._record)
+            record = _record(name, version, one)
+            line = f"{name} version {version}: {_said(one, one.trouble())}"
+            output.say(to_line(record) if self._as_json else output.one_line(line))
+        if self._record and not broken:
+            for workflow in self._defined:
+                await _remember(store, workflow)
+            output.complain("recorded") if self._as_json else output.say("recorded")
+        elif self._record:
+            output.complain("sas: nothing was recorded")
         return 1 if broken else 0
 
     async def _findings(self, store: StateStore) -> Mapping[tuple[str, int], Finding]:
@@ -248,11 +242,11 @@ async def _remember(store: StateStore, workflow: Workflow) -> None:
 
 
 VERBS = (
-    Verb(
+    Verb.with_store(
         "workflows",
         "check workflow definitions against the orders in flight, before a deploy",
         DESCRIPTION,
         _add_arguments,
-        _run,
+        _check,
     ),
 )

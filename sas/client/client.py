@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -32,24 +40,14 @@ from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_
 from sas.codec.outward import Notification, event_type
 from sas.codec.strict import MalformedError
 from sas.domain.messages import Notice
-from sas.domain.order import OrderState
+from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
 RECEIVE_MAX = 50
-
-
 _ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
-_ENDED = frozenset(
-    state.value
-    for state in (
-        OrderState.PROCESSED,
-        OrderState.COMPENSATED,
-        OrderState.REJECTED,
-        OrderState.ERROR,
-    )
-)
+_ENDED = frozenset(state.value for state in (*FINISHED, OrderState.REJECTED, OrderState.ERROR))
 
 
 class InvalidOrderError(ValueError):
@@ -161,12 +159,7 @@ class OrdersClient:
         """Return the client itself."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Close every connection."""
         await self.close()
 
@@ -220,7 +213,7 @@ class OrdersClient:
         order_ids: Iterable[str] | None = None,
         *,
         until: Callable[[], bool] | None = None,
-        patience_seconds: float | None = None,
+        quiet_s: float | None = None,
     ) -> AsyncGenerator[Notification]:
         """Yield the notifications of the response queue until every named order has ended.
 
@@ -233,7 +226,7 @@ class OrdersClient:
 
         Raises:
             FollowError: the queue cannot be read.
-            TimeoutError: nothing came for ``patience_seconds``.
+            TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
         """
         left = None if order_ids is None else set(order_ids)
         loop = asyncio.get_running_loop()
@@ -242,12 +235,13 @@ class OrdersClient:
         try:
             heard = loop.time()
             while (left is None or left) and not (until and until()):
-                waiting.extend(await self._receive(receiver))
+                with self._failing("queue {!r} cannot be read"):
+                    waiting.extend(await receive(receiver, RECEIVE_MAX, self._patience_s))
                 if waiting:
                     heard = loop.time()
-                elif patience_seconds is not None and loop.time() - heard >= patience_seconds:
+                elif quiet_s is not None and loop.time() - heard >= quiet_s:
                     raise TimeoutError(
-                        f"nothing came on {self._reply_queue} for {patience_seconds:g} s; "
+                        f"nothing came on {self._reply_queue} for {quiet_s:g} s; "
                         f"{len(left or ())} orders have not ended"
                     )
                 while waiting:
@@ -263,38 +257,28 @@ class OrdersClient:
             await hand_back(receiver, waiting)
             await close_link(receiver)
 
-    async def _receive(self, receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
-        try:
-            return await receive(receiver, RECEIVE_MAX, self._patience_s)
-        except LinkError as failed:
-            raise FollowError(f"queue {self._reply_queue!r} cannot be read: {failed}") from failed
-
     async def _told(
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
     ) -> Notification | None:
         try:
             return outward.decode_notification(bytes_of(message))
         except MalformedError as wrong:
-            await self._settle(
-                receiver,
-                partial(
-                    receiver.dead_letter_message,
-                    message,
-                    reason="not-a-notification",
-                    error_description=str(wrong),
-                ),
-            )
+            put_aside = partial(receiver.dead_letter_message, message, reason="not-a-notification")
+            await self._settle(receiver, partial(put_aside, error_description=str(wrong)))
             return None
 
     async def _settle(
         self, receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]]
     ) -> None:
-        try:
+        with self._failing("a notification on {!r} is delivered again"):
             await settle(receiver, action, self._patience_s)
+
+    @contextmanager
+    def _failing(self, text: str) -> Iterator[None]:
+        try:
+            yield
         except LinkError as failed:
-            raise FollowError(
-                f"a notification on {self._reply_queue!r} is delivered again: {failed}"
-            ) from failed
+            raise FollowError(f"{text.format(self._reply_queue)}: {failed}") from failed
 
     async def _send_all(self, messages: Sequence[ServiceBusMessage]) -> None:
         if not messages:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,10 +37,6 @@ Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""
 
 
-def _version() -> Literal[1]:
-    return 1
-
-
 class Envelope(
     msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
 ):
@@ -49,7 +46,7 @@ class Envelope(
     version must be able to see that a message is old.
     """
 
-    v: Literal[1] = msgspec.field(default_factory=_version)
+    v: Literal[1] = msgspec.field(default_factory=lambda: 1)
     id: str
     order_id: str
 
@@ -146,8 +143,6 @@ class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_
 
 
 Internal = WakeMessage | CommandMessage | RequestMessage | ReplyMessage | ProgressMessage
-
-
 M = TypeVar("M", bound=Envelope)
 
 
@@ -206,29 +201,13 @@ def from_reply(reply: Reply) -> ReplyMessage:
 
 def to_progress(message: ProgressMessage) -> Progress:
     """Return an agent's progress report as an object of the domain."""
-    return Progress(
-        message.order_id,
-        message.step,
-        Direction(message.direction),
-        message.epoch,
-        message.complete_by,
-        message.note,
-        message.awaits,
-    )
+    return msgspec.convert(message, Progress, from_attributes=True)
 
 
 def from_progress(progress: Progress, own_id: str) -> ProgressMessage:
     """Return the message of an agent's progress report."""
-    return ProgressMessage(
-        id=own_id,
-        order_id=progress.order_id,
-        step=progress.step,
-        direction=progress.direction.value,
-        epoch=progress.epoch,
-        complete_by=progress.complete_by,
-        note=progress.note,
-        awaits=progress.awaits,
-    )
+    members = asdict(progress) | {"direction": progress.direction.value}
+    return ProgressMessage(id=own_id, **members)
 
 
 def to_command(message: CommandMessage) -> Command:
@@ -296,8 +275,3 @@ def check_result(result: Content | None, inline_bytes_max: int = RESULT_INLINE_B
 def text_of(part: Part) -> str | None:
     """Return the JSON text of a part of a message; None if it is absent."""
     return None if isinstance(part, UnsetType) else bytes(part).decode()
-
-
-def value_of(part: Part) -> Any:
-    """Return the value of a part of a message; None if it is absent."""
-    return None if isinstance(part, UnsetType) else parse(bytes(part))

@@ -131,9 +131,8 @@ def salvage(body: bytes) -> Salvage:
     text = body[: 2 * ORDER_BYTES_LIMIT].decode("utf-8", "replace")
     try:
         check_depth(text, SALVAGE_DEPTH_MAX)
-        value = json.loads(
-            text, parse_int=len, parse_float=len
-        )  # numbers are not needed, and len is cheap
+        # Numbers are not needed, and len is cheap.
+        value = json.loads(text, parse_int=len, parse_float=len)
     except ValueError:
         return Salvage()
     if not isinstance(value, dict):

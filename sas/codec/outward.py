@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from sas.codec.strict import convert
+from sas.codec.strict import PLAIN, convert
 from sas.domain.ids import key_time
 from sas.domain.messages import Notice
 
@@ -18,7 +18,6 @@ CLOUDEVENTS_TYPE = "application/cloudevents+json"
 EVENT_TYPE_PREFIX = "sas.order."
 EVENT_TYPE_SUFFIX = ".v1"
 PART_BYTES_MAX = 120 * 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -121,14 +120,10 @@ def notice_of(event: str) -> str:
 
 def encode(message: Notification | AlertMessage | RejectedMessage) -> bytes:
     """Return the bytes of a message to the outside."""
-    if isinstance(message, Notification) and not _can_be_attribute(message.subject):
+    # CloudEvents allows no attribute that is empty or has control characters.
+    if isinstance(message, Notification) and not re.match(PLAIN, message.subject or "\0"):
         message = msgspec.structs.replace(message, subject=msgspec.UNSET)
     return msgspec.json.encode(message)
-
-
-def _can_be_attribute(text: str | msgspec.UnsetType) -> bool:
-    """Return whether CloudEvents allows the text: it is not empty and has no control characters."""
-    return text is msgspec.UNSET or bool(text and not _CONTROL.search(text))
 
 
 def decode_notification(body: bytes) -> Notification:
@@ -163,20 +158,8 @@ def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[
     # Escaped in JSON, one character may take six bytes.
     size = PART_BYTES_MAX // 6 if len(body) > PART_BYTES_MAX // 6 else max(len(text), 1)
     pieces = [text[start : start + size] for start in range(0, len(text), size)] or [""]
+    every = asdict(rejection) | {"at": key_time(at), "encoding": encoding, "parts": len(pieces)}
     return [
-        RejectedMessage(
-            reason=rejection.reason,
-            description=rejection.description,
-            source_queue=rejection.source_queue,
-            at=key_time(at),
-            id=f"{id_base}/{number}",
-            body=piece,
-            encoding=encoding,
-            part=number,
-            parts=len(pieces),
-            order_id=rejection.order_id,
-            correlation_id=rejection.correlation_id,
-            message_id=rejection.message_id,
-        )
+        RejectedMessage(**every | {"id": f"{id_base}/{number}", "body": piece, "part": number})
         for number, piece in enumerate(pieces, 1)
     ]

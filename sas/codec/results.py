@@ -14,31 +14,26 @@ def encode_result(value: Any, agent: str) -> str | Fault:
     """Return the JSON text of a result; a Fault if JSON cannot hold it or it is too large."""
     try:
         text = _whole_json(value)
-    except RecursionError:
-        return _too_deep(agent)
-    except (TypeError, ValueError) as wrong:  # they name types, and quote nothing of it
+        if len(text.encode()) > RESULT_BYTES_MAX:
+            return Fault(
+                "result-too-large",
+                f"agent {agent} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
+                "are kept: return a reference instead",
+            )
+        check_depth(text, CONTENT_DEPTH_MAX)
+    except (RecursionError, MalformedError):
+        return Fault(
+            "result-too-deep",
+            f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
+            "levels, and no queue would carry it: flatten it",
+        )
+    except (TypeError, ValueError) as wrong:  # the errors name types and quote no value
         return Fault(
             "result-no-json",
             f"agent {agent} returned what JSON cannot hold ({wrong}): return text, numbers, "
             "true, false, null, lists, and mappings whose keys are text",
         )
-    if len(text.encode()) > RESULT_BYTES_MAX:
-        return Fault(
-            "result-too-large",
-            f"agent {agent} returned {len(text):,} bytes, at most {RESULT_BYTES_MAX:,} "
-            "are kept: return a reference instead",
-        )
-    if not _fits_deep(text):
-        return _too_deep(agent)
     return text
-
-
-def _too_deep(agent: str) -> Fault:
-    return Fault(
-        "result-too-deep",
-        f"agent {agent} returned JSON that nests deeper than {CONTENT_DEPTH_MAX} "
-        "levels, and no queue would carry it: flatten it",
-    )
 
 
 def whole_text(text: str) -> str:
@@ -46,16 +41,8 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _fits_deep(text: str) -> bool:
-    try:
-        check_depth(text, CONTENT_DEPTH_MAX)
-    except MalformedError:
-        return False
-    return True
-
-
 def _whole_json(result: Any) -> str:
-    """Return a result as JSON in whole characters; half of one would make its reply malformed."""
+    """Return a result as JSON without half characters, which would make its reply malformed."""
     text = canonical(result)
     if "\\ud" not in text:
         return text

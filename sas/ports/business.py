@@ -156,7 +156,6 @@ class Call:
     callbacks: Callable[[timedelta], Callback] = field(
         default=_no_callbacks, repr=False, compare=False
     )
-
     beats: Callable[[str], Awaitable[None]] = field(
         default=_no_heartbeat, repr=False, compare=False
     )
@@ -193,18 +192,15 @@ class Agent(Protocol):
             RefusedError: the service refused for good.
             TransientError: the call may be tried again.
         """
-        ...
 
     async def undo(self, call: Call) -> Any:
         """Make one attempt to undo what ``do`` with the same key did or may still do.
 
         It returns and raises as ``do`` does. Its result is not kept.
         """
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 class BlockingAgent(Protocol):
@@ -216,15 +212,12 @@ class BlockingAgent(Protocol):
 
     def do(self, call: Call) -> Any:
         """See ``Agent.do``."""
-        ...
 
     def undo(self, call: Call) -> Any:
         """See ``Agent.undo``."""
-        ...
 
     def close(self) -> None:
         """See ``Agent.close``."""
-        ...
 
 
 class Blocking:

@@ -68,11 +68,9 @@ class StateStore(Protocol):
     @property
     def shards(self) -> Sequence[str]:
         """All shards. A sweep visits each of them."""
-        ...
 
     async def load(self, order_id: str) -> Order | None:
         """Return an order with its token, without its journal; None if there is no such order."""
-        ...
 
     async def commit(self, change: Change) -> Order:
         """Write all of a change or nothing; return the order with its new token.
@@ -85,7 +83,6 @@ class StateStore(Protocol):
                 change), or this cause is recorded already. Nothing was written.
             TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
         """
-        ...
 
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """Store a payload outside its order's own rows; return the reference to it.
@@ -96,7 +93,6 @@ class StateStore(Protocol):
         Raises:
             TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
         """
-        ...
 
     async def get_payload(self, order_id: str, ref: PayloadRef) -> bytes:
         """Return the payload that a reference of this order names.
@@ -104,45 +100,35 @@ class StateStore(Protocol):
         Raises:
             LostContentError: it is missing, or differs from what was written.
         """
-        ...
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
         """Return the journal row that a cause led to, if there is one."""
-        ...
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
         """Return one journal row."""
-        ...
 
     async def journal(self, order_id: str) -> list[JournalEntry]:
         """Return all journal rows of an order, oldest first."""
-        ...
 
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
-        ...
 
     async def add_out(self, due: OutDue) -> None:
         """Record that messages of a journal row must still be sent. Repeating is harmless."""
-        ...
 
     async def remove_out(self, due: OutDue) -> None:
         """Remove an out row, because its messages were sent. A missing row is no error."""
-        ...
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""
-        ...
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """Return at most ``limit`` orders in Error since ``since`` or later, oldest first."""
-        ...
 
     async def finished(
         self, limit: int, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Summary]:
         """Return at most ``limit`` orders that finished within these times, oldest first."""
-        ...
 
     async def purge(self, order: Order) -> bool:
         """Remove all of a finished order; False if it changed (or went) since it was loaded.
@@ -151,15 +137,12 @@ class StateStore(Protocol):
         any point it is found and removed again. If an operator changes it meanwhile, only its
         oldest journal rows are gone.
         """
-        ...
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """Return a shared value; None if it was never written."""
-        ...
 
     async def shared_values(self, prefix: str) -> Mapping[str, SharedValue[str]]:
         """Return the shared values whose names begin with ``prefix``, sorted by name."""
-        ...
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """Write a shared value. ``token`` is None if it must not exist yet.
@@ -167,18 +150,15 @@ class StateStore(Protocol):
         Raises:
             ConflictError: another instance wrote it since it was read.
         """
-        ...
 
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """Take or renew a lease; False while another holder has it.
 
         A lease only saves double work. Correctness never depends on it.
         """
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 class Exporter(Protocol):
@@ -192,7 +172,6 @@ class Exporter(Protocol):
         Raises:
             OSError: they could not be written.
         """
-        ...
 
 
 class BusUnavailableError(Exception):
@@ -237,11 +216,9 @@ class MessageBus(Protocol):
             BusUnavailableError: the bus's own retries failed.
             UndeliverableError: with the first message that can never be sent.
         """
-        ...
 
     async def close(self) -> None:
         """Close connections."""
-        ...
 
 
 class Clock(Protocol):
@@ -249,11 +226,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the time in UTC, aware."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``."""
-        ...
 
 
 class DecryptionError(UnreadableError):
@@ -275,7 +250,6 @@ class KeyRing(Protocol):
 
     def encrypt(self, text: str, about: str) -> str:
         """Return a text encrypted for one place (``about``), with the id of the key."""
-        ...
 
     def decrypt(self, encrypted: str, about: str) -> str:
         """Return a text that was encrypted for this place.
@@ -283,11 +257,9 @@ class KeyRing(Protocol):
         Raises:
             DecryptionError: the key is unknown, the place is another, or the text was changed.
         """
-        ...
 
     def sign(self, text: str) -> str:
         """Return a signature of a text. It reveals nothing without the key."""
-        ...
 
     def is_signed(self, text: str, signature: str) -> bool:
         """Return whether a signature belongs to ``text``.
@@ -295,4 +267,3 @@ class KeyRing(Protocol):
         Raises:
             DecryptionError: the key of the signature is missing.
         """
-        ...

@@ -100,21 +100,14 @@ class MemoryBus:
 
     def take_queued(self, queue: str) -> Queued | None:
         """Return and remove the oldest visible message, with the times of its queue entry."""
-        found = self._visible(self.queues[queue])
-        if not found:
-            return None
-        self.queues[queue].waiting.remove(found[0])
-        return found[0]
+        found = next(iter(self._visible(self.queues[queue])), None)
+        if found is not None:
+            self.queues[queue].waiting.remove(found)
+        return found
 
     def messages(self, queue: str) -> list[Message]:
         """Return all visible messages, oldest first, and leave them in the queue."""
         return [queued.message for queued in self._visible(self.queues[queue])]
-
-    def next_change(self) -> datetime | None:
-        """Return when the next scheduled message becomes visible; None if none is scheduled."""
-        now = self._clock.now()
-        times = [q.visible_at for queue in self.queues.values() for q in queue.waiting]
-        return min((at for at in times if at > now), default=None)
 
     def _visible(self, queue: Queue) -> list[Queued]:
         now = self._clock.now()

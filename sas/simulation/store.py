@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -57,7 +57,7 @@ class MemoryStore:
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
-        self._faults: dict[str, deque[StoreFault]] = {}
+        self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
         self._versions = 0
 
     @property
@@ -67,7 +67,7 @@ class MemoryStore:
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
-        self._faults.setdefault(operation, deque()).extend(faults)
+        self._faults[operation].extend(faults)
 
     async def load(self, order_id: str) -> Order | None:
         """See ``StateStore.load``."""
@@ -205,7 +205,7 @@ class MemoryStore:
         """Let other tasks run, then return the fault of this operation, or raise it."""
         await self.pause()
         self.requests += 1
-        asked = self._faults.get(operation)
+        asked = self._faults[operation]
         fault = asked.popleft() if asked else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
@@ -237,8 +237,7 @@ class MemoryStore:
         rows = self._due_of(change.after.order_id)
         for gone in change.due_removed():
             rows.pop(_due_key(gone), None)
-        for added in change.due_added():
-            rows[_due_key(added)] = added
+        rows.update((_due_key(added), added) for added in change.due_added())
         if change.out_at is not None:
             out = OutDue(change.out_at, change.after.order_id, change.entry.seq)
             rows[_due_key(out)] = out
@@ -255,24 +254,17 @@ class MemoryStore:
         until: datetime | None = None,
     ) -> list[Summary]:
         found = [
-            summary
-            for summary in self._summaries()
-            if (summary.process_state is OrderState.ERROR) is in_error
-            and (since is None or summary.at >= since)
-            and (until is None or summary.at <= until)
+            Summary(at, order.order_id, order.process_state, order.details.workflow)
+            for order in (stored.order for stored in self.orders.values())
+            if (at := order.settled_at) is not None
+            and (order.process_state is OrderState.ERROR) is in_error
+            and (since or at) <= at <= (until or at)
         ]
-        return sorted(found, key=lambda s: (s.at, s.order_id))[:limit]
-
-    def _summaries(self) -> Iterator[Summary]:
-        for stored in self.orders.values():
-            order = stored.order
-            if order.settled_at is not None:
-                state = order.process_state
-                yield Summary(order.settled_at, order.order_id, state, order.details.workflow)
+        return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
-    """Whether this change was written before: its answer was lost and it is tried again."""
+    """Return whether this change was written before: its answer was lost and it is tried again."""
     return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 

@@ -28,12 +28,12 @@ class Instruments:
         count = meter.create_counter
         self.orders = count("sas.orders", "{order}", "orders that came to a state")
         self.attempts = count("sas.agent.attempts", "{attempt}", "calls of remote services")
-        self.late = count("sas.replies.late", "{reply}", "replies fenced off")
-        self.conflicts = count("sas.conflicts", "{conflict}", "commits that a rival won")
+        self.late = count("sas.replies.late", "{reply}", "replies that changed nothing")
+        self.conflicts = count("sas.conflicts", "{conflict}", "commits that another instance won")
         self.requests = count("sas.storage.requests", "{request}", "requests to Table Storage")
         self.messages = count("sas.bus.messages", "{message}", "messages that the bus took")
         self.breakers = count("sas.breaker.changes", "{change}", "breakers that changed")
-        self.rejections = count("sas.rejections", "{message}", "messages put aside")
+        self.rejections = count("sas.rejections", "{message}", "messages that could not be used")
         self.duration = meter.create_histogram(
             "sas.step.duration",
             "s",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -113,15 +113,16 @@ def span(
     *,
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Context | None = None,
-    links: tuple[Link, ...] = (),
     actor: str | None = None,
     **about: str | int | None,
 ) -> Iterator[Span]:
-    """Run a block as a span. An exception marks the span with its type alone.
+    """Run a block as a span, with a link to the current one if it has another ``parent``.
 
-    The text of an exception may quote an order or a remote service, so it is left out.
+    An exception marks the span with its type alone: its text may quote an order or a remote
+    service.
     """
     given = _named(**about)
+    now = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
         scope(given, actor),
@@ -130,7 +131,7 @@ def span(
             context=parent,
             kind=kind,
             attributes=given,
-            links=links,
+            links=[Link(now)] if parent is not None and now.is_valid else None,
             record_exception=False,
             set_status_on_exception=False,
         ) as made,
@@ -142,26 +143,19 @@ def span(
             raise
 
 
-@contextmanager
-def received(name: str, actor: str, properties: Mapping[str, object] | None) -> Iterator[Span]:
+def received(
+    name: str, actor: str, properties: Mapping[str, object] | None
+) -> AbstractContextManager[Span]:
     """Run an actor for a message, in the sender's trace, with a link to the host's span."""
-    sender = context_of(properties or {})
-    host = trace.get_current_span().get_span_context()
-    links = (Link(host),) if sender is not None and host.is_valid else ()
-    with span(name, kind=SpanKind.CONSUMER, parent=sender, links=links, actor=actor) as made:
-        yield made
+    return span(name, kind=SpanKind.CONSUMER, parent=context_of(properties or {}), actor=actor)
 
 
-@contextmanager
 def of_order(
     name: str, traceparent: str | None, *, order_id: str, step: str | None = None
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Run a block in the order's trace, with a link to the current span (a sweep, a command)."""
     order = context_of({"traceparent": traceparent})
-    now = trace.get_current_span().get_span_context()
-    links = (Link(now),) if order is not None and now.is_valid else ()
-    with span(name, parent=order, links=links, order_id=order_id, step=step) as made:
-        yield made
+    return span(name, parent=order, order_id=order_id, step=step)
 
 
 def failed(error: BaseException) -> None:

@@ -100,7 +100,7 @@ async def test_one_order_is_one_trace_with_its_retries_from_client_to_notificati
             await client.submit(NewOrder("T-1", northwind()))
         trace_id = trace_of(here.span("submit"))
         async with asyncio.timeout(120):
-            told = [one async for one in client.follow(["T-1"], patience_seconds=45)]
+            told = [one async for one in client.follow(["T-1"], quiet_s=45)]
         assert told[-1].type.startswith("sas.order.completed")
 
         async def complete() -> bool:

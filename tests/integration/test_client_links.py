@@ -30,7 +30,7 @@ async def test_following_survives_a_cut_connection() -> None:
     ):
         await put(broker, told("A-1", "received"))
         seen: list[str] = []
-        async for event in client.follow(["A-1"], patience_seconds=20):
+        async for event in client.follow(["A-1"], quiet_s=20):
             seen.append(event.type)
             if len(seen) == 1:
                 broker.drop_connections(REPLIES)

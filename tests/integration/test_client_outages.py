@@ -111,7 +111,7 @@ async def test_following_survives_a_namespace_that_is_away_for_a_while(away_s: f
     async with proxied() as (broker, proxy), client_of(proxy) as client:
         await put(broker, told("A-1", "received"))
         seen: list[str] = []
-        async for event in client.follow(["A-1"], patience_seconds=PATIENCE_S):
+        async for event in client.follow(["A-1"], quiet_s=PATIENCE_S):
             seen.append(event.type)
             if len(seen) == 1:
                 await proxy.go()

@@ -160,9 +160,7 @@ async def test_following_ends_when_every_order_has(
         told("B-1", "greeting"),
     )
     ids = ["A-1", "A-2", "A-3", "A-4", "A-5"]
-    seen = [
-        (event.data.order_id, event.type) async for event in client.follow(ids, patience_seconds=20)
-    ]
+    seen = [(event.data.order_id, event.type) async for event in client.follow(ids, quiet_s=20)]
     assert len(seen) == 10
     assert seen[-1] == ("B-1", "sas.order.greeting.v1")
     assert broker.counts(REPLIES).active == 0
@@ -174,7 +172,7 @@ async def test_an_order_held_back_by_nothing_but_undo_has_not_ended(
     await sdk.put(told("A-1", "failed", awaits="undo"))
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="nothing came on responses-web-shop for 2 s; 1 orders"):
-        async for _ in client.follow(["A-1"], patience_seconds=2):
+        async for _ in client.follow(["A-1"], quiet_s=2):
             pass
     assert time.monotonic() - started >= 2
 
@@ -207,7 +205,7 @@ async def test_what_is_no_notification_is_dead_lettered_with_a_reason(
     broker: Broker, client: OrdersClient, sdk: Sdk, body: bytes
 ) -> None:
     await sdk.put(ServiceBusMessage(body), told("A-1", "completed"))
-    seen = [event.data.order_id async for event in client.follow(["A-1"], patience_seconds=20)]
+    seen = [event.data.order_id async for event in client.follow(["A-1"], quiet_s=20)]
     assert seen == ["A-1"]
     [dead] = await sdk.taken(broker, REPLIES, dead=True)
     assert dead.dead_letter_reason == "not-a-notification"
@@ -220,7 +218,7 @@ async def test_a_lease_that_ran_out_brings_the_notification_again(
 ) -> None:
     await sdk.put(told("A-1", "completed"))
     seen: list[str] = []
-    async for event in client.follow(until=lambda: len(seen) > 1, patience_seconds=20):
+    async for event in client.follow(until=lambda: len(seen) > 1, quiet_s=20):
         seen.append(event.id)
         if len(seen) == 1:
             broker.expire_locks(REPLIES)

@@ -85,7 +85,7 @@ async def test_the_reply_names_the_dispatch_and_carries_the_result() -> None:
     (reply,) = replies(made)
     assert (reply.order_id, reply.step, reply.direction, reply.epoch) == ("O-1", 0, "do", 1)
     assert reply.outcome == "done"
-    assert internal.value_of(reply.result) == {"reservation": [1, None, "é"]}
+    assert json.loads(internal.text_of(reply.result) or "") == {"reservation": [1, None, "é"]}
 
 
 async def test_a_request_delivered_twice_is_answered_under_one_message_id() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -65,7 +66,7 @@ async def test_a_wake_claims_what_is_ready_and_says_who_holds_it_until_when() ->
     assert (request.step_name, request.direction, request.epoch) == ("reserve", "do", 1)
     assert request.complete_by == START + ALLOWED
     assert request.idempotency_key == "O-1/reserve"
-    assert internal.value_of(request.order) == {"lines": [1, 2, 3]}
+    assert json.loads(internal.text_of(request.order) or "") == {"lines": [1, 2, 3]}
 
 
 async def test_independent_steps_are_claimed_together() -> None:
@@ -166,12 +167,12 @@ async def test_a_reply_records_the_result_and_starts_what_has_become_possible() 
     assert made.order().steps[0].result == '{"ok":true}'
     assert made.order().steps[0].locked_by is None
     (request,) = made.requests("payment")
-    results = {name: internal.value_of(part) for name, part in request.results.items()}
+    results = {name: msgspec.json.decode(part) for name, part in request.results.items()}
     assert results == {"reserve": {"ok": True}}
     event = made.events()[-1]
     assert event.type == "sas.order.step-completed.v1"
     assert event.data.step == "reserve"
-    assert internal.value_of(event.data.result) == {"ok": True}
+    assert json.loads(internal.text_of(event.data.result) or "") == {"ok": True}
 
 
 async def test_at_the_end_the_application_is_told_once_with_all_results() -> None:
@@ -184,7 +185,7 @@ async def test_at_the_end_the_application_is_told_once_with_all_results() -> Non
     assert last.state == "Processed"
     assert last.correlation_id == "c-O-1"
     assert last.results is not None
-    assert {name: internal.value_of(part) for name, part in last.results.items()} == {
+    assert {name: msgspec.json.decode(part) for name, part in last.results.items()} == {
         "reserve": {"by": "O-1/reserve"},
         "pay": {"by": "O-1/pay"},
     }

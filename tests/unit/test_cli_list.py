@@ -9,7 +9,7 @@ import pytest
 
 from sas.cli import selection
 from sas.cli.output import UsageError
-from sas.cli.selection import Wanted, find, find_finished, fingerprints, grouped, moment
+from sas.cli.selection import Wanted, each, find_finished, fingerprints, grouped, moment
 from sas.domain.order import Order
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
@@ -25,6 +25,10 @@ async def in_error(
     return await store.commit(cases.refused(order, step, at=at))
 
 
+async def every(store: MemoryStore, wanted: Wanted) -> list[Order]:
+    return [order async for order in each(store, wanted)]
+
+
 def ids(orders: list[Order]) -> list[str]:
     return [order.order_id for order in orders]
 
@@ -37,10 +41,10 @@ async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
     await store.commit(cases.submitted("running"))
-    assert ids(await find(store, Wanted("error"))) == [f"o-{n}" for n in range(7)]
-    assert ids(await find(store, Wanted("error", limit=3))) == ["o-0", "o-1", "o-2"]
+    assert ids(await every(store, Wanted("error"))) == [f"o-{n}" for n in range(7)]
+    assert ids(await every(store, Wanted("error", limit=3))) == ["o-0", "o-1", "o-2"]
     since = Wanted("error", since=NOW + 2 * SECOND)
-    assert ids(await find(store, since)) == [f"o-{n}" for n in range(2, 7)]
+    assert ids(await every(store, since)) == [f"o-{n}" for n in range(2, 7)]
 
 
 async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
@@ -48,10 +52,10 @@ async def test_they_are_chosen_by_fingerprint_and_workflow() -> None:
     await in_error(store, "early")
     late = await in_error(store, "late", step=1, at=NOW + SECOND)
     assert fingerprints(late) == ["step-1/out-of-stock"]
-    chosen = await find(store, Wanted("error", fingerprint="step-1/out-of-stock"))
+    chosen = await every(store, Wanted("error", fingerprint="step-1/out-of-stock"))
     assert ids(chosen) == ["late"]
-    assert ids(await find(store, Wanted("error", workflow="order"))) == ["early", "late"]
-    assert await find(store, Wanted("error", workflow="other")) == []
+    assert ids(await every(store, Wanted("error", workflow="order"))) == ["early", "late"]
+    assert await every(store, Wanted("error", workflow="other")) == []
 
 
 async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_are_not() -> None:
@@ -60,7 +64,7 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
     await store.commit(cases.rejected("rejected"))
     await store.commit(cases.submitted("ready"))
     await store.commit(cases.claimed(await store.commit(cases.submitted("out"))))
-    assert sorted(ids(await find(store, Wanted("running")))) == ["out", "ready"]
+    assert sorted(ids(await every(store, Wanted("running")))) == ["out", "ready"]
 
 
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(

@@ -192,7 +192,7 @@ async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryS
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
     wanted = selection.Wanted("running", since=cases.NOW + cases.SECOND)
-    assert [one.order_id for one in await selection.find(store, wanted)] == ["new"]
+    assert [one.order_id async for one in selection.each(store, wanted)] == ["new"]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(

@@ -23,9 +23,9 @@ from sas.codec.internal import (
     encode,
     from_reply,
     raw,
+    text_of,
     to_command,
     to_reply,
-    value_of,
 )
 from sas.codec.strict import MalformedError
 from sas.domain.content import ref_of
@@ -245,8 +245,8 @@ def test_who_says_so_is_one_line_that_any_journal_can_show(by: str) -> None:
 
 
 def test_a_raw_part_is_text_or_absent() -> None:
-    assert value_of(raw(None)) is None
-    assert value_of(raw('{"a": [1]}')) == {"a": [1]}
+    assert text_of(raw(None)) is None
+    assert text_of(raw('{"a": [1]}')) == '{"a": [1]}'
 
 
 def test_every_internal_message_is_an_envelope() -> None:

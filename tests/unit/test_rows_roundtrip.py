@@ -140,10 +140,10 @@ def test_a_due_row_says_everything_in_its_key(
 def test_what_is_due_at_or_before_a_moment_is_in_its_range_and_nothing_else(
     at: datetime, until: datetime, order_id: str
 ) -> None:
-    low, high = keys.due_until(until)
+    low, high = keys.between("due", until=until)
     for row in (StepDue(at, order_id, 0, 1), OutDue(at, order_id, 1), DeadlineDue(at, order_id)):
         assert (low <= keys.due(row) < high) == (at <= until)
-        assert keys.due_until(None)[0] <= keys.due(row) < keys.due_until(None)[1]
+        assert keys.between("due")[0] <= keys.due(row) < keys.between("due")[1]
 
 
 def test_the_longest_key_stays_below_what_azurite_and_the_service_allow() -> None:
