@@ -1,4 +1,4 @@
-"""Scheduler: claims what is ready, has its agents work on it, records what they answer."""
+"""Scheduler: claims ready steps, sends requests to agents, records their replies."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Scheduler:
         self._operator = Operator(context, business, self._runner)
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
-        """Take one message of the ``scheduler`` queue.
+        """Handle one message of the ``scheduler`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
+            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
         """
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
@@ -57,7 +57,7 @@ class Scheduler:
             return await self._operator.carry_out(command, cause)
 
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
-        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+        """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
             await self._context.grace.record(delivery)
             try:
@@ -119,7 +119,7 @@ class Scheduler:
     async def _known(
         self, result: ApplyResult, message: Internal, delivery: Delivery
     ) -> ApplyResult:
-        """Put a message about an order that does not exist aside."""
+        """Put a message aside if its order does not exist."""
         if result is ApplyResult.UNKNOWN_ORDER:
             wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
             await self._put_aside(delivery, wrong)
