@@ -128,6 +128,7 @@ def assemble(
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
+    directory = settings.purge_export
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
@@ -138,7 +139,7 @@ def assemble(
         order_bytes_max=settings.order_bytes_max,
         supervisor_lease=settings.supervisor_lease,
         retention=settings.retention,
-        exporter=_exporter(settings),
+        exporter=JsonLines(Path(directory), settings.instance) if directory else None,
     )
 
 
@@ -242,8 +243,3 @@ def _encryption(business: Business, settings: Config) -> FieldEncryption:
             "SAS_ENCRYPTION_KEYS is missing: give an id, a colon, and 32 random bytes in base64"
         )
     return FieldEncryption(business.secret_fields, ring)
-
-
-def _exporter(settings: Config) -> JsonLines | None:
-    directory = settings.purge_export
-    return JsonLines(Path(directory), settings.instance) if directory else None

@@ -149,13 +149,10 @@ class AgentActor:
         if not isinstance(answer, Reply):
             await self._long_steps.go_on(deadline.request, answer)
             return None
-        await self._send(answer, urgent=request.urgent)
-        return answer
-
-    async def _send(self, reply: Reply, *, urgent: bool) -> None:
-        message = internal.from_reply(reply)
-        queue = lane(self._context.queues.replies, urgent=urgent)
+        message = internal.from_reply(answer)
+        queue = lane(self._context.queues.replies, urgent=request.urgent)
         await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
+        return answer
 
     async def _work(self, deadline: CallDeadline) -> Reply | Later | None:
         """Return the answer to a request; None if its time is over."""

@@ -92,21 +92,19 @@ class Operator:
 
     async def _refuse(self, command: Command, why: str) -> None:
         """Tell the waiting CLI, and by an alert the operators, why a command changed nothing."""
-        await self._refusals.record(command.command_id, why)
+        own_id = command.command_id
+        await self._refusals.record(own_id, why)
+        if len(own_id) > 100:  # a MessageId has 128 characters at most
+            own_id = digest_id(own_id)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
         body = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
             at=key_time(self._context.clock.now()),
             text=text,
-            id=_refusal_id(command.command_id),
+            id=f"refused/{own_id}",
             order_id=command.order_id,
         )
         await self._context.bus.send([alert(body, self._context.to)])
-
-
-def _refusal_id(command_id: str) -> str:
-    """Return the MessageId of a refusal. It has 128 characters at most, and is unique."""
-    return f"refused/{command_id if len(command_id) <= 100 else digest_id(command_id)}"
 
 
 def _stale(order: Order, command: Command) -> str:

@@ -84,7 +84,8 @@ class Purger:
             return found
         until, since = began - self._retention, None
         seen: set[tuple[datetime, str]] = set()
-        while found.looked_at < PURGE_ORDERS_MAX and self._in_time(began):
+        stop_at = began + PURGE_TIME_MAX
+        while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
@@ -112,9 +113,6 @@ class Purger:
                 return None
             ids.update(row.order_id for row in rows if isinstance(row, OutDue))
         return ids
-
-    def _in_time(self, began: datetime) -> bool:
-        return self._context.clock.now() - began < PURGE_TIME_MAX
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
         store = self._context.store

@@ -62,7 +62,11 @@ class Scheduler:
             await self._context.grace.record(delivery)
             try:
                 message = internal.decode(delivery.body, _FROM_AGENTS)
-                said = _said(message)
+                said = (
+                    internal.to_progress(message)
+                    if isinstance(message, ProgressMessage)
+                    else internal.to_reply(message)
+                )
             except MalformedError as wrong:
                 return await self._put_aside(delivery, wrong)
             return await self._reply(message, said, delivery)
@@ -128,9 +132,3 @@ class Scheduler:
     async def _put_aside(self, delivery: Delivery, wrong: MalformedError) -> ApplyResult:
         await self._context.rejections.put_aside(delivery.rejected(wrong), AlertKind.REJECTED)
         return ApplyResult.NOTHING
-
-
-def _said(message: ReplyMessage | ProgressMessage) -> Reply | Progress:
-    if isinstance(message, ProgressMessage):
-        return internal.to_progress(message)
-    return internal.to_reply(message)

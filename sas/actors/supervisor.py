@@ -45,17 +45,13 @@ class Sweep:
     looked_at: int = 0
     failed: int = 0
     oldest: datetime | None = None
-    done: dict[str, int] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
 
     def saw(self, rows: Sequence[Due]) -> None:
         """Count due rows, and remember the oldest."""
         self.looked_at += len(rows)
         known = () if self.oldest is None else (self.oldest,)
         self.oldest = min((*known, *(row.at for row in rows)), default=None)
-
-    def count(self, what: str) -> None:
-        """Count one transition."""
-        self.done[what] = self.done.get(what, 0) + 1
 
 
 class Supervisor:
@@ -106,7 +102,9 @@ class Supervisor:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
-            log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
+            log.info(
+                "sweep: %d due, %d failed, %s", found.looked_at, found.failed, dict(found.done)
+            )
         return found
 
     async def _due(self, shard: str, now: datetime, resting: int) -> list[Due]:
@@ -127,7 +125,7 @@ class Supervisor:
                 log.exception("order %s could not be supervised", row.order_id)
             else:
                 if what:
-                    found.count(what)
+                    found.done[what] += 1
 
     async def _send_out(self, row: OutDue) -> str | None:
         store = self._context.store

@@ -115,7 +115,10 @@ class TransitionRunner:
             order = None if blind else await self._context.load(order_id)
             change = propose(order, self._context.clock.now())
             if change is None:
-                return await self._nothing(order, source)
+                if order is None:
+                    return ApplyResult.UNKNOWN_ORDER
+                repeated = await self._repeated(order, source)
+                return ApplyResult.REPEATED if repeated else ApplyResult.NOTHING
             with self._span(change.after):
                 if change.incident is not None:
                     await self._context.incidents.report(change.incident, order_id)
@@ -138,11 +141,6 @@ class TransitionRunner:
             fresh = await self._context.load(order.order_id) or order
             await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
         return True
-
-    async def _nothing(self, order: Order | None, source: Source) -> ApplyResult:
-        if order is None:
-            return ApplyResult.UNKNOWN_ORDER
-        return ApplyResult.REPEATED if await self._repeated(order, source) else ApplyResult.NOTHING
 
     async def _repeated(self, order: Order, source: Source) -> bool:
         cause = source.cause_for(order)

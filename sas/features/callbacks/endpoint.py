@@ -227,9 +227,7 @@ class Callbacks:
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal status, since
-            claims.check_order(
-                order
-            )  # it may have been purged since, and its id used again
+            claims.check_order(order)  # it may have been purged since, and its id used again
             status = decisions.status_of(order, said)
             if status is StepStatus.CLOSED:
                 return None
