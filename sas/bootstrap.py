@@ -1,4 +1,4 @@
-"""The composition root: the only module that names actors, features and adapters together."""
+"""The composition root: the only module that imports actors, features and adapters together."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from sas.features.version_check import Versions
 from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 
 STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=30.0)
-"""Only time bounds it. A message that is given back comes again at once: if it were given back as
-soon
-as the store is away, its few deliveries would be used up in seconds, and the order be rejected."""
+"""Only time limits it. A message that is given back is redelivered at once: with the store down,
+its few deliveries would be used up in seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +70,25 @@ class Application:
 
 
 def checked(business: Business, agents: Iterable[str]) -> Business:
-    """Return the business once it is certain that ``bootstrap`` takes it, with today's settings.
+    """Return the business if ``bootstrap`` would accept it with the current settings.
 
-    ``agents`` are those that have a function each. Telemetry begins here.
+    Each of ``agents`` has a function. Telemetry starts here.
 
     Raises:
-        SettingError, WorkflowError: what ``bootstrap`` would refuse, or an agent without function.
+        SettingError, WorkflowError: ``bootstrap`` would refuse it, or an agent has no function.
         TelemetryError: a package for SAS_TELEMETRY is missing, or its own settings are wrong.
     """
     listened = set(agents)
     lacking = sorted(business.workflows.agents() - listened)
     if lacking:
         raise WorkflowError(
-            f"AGENTS does not name {lacking[0]!r}, which a step asks for: no function would read "
-            "its requests; add it"
+            f"AGENTS does not name {lacking[0]!r}, the agent of a step: add it, or no function "
+            "reads its requests"
         )
     unknown = sorted(listened - set(business.agents))
     if unknown:
         raise WorkflowError(
-            f"AGENTS names {unknown[0]!r}, and business() gives no such agent: it gives "
+            f"AGENTS names {unknown[0]!r}, and business() has no such agent: it has "
             f"{', '.join(sorted(business.agents))}"
         )
     settings = read_config()
@@ -104,7 +104,7 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
     Raises:
         SettingError: a setting is missing or wrong.
-        WorkflowError: secret_fields names what cannot be.
+        WorkflowError: secret_fields has a wrong path.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
     settings = config or read_config()
@@ -119,15 +119,16 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 def assemble(
     store: StateStore, bus: MessageBus, clock: Clock, business: Business, settings: Config
 ) -> Application:
-    """Return the application over given ports.
+    """Return the application over the given ports.
 
     Raises:
-        WorkflowError, SettingError: a key is missing; secret_fields or a limit names what is not
-            there; two purposes share a queue.
+        SettingError: a key is missing, a limit names an unknown agent, or a queue has two purposes.
+        WorkflowError: secret_fields has a wrong path.
     """
     _check_queues(settings.queues, business)
     to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
+    directory = settings.purge_export
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
@@ -138,7 +139,7 @@ def assemble(
         order_bytes_max=settings.order_bytes_max,
         supervisor_lease=settings.supervisor_lease,
         retention=settings.retention,
-        exporter=_exporter(settings),
+        exporter=JsonLines(Path(directory), settings.instance) if directory else None,
     )
 
 
@@ -151,7 +152,7 @@ def wired(
     workflows: Workflows,
     encryption: Encryption,
 ) -> Context:
-    """Return the context of one instance, with every feature in it."""
+    """Return the context of one instance, with every feature."""
     plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
     delays = QueueDelays(store, clock, to.queues)
     routing = Routing(workflows, OpenCircuits(plain))
@@ -180,7 +181,7 @@ def actors(  # noqa: PLR0913  one value for each setting
     retention: timedelta = timedelta(days=30),
     exporter: Exporter | None = None,
 ) -> Application:
-    """Return the actors of one instance: what a simulation calls as well."""
+    """Return the actors of one instance. The simulation calls this too."""
     callbacks = Callbacks(context, business, callback_keys)
 
     def agent_actor(name: str) -> AgentActor:
@@ -214,17 +215,17 @@ def _check_queues(queues: Queues, business: Business) -> None:
     shared = queues.twice(business.agents)
     if shared is not None:
         raise SettingError(
-            f"the queue {shared!r} would have two purposes: name the agent, or the queue by its "
-            "setting, otherwise"
+            f"the queue {shared!r} would have two purposes: rename the agent, or change the "
+            "setting of the queue"
         )
 
 
 def _limits(business: Business, settings: Config) -> Mapping[str, int]:
-    """Return each agent's call limit: the business's own, or what the setting says instead."""
+    """Return each agent's call limit. The setting overrides the business."""
     unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
         raise SettingError(
-            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: there is "
+            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: known are "
             f"{', '.join(sorted(business.agents))}"
         )
     return {**business.limits, **settings.agent_limits}
@@ -244,9 +245,4 @@ def _encryption(business: Business, settings: Config) -> Encryption:
             f"workflow {next(iter(business.secret_fields))!r} has secret fields, and the setting "
             "SAS_ENCRYPTION_KEYS is missing: give an id, a colon, and 32 random bytes in base64"
         )
-    return FieldEncryption.of(business, ring)
-
-
-def _exporter(settings: Config) -> JsonLines | None:
-    directory = settings.purge_export
-    return JsonLines(Path(directory), settings.instance) if directory else None
+    return FieldEncryption(business.secret_fields, ring)

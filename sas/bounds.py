@@ -15,7 +15,7 @@ from sas.domain.content import Content, PayloadRef
 class TooLargeError(ValueError):
     """An order, a result or a text is too large for the state store.
 
-    Nothing was written, and a retry cannot help: refuse the input with this sentence.
+    Nothing was written, and a retry cannot succeed: refuse the input with this text.
     """
 
 
@@ -23,34 +23,28 @@ PAYLOAD_INLINE_BYTES_MAX = 64 * 1024
 """Largest payload in the order's own row, in bytes of UTF-8. A larger one has rows of its own, so
 that loading an order stays one small query.
 """
-
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Largest payload, in bytes of UTF-8."""
-
 RESULT_INLINE_BYTES_MAX = 48 * 1024
-"""Largest result in messages and in rows of its step, in bytes of UTF-8."""
-
+"""Largest result in messages and in the rows of its step, in bytes of UTF-8. A larger one is
+offloaded.
+"""
 RESULT_BYTES_MAX = 1024 * 1024
 """Largest result of a step, in bytes of UTF-8."""
-
 PAYLOAD_UNITS_MAX = 480_000
 """Largest payload in the order's own row, in UTF-16 units."""
-
 PAYLOAD_SENT_BYTES_MAX = 1_000_000
 """The same in bytes of the ASCII JSON that is sent, up to 6 for one character.
 
 A JSON text of 256 KB in UTF-8 always fits both limits: each byte becomes at most one unit, and at
 most three bytes that are sent.
 """
-
 RESULT_UNITS_MAX = 65_536
 """Largest result in a row of its step, in UTF-16 units."""
-
 EDITED_UNITS_MAX = 4_000
 """Largest input that an operator may give a step, in UTF-16 units. The start of an undo rewrites
 all step rows, and they must fit in one transaction with their results.
 """
-
 TEXT_UNITS_MAX = 8_000
 """Largest other text (cause, correlation id, reply queue), in UTF-16 units."""
 
@@ -61,7 +55,7 @@ def utf16_units(text: str) -> int:
 
 
 def check_bounds(change: Change) -> None:
-    """Raise TooLargeError for a change that is too large. Every store calls this first."""
+    """Raise TooLargeError if a change is too large. Every store calls this before it writes."""
     details, entry = change.after.details, change.entry
     check_payload(details.payload)
     for step in change.after.steps:
@@ -102,13 +96,13 @@ def check_payload(payload: Content) -> None:
 
 
 def check_bytes(name: str, size: int, bytes_max: int) -> None:
-    """Raise TooLargeError, with the name, for more than ``bytes_max`` bytes."""
+    """Raise TooLargeError, with the name, if the size is above ``bytes_max``."""
     if size > bytes_max:
         raise TooLargeError(f"the {name} has {size:,} bytes: at most {bytes_max:,} can be stored")
 
 
 def check_units(name: str, text: str | None, units_max: int) -> None:
-    """Raise TooLargeError, with the name, for a text of more than ``units_max`` units."""
+    """Raise TooLargeError, with the name, if a text has more than ``units_max`` units."""
     if text is not None and len(text) * 2 > units_max and utf16_units(text) > units_max:
         raise TooLargeError(
             f"the {name} has {utf16_units(text)} UTF-16 units: at most {units_max} can be stored"

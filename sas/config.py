@@ -21,8 +21,8 @@ from sas.features.callbacks.codec import CallbackKeys, split_keys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
-"""Name of the Functions connection. It is a connection string, or with a managed identity
-``ServiceBus__fullyQualifiedNamespace``.
+"""Setting of the Functions connection: a connection string, or for a managed identity
+``ServiceBus__fullyQualifiedNamespace`` in its place.
 """
 
 QUEUE_SETTINGS: Mapping[str, str] = {
@@ -117,15 +117,15 @@ def read_queues(env: Mapping[str, str]) -> Queues:
     own = next((name for name in names if name.startswith(queues.response_prefix)), None)
     if own is not None or queues.agent_prefix.startswith(queues.response_prefix):
         raise SettingError(
-            f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} is also the prefix of queues "
-            "of this system, so that an application could name one as its reply queue: choose "
-            "another prefix"
+            f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} is also the prefix of queues of "
+            "this system, and an application could name one as its reply queue: choose another "
+            "prefix"
         )
     return queues
 
 
 def queue_named(name: str, queues: Queues) -> str:
-    """Return the queue that a trigger's queue name, with a setting in it, stands for."""
+    """Return a trigger's queue name with the settings in it replaced by their values."""
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
     return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 
@@ -226,7 +226,7 @@ def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
             )
         if name in keys or key in keys.values():
             raise SettingError(
-                f"SAS_ENCRYPTION_KEYS, key {number}: its id or the key itself is there twice"
+                f"SAS_ENCRYPTION_KEYS, key {number}: its id or the key itself is given twice"
             )
         keys[name] = key
     return tuple(keys.items())

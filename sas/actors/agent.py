@@ -1,8 +1,8 @@
-"""Agent: wraps one remote service, retries what may pass, falls silent past CompleteBy.
+"""Agent: calls one remote service, retries transient errors, and is silent past CompleteBy.
 
 "The Agent encapsulates calls to remote services, handles errors, retries." Every attempt carries
-the same idempotency key. What is unknown at CompleteBy stays unsaid: no reply, no error, no
-recovery. Recovery is the supervisor's.
+the same idempotency key. If the outcome is unknown at CompleteBy, the agent sends neither a reply
+nor an error. Recovery is the supervisor's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import Direction, Fault
+from sas.domain.order import Direction, Fault, FaultCode, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -101,11 +101,12 @@ class AgentActor:
         self._callbacks = callbacks
 
     async def handle(self, delivery: Delivery) -> Reply | None:
-        """Take one request; return the reply that was sent, None where there was none to send.
+        """Handle one request; return the reply that was sent, or None.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: let the message come again. So does
-            whatever the agent raises that is neither refused nor transient (a bug in it).
+            StoreUnavailableError, BusUnavailableError: redeliver the message.
+            Exception: the agent has a bug: it raised neither a refusal nor a transient error.
+                Redeliver the message.
         """
         with tracing.received(f"agent {self._name}", "agent", delivery.properties):
             await self._context.grace.record(delivery)
@@ -137,7 +138,7 @@ class AgentActor:
             if not deadline.is_close(wait.until):
                 await self._put_back(deadline, delivery, wait.until, called=called)
                 return None
-            log.info("agent %s: order %s waits no longer", self._name, request.order_id)
+            log.info("order %s: the wait would pass CompleteBy", request.order_id)
             answer = None if called else _reply(request, Outcome.WAITED)
         if answer is None or deadline.left() <= 0:
             log.info(
@@ -148,16 +149,13 @@ class AgentActor:
         if not isinstance(answer, Reply):
             await self._long_steps.go_on(deadline.request, answer)
             return None
-        await self._send(answer, urgent=request.urgent)
+        message = internal.from_reply(answer)
+        queue = lane(self._context.queues.replies, urgent=request.urgent)
+        await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
         return answer
 
-    async def _send(self, reply: Reply, *, urgent: bool) -> None:
-        message = internal.from_reply(reply)
-        queue = lane(self._context.queues.replies, urgent=urgent)
-        await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
-
     async def _work(self, deadline: CallDeadline) -> Reply | Later | None:
-        """Return the answer to a request; None where its time is over."""
+        """Return the answer to a request; None if its time is over."""
         request = deadline.request
         if deadline.left() <= 0:
             return None
@@ -183,20 +181,21 @@ class AgentActor:
 
     async def _make_calls(self, call: Call, deadline: CallDeadline) -> Any:
         """Return the result of a do, None for an undo; or a ``Later`` of either."""
-        # A call under an older key may still be on its way: undo under those keys first.
+        # A call under an older key may still arrive: undo under those keys first.
         later = await self._undo_older(call, deadline)
         if later is not None:
             return later
         if deadline.request.direction == Direction.DO.value:
             return await self._attempts.make(lambda: self._agent.do(call), deadline)
         result = await self._attempts.make(lambda: self._agent.undo(call), deadline)
-        # An undo is confirmed whatever its answer holds.
+        # A result of an undo is ignored.
         return result if isinstance(result, StillRunning | AwaitCallback) else None
 
     async def _undo_older(self, call: Call, deadline: CallDeadline) -> Later | None:
         """Undo under the keys of earlier generations: each may have had its effect.
 
-        A callback counts for the newest key alone, so an older one is asked for again instead.
+        A callback counts only for the newest key. So an agent that awaits one for an older key is
+        called again later.
         """
         request = deadline.request
         for generation in range(request.generation):
@@ -215,19 +214,18 @@ class AgentActor:
     async def _put_back(
         self, deadline: CallDeadline, delivery: Delivery, until: datetime, *, called: bool
     ) -> None:
-        """Let a request come again at ``until``, within its CompleteBy. No delivery is used up.
+        """Put a request back until ``until``, within its CompleteBy. This uses up no delivery.
 
-        Its id follows from the id of the message handled. A redelivery makes the same id. A
-        message that comes back too early (clocks differ) makes another one, or duplicate detection
+        The new id follows from the id of the message handled. A redelivery makes the same id. A
+        message that comes back too early (clocks differ) makes another id, or duplicate detection
         would drop it.
         """
         request, body = deadline.request, delivery.body
-        named = (request.id, delivery.message_id, key_time(until))
         if deadline.extended:
             body = internal.encode(msgspec.structs.replace(request, checks=request.checks + 1))
         again = Message(
             self._context.queues.agent(self._name, urgent=request.urgent),
-            PUT_BACK + digest_id(*named),
+            PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
             body,
             time_to_live=request.complete_by - until,
             scheduled_at=until,
@@ -240,8 +238,8 @@ class AgentActor:
 
         Raises:
             RefusedError: its order is no longer stored.
-            MustWaitError: content cannot be read now; the operator was told.
-            StoreUnavailableError, BusUnavailableError: let the message come again.
+            MustWaitError: content cannot be read now; the operator was alerted.
+            StoreUnavailableError, BusUnavailableError: redeliver the message.
         """
         try:
             order, results, own_result = await self._content_of(request)
@@ -261,9 +259,8 @@ class AgentActor:
         except UnreadableError as wrong:
             await self._stored(request)
             await self._report_unreadable(request, wrong)
-            raise MustWaitError(
-                self._context.clock.now() + READ_AGAIN_AFTER, called=True
-            ) from wrong
+            again_at = self._context.clock.now() + READ_AGAIN_AFTER
+            raise MustWaitError(again_at, called=True) from wrong
 
     async def _content_of(
         self, request: RequestMessage
@@ -278,23 +275,23 @@ class AgentActor:
             }
             order = internal.content_of(request.order, request.order_ref)
             return order, results, internal.content_of(request.own_result, request.own_result_ref)
-        # Everything together was too large for a message: read it from the store.
+        # The content was too large for a message: read it from the store.
         stored = await self._stored(request)
         results = {
             step.name: step.result
             for step in stored.steps
             if step.result is not None and step.name in request.results
         }
-        edited = (
-            stored.steps[request.step].call.edited if request.step < len(stored.steps) else None
-        )
+        known = request.step < len(stored.steps)
+        edited = stored.steps[request.step].call.edited if known else None
         own_result = results.pop(request.step_name, None)
         return edited or stored.details.payload, results, own_result
 
-    async def _stored(self, request: RequestMessage) -> Any:
+    async def _stored(self, request: RequestMessage) -> Order:
         order = await self._context.load(request.order_id)
         if order is None:
-            raise RefusedError("unknown-order", f"order {request.order_id} is no longer stored")
+            text = f"order {request.order_id} is no longer stored"
+            raise RefusedError(FaultCode.UNKNOWN_ORDER, text)
         return order
 
     async def _value(self, request: RequestMessage, content: Content | None) -> Any:
@@ -303,22 +300,22 @@ class AgentActor:
         return parse((await self._context.content.fetch(request.order_id, content)).encode())
 
     async def _report_unreadable(self, request: RequestMessage, wrong: UnreadableError) -> None:
-        """Tell the operator, once for each dispatch of a step."""
-        told = AlertMessage(
+        """Alert the operator, once for each dispatch of a step."""
+        body = AlertMessage(
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),
             text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
-            "tried again until its CompleteBy; then the supervisor takes it up.",
+            "tried again until its CompleteBy; then the supervisor recovers it.",
             id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,
             workflow=request.workflow,
         )
-        await self._context.report_unreadable(wrong, told, READ_AGAIN_AFTER)
+        await self._context.report_unreadable(wrong, body, READ_AGAIN_AFTER)
 
 
 class Attempts:
-    """Makes the calls of one agent: retried while they may succeed, never past CompleteBy."""
+    """Makes the calls of one agent, and retries them within CompleteBy."""
 
     def __init__(
         self, agent: str, clock: Clock, policy: RetryPolicy, guards: Sequence[CallGuard]
@@ -329,12 +326,12 @@ class Attempts:
         self._guards = guards
 
     async def make(self, call: Callable[[], Awaitable[Any]], deadline: CallDeadline) -> Any:
-        """Try until done, refused, or out of time.
+        """Make attempts until the call is done, refused, or out of time.
 
         Raises:
-            RefusedError: by the remote service, for good.
-            SilentError: time is up.
-            MustWaitError: a guard lets no call out now.
+            RefusedError: the remote service refused for good.
+            SilentError: the time is over.
+            MustWaitError: a guard admits no call now.
         """
         number = 0
         while True:
@@ -345,7 +342,7 @@ class Attempts:
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
                 delay = self._policy.delay(number - 1, failed.retry_after)
-                # Not the service's own text: it may quote what it was sent.
+                # The text of the service is not logged: it may quote the order.
                 log.info(
                     "attempt %d: order %s step %s %s: %s; again in %.1f s",
                     number, attempt.request.order_id, attempt.request.step_name,
@@ -358,8 +355,8 @@ class Attempts:
     async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
         """Have every guard admit an attempt, or raise.
 
-        A guard may take its time. So all are asked twice: one that admitted the attempt first may
-        have closed meanwhile.
+        A guard may wait before it answers. So every guard is asked twice: one that admitted the
+        attempt may refuse it after the wait of another one.
         """
         until: datetime | None = None
         try:
@@ -378,7 +375,7 @@ class Attempts:
     async def _traced(
         self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt, number: int
     ) -> Any:
-        """Make one attempt as a span of its own, and count its outcome."""
+        """Make one attempt in its own span, and count its outcome."""
         request = attempt.request
         with tracing.span(f"agent {self._agent} attempt", kind=SpanKind.CLIENT) as span:
             outcome, fault = "transient", "agent-bug"
@@ -404,10 +401,10 @@ class Attempts:
             return result
 
     async def _guarded(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Make one attempt and tell the guards what it says about the service.
+        """Make one attempt, and tell the guards how it ended.
 
         A refusal is an answer, and so is a request to wait. A call that was cut off early says
-        nothing.
+        nothing about the service.
         """
         deadline = attempt.deadline
         began = self._clock.now()
@@ -432,7 +429,7 @@ class Attempts:
             await self._ended(attempt, end, why)
 
     async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Return what ``call`` returns, unless its time is up first."""
+        """Return what ``call`` returns, or raise SilentError if the time is over first."""
         deadline = attempt.deadline
 
         async def begin() -> Any:

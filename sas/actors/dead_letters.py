@@ -1,7 +1,7 @@
-"""Dead letters: a dead-lettered message is never acted upon.
+"""Dead letters: a dead-lettered message is never acted on.
 
-If its transition was recorded, its messages are sent. If not, its cause is blocked first (fenced),
-so that a slow handler cannot act on it later. Only then is anybody told.
+If its transition is recorded, the messages of that are sent. If not, its cause is fenced, so that a
+slow handler cannot act on it later. Only then are the application and the operator informed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sas.codec.internal import (
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Change, fence, rejection
+from sas.domain.change import Change, Origin, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, JournalEntry
 from sas.domain.order import Details, Order
@@ -41,8 +41,8 @@ log = logger(__name__)
 _INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
 
 Identify = Callable[[bytes], Awaitable[tuple[str, str | None]]]
-"""Given the body of a dead letter: the order it is about and its cause, None where nothing may be
-fenced. Raises MalformedError where the body is not of its kind.
+"""Given the body of a dead letter: the id of its order, and its cause or None if nothing may be
+fenced. Raises MalformedError if the body is of another kind.
 """
 
 
@@ -65,10 +65,10 @@ class DeadLetters:
         self._runner = TransitionRunner(context, business.workflow_of)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Take one dead letter.
+        """Handle one dead letter.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError, ContentionError: let it come again.
+            StoreUnavailableError, BusUnavailableError, ContentionError: redeliver the message.
         """
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)
@@ -86,7 +86,7 @@ class DeadLetters:
         tracing.about(order_id=message.order_id)
         match message:
             case RequestMessage():
-                # Agents commit nothing: at CompleteBy the supervisor takes the step up.
+                # An agent commits nothing: at CompleteBy the supervisor recovers the step.
                 await self._put_aside(delivery, message.order_id)
             case WakeMessage() | CommandMessage():
                 cause = cause_of(self._context.queues.scheduler, message.id)
@@ -110,7 +110,7 @@ class DeadLetters:
         await self._order(delivery)
 
     async def _order(self, delivery: Delivery) -> None:
-        """Take what should be an application's order."""
+        """Handle what should be an application's order."""
         try:
             submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
             workflow, version = submission.workflow, submission.version or 0
@@ -132,14 +132,14 @@ class DeadLetters:
             return
         order = await self._context.load(submission.order_id)
         if order and not order.rejected and self._is_same(order, submission):
-            # A repeat of an order that goes on: "rejected" would be read as that order's end.
+            # A repeat of an order that goes on: to its application, "rejected" would mean its end.
             await self._put_aside(delivery, submission.order_id)
             return
         rejected = self._rejection(delivery, submission.order_id)
         await self._context.rejections.order(rejected, salvage(delivery.body))
 
     async def _finish(self, order_id: str, cause: str, delivery: Delivery) -> None:
-        """Send what a cause led to; where it led to nothing, fence it and put the letter aside."""
+        """Send the messages of a cause. Without any, fence it and put the letter aside."""
         if await self._finished(order_id, cause):
             return
         source = self._source(cause)
@@ -148,7 +148,7 @@ class DeadLetters:
             await self._put_aside(delivery, order_id)
 
     async def _finished(self, order_id: str, cause: str) -> bool:
-        """Send what a cause led to, if that is more than a fence."""
+        """Send the messages of a cause, if it is recorded and not fenced."""
         order = await self._context.load(order_id)
         entry = await self._context.store.recorded(order_id, cause)
         if order is None or entry is None or _is_fence(entry):
@@ -164,7 +164,7 @@ class DeadLetters:
     def _is_same(self, order: Order, submission: Submission) -> bool:
         try:
             return self._context.encryption.is_same(order.details, submission)
-        except MalformedError:  # the key that would tell is gone
+        except MalformedError:  # the key to compare them with is gone
             return False
 
     def _source(self, cause: str) -> Source:
@@ -174,7 +174,7 @@ class DeadLetters:
         rejected = self._rejection(delivery, order_id)
         queues = self._context.queues
         match delivery.source_queue:
-            # It expired unread. It is kept on; an alert about an alert would never end.
+            # It expired unread, and is put back. An alert about an alert would never end.
             case queues.rejected:
                 await self._context.rejections.keep_on(rejected)
             case queues.alerts:
@@ -202,14 +202,13 @@ def _is_fence(entry: JournalEntry) -> bool:
 
 
 def _fence_or_reject(source: Source, details: Details | None) -> Propose:
-    """Return what blocks a cause: a fence, or where no order exists a Rejected one in its place."""
+    """Return what fences a cause. If there is no order yet, a Rejected one is written."""
 
     def propose(order: Order | None, now: datetime) -> Change | None:
-        cause, commit_id, by = source.cause or "", uuid4().hex, str(source.by)
+        at = now if order is not None or details is None else details.submitted_at
+        origin = Origin(str(source.by), uuid4().hex, source.cause, at)
         if order is not None:
-            return fence(order, by=by, commit_id=commit_id, cause=cause, at=now)
-        if details is None:
-            return None
-        return rejection(details, by=by, commit_id=commit_id, cause=cause, at=details.submitted_at)
+            return fence(order, origin)
+        return rejection(details, origin) if details is not None else None
 
     return propose

@@ -1,8 +1,7 @@
-"""Operator: carries out commands, each once, and answers those that it refuses.
+"""Operator: carries out each command once, and says why it refuses one.
 
-A command carries a unique id and the journal seq that the operator saw. The same command twice is
-done once, because its cause is recorded. A command for an older seq is refused and says what
-changed since.
+A command carries a unique id and the journal seq that the operator saw. A repeated command is
+carried out once, because its cause is recorded. A command for an older seq is refused.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ class Operator:
         self._refusals = CommandRefusals(context.store)
 
     async def carry_out(self, command: Command, cause: str) -> ApplyResult:
-        """Carry out a command; one that cannot be is answered on ``operator-alerts``.
-
-        Raises as ``TransitionRunner.apply``.
-        """
+        """Carry out a command, or refuse it with an alert; raises as ``TransitionRunner.apply``."""
         refusal = ""
 
         def decide(order: Order, now: datetime) -> Decision | None:
@@ -60,7 +56,7 @@ class Operator:
             try:
                 accepted = self._encrypted(order, command)
             except ValueError as wrong:
-                refusal = f"its input cannot be taken: {wrong}"
+                refusal = f"its input is not accepted: {wrong}"
                 return None
             decision = decide_command(order, accepted, rules, now=now)
             if decision is None:
@@ -76,12 +72,12 @@ class Operator:
         return result
 
     def _encrypted(self, order: Order, command: Command) -> Command:
-        """Return a command whose input is encrypted as the order's own payload is.
+        """Return a command whose input is encrypted like the payload of the order.
 
-        The input takes the order's place, so it must pass the order's own check.
+        The input replaces the payload, so it must pass the same check.
 
         Raises:
-            ValueError: it does not, a secret is not where it should be, or it is too large then.
+            ValueError: it does not pass, a secret is in the wrong place, or it is too large.
         """
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
@@ -95,29 +91,27 @@ class Operator:
         return replace(command, input=encrypted)
 
     async def _refuse(self, command: Command, why: str) -> None:
-        """Tell the operator why a command changed nothing: the waiting CLI, and by an alert."""
-        await self._refusals.record(command.command_id, why)
+        """Tell the waiting CLI, and by an alert the operators, why a command changed nothing."""
+        own_id = command.command_id
+        await self._refusals.record(own_id, why)
+        if len(own_id) > 100:  # a MessageId has 128 characters at most
+            own_id = digest_id(own_id)
         text = f"{command.verb.value} of order {command.order_id} was refused: {why}."
-        told = AlertMessage(
+        body = AlertMessage(
             kind=AlertKind.COMMAND_REFUSED.value,
             at=key_time(self._context.clock.now()),
             text=text,
-            id=_refusal_id(command.command_id),
+            id=f"refused/{own_id}",
             order_id=command.order_id,
         )
-        await self._context.bus.send([alert(told, self._context.to)])
-
-
-def _refusal_id(command_id: str) -> str:
-    """A MessageId has 128 characters at most; two commands must never share one."""
-    return f"refused/{command_id if len(command_id) <= 100 else digest_id(command_id)}"
+        await self._context.bus.send([alert(body, self._context.to)])
 
 
 def _stale(order: Order, command: Command) -> str:
     if command.seq == order.seq or (command.seq is None and command.verb is Verb.CANCEL):
         return ""
     if command.seq is None:
-        return f"it names no seq: look at the order (it is at {order.seq}) and say which you saw"
+        return f"it names no seq: look at the order, which is at seq {order.seq}, and give that seq"
     return (
         f"it was meant for seq {command.seq}, and the order is at {order.seq} "
         f"({order.process_state.value}): look at it again"
@@ -126,39 +120,40 @@ def _stale(order: Order, command: Command) -> str:
 
 def _unfit(order: Order, command: Command) -> str:
     if order.rejected:
-        return "it was rejected, and nothing of it was begun: submit it again"
+        return "it was rejected before it began: submit it again"
     by_name = {step.name: step for step in order.steps}
     if command.step is not None and command.step not in by_name:
         return f"it has no step {command.step!r}, only {', '.join(by_name)}"
     if command.verb not in {Verb.RESUBMIT, Verb.SKIP}:
         meant = command.step is not None or command.input is not None
-        return "it is about the whole order: name no step, and give no input" if meant else ""
+        return "it is for the whole order: name no step, and give no input" if meant else ""
     if command.step is not None and by_name[command.step].process_state is not StepState.ERROR:
         state = by_name[command.step].process_state.value
-        return f"its step {command.step} is {state}, and only a step in Error can be put to it"
+        allowed = "only a step in Error can be resubmitted or skipped"
+        return f"its step {command.step} is {state}, and {allowed}"
     return _unfit_input(order, command) if command.input is not None else ""
 
 
 def _unfit_input(order: Order, command: Command) -> str:
-    """An input is for one failed step, and for its do: nothing else would ever read it."""
+    """Refuse an input unless it is for the do of one failed step: nothing else would read it."""
     failed = [step for step in order.steps if step.process_state is StepState.ERROR]
     if command.step is None and len(failed) > 1:
         names = ", ".join(step.name for step in failed)
-        return f"its steps {names} are in Error: say which of them the input is for"
+        return f"its steps {names} are in Error: name the one that the input is for"
     if order.direction is Direction.UNDO:
         return "it is being undone, and an undo takes no input"
     return ""
 
 
 def _unfit_step(order: Order, command: Command, rules: Rules) -> str:
-    """Under a new key the older ones must be undone first: without an undo there is no new one."""
+    """Refuse an input if the calls with older keys could not be undone first."""
     if command.input is None or command.verb is not Verb.RESUBMIT:
         return ""
     failed = [step for step in order.steps if step.process_state is StepState.ERROR]
     bare = [step.name for step in failed if not takes_input(step, rules)]
     if bare and command.step in {None, *bare}:
         return (
-            f"its step {bare[0]} names no undo that closes its key at once, and only such a step "
-            "takes input"
+            f"its step {bare[0]} accepts no input: its earlier calls cannot be undone at once "
+            "(no undo, a call_limit, or an undo that failed)"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Scheduler: claims what is ready, has its agents work on it, records what they answer."""
+"""Scheduler: claims ready steps, sends requests to agents, records their replies."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Scheduler:
         self._operator = Operator(context, business, self._runner)
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
-        """Take one message of the ``scheduler`` queue.
+        """Handle one message of the ``scheduler`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
+            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
         """
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
@@ -57,12 +57,16 @@ class Scheduler:
             return await self._operator.carry_out(command, cause)
 
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
-        """Take one message of the ``agent-replies`` queue; raises as ``handle`` does."""
+        """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
             await self._context.grace.record(delivery)
             try:
                 message = internal.decode(delivery.body, _FROM_AGENTS)
-                said = _said(message)
+                said = (
+                    internal.to_progress(message)
+                    if isinstance(message, ProgressMessage)
+                    else internal.to_reply(message)
+                )
             except MalformedError as wrong:
                 return await self._put_aside(delivery, wrong)
             return await self._reply(message, said, delivery)
@@ -119,7 +123,7 @@ class Scheduler:
     async def _known(
         self, result: ApplyResult, message: Internal, delivery: Delivery
     ) -> ApplyResult:
-        """Put a message about an order that does not exist aside."""
+        """Put a message aside if its order does not exist."""
         if result is ApplyResult.UNKNOWN_ORDER:
             wrong = MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {message.order_id!r}")
             await self._put_aside(delivery, wrong)
@@ -128,9 +132,3 @@ class Scheduler:
     async def _put_aside(self, delivery: Delivery, wrong: MalformedError) -> ApplyResult:
         await self._context.rejections.put_aside(delivery.rejected(wrong), AlertKind.REJECTED)
         return ApplyResult.NOTHING
-
-
-def _said(message: ReplyMessage | ProgressMessage) -> Reply | Progress:
-    if isinstance(message, ProgressMessage):
-        return internal.to_progress(message)
-    return internal.to_reply(message)

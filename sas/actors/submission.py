@@ -1,4 +1,4 @@
-"""Submission: the order and its state records are written together, in one operation."""
+"""Submission: writes an order and the records of its steps together, in one transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
 from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Change, first_change, revival
+from sas.domain.change import Change, Origin, first_change, revival
 from sas.domain.ids import cause_of, digest_id
 from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
@@ -31,10 +31,10 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SubmissionSource(Source):
-    """A submission. ``named_by`` returns the cause of it, by a stored order's content hash.
+    """A submission. ``named_by`` returns its cause, given a content hash.
 
-    A submission without an id is named by its content hash. An order's own hash may be signed
-    with an older key than the one in use now.
+    A submission without an id is named by its content hash. The hash of a stored order may be
+    signed with an older key than the current one, so its cause is made from that hash.
     """
 
     named_by: Callable[[str], str]
@@ -57,17 +57,17 @@ class Submitter:
         self._runner = TransitionRunner(context, business.workflow_of)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Take one message of the ``orders`` queue; return when nothing of it can be lost.
+        """Handle one message of the ``orders`` queue. On return nothing of it can be lost.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError, ContentionError: let the message come again.
+            StoreUnavailableError, BusUnavailableError, ContentionError: redeliver the message.
         """
         with tracing.received("submission", "submission", delivery.properties):
             try:
                 submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
                 workflow, details = self._checked(submission, urgent=delivery.urgent)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
-                await self._take(submission, details, workflow)
+                await self._store(submission, details, workflow)
             except MalformedError as wrong:
                 sender = salvage(delivery.body)
                 rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
@@ -94,7 +94,7 @@ class Submitter:
         return workflow, details
 
     def _check(self, workflow: str, payload: str) -> None:
-        """Let the business check an order's content."""
+        """Have the business check an order's content."""
         try:
             check = self._business.checks.get(workflow)
             if check is not None:
@@ -102,8 +102,8 @@ class Submitter:
         except ValueError as wrong:
             raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
 
-    async def _take(self, submission: Submission, details: Details, workflow: Workflow) -> None:
-        """Write the order, or find out what stands under its id."""
+    async def _store(self, submission: Submission, details: Details, workflow: Workflow) -> None:
+        """Write the order, or compare it with the one that is stored under its id."""
         found: Order | None = None
 
         def named_by(content_hash: str) -> str:
@@ -132,15 +132,15 @@ class Submitter:
         large = self._context.content.is_large(details)
         result = await self._runner.run(details.order_id, source, propose, expect_new=not large)
         if result is ApplyResult.NOTHING and found is not None:
-            await self._tell_duplicate(found, submission, source.cause_for(found) or "")
+            await self._notify_duplicate(found, submission, source.cause_for(found) or "")
         if result is not ApplyResult.COMMITTED:
-            # The place of a submission that was given up: its slow handler, or a replay that needs
-            # a submission_id of its own (docs/operating.md). They look the same from here.
+            # The dead-letter handler gave this submission up. This is its slow handler, or a replay
+            # that needs a new submission_id (docs/operating.md). They look the same from here.
             given_up = " (it was given up before)" if found is not None and found.rejected else ""
             log.info("order %s: %s%s", details.order_id, result.value, given_up)
 
-    async def _tell_duplicate(self, order: Order, submission: Submission, cause: str) -> None:
-        """Tell the application that the order was there already; nothing changes."""
+    async def _notify_duplicate(self, order: Order, submission: Submission, cause: str) -> None:
+        """Notify the application that the order is already stored. Nothing changes."""
         data = outward.NotificationData(
             order_id=order.order_id,
             state=order.process_state.value,
@@ -150,7 +150,7 @@ class Submitter:
             seq=order.seq,
             duplicate=True,
         )
-        told = notification(
+        notice = notification(
             Notice.RECEIVED,
             data,
             own_id=f"{order.order_id}/again/{digest_id(cause)[:12]}",
@@ -158,13 +158,14 @@ class Submitter:
             at=self._context.clock.now(),
             to=self._context.to,
         )
-        await self._context.outbox.send_all([told], order)
+        await self._context.outbox.send_all([notice], order)
 
 
 def name_of(submission: Submission, content_hash: str) -> str:
-    """Return what names a submission: its id, or the hash of its content as it is stored.
+    """Return the name of a submission: its id, or its content hash as it is stored.
 
-    A hash that was not signed would let a reader of the table guess what it is the hash of.
+    If the order has secret fields, that hash is signed. From an unsigned one, a reader of the table
+    could guess the content.
     """
     unnamed = submission.submission_id == submission.content_hash
     return content_hash if unnamed else submission.submission_id
@@ -173,11 +174,11 @@ def name_of(submission: Submission, content_hash: str) -> str:
 def details_of(
     submission: Submission, context: Context, *, workflow: str, version: int, urgent: bool = False
 ) -> Details:
-    """Return what is stored of a submission.
+    """Return the details of an order, as they are stored.
 
     Raises:
-        MalformedError: a secret field is not where it should be.
-        TooLargeError: it is larger than can be stored.
+        MalformedError: a secret field is in the wrong place.
+        TooLargeError: the payload is too large to be stored.
     """
     payload, content_hash = context.encryption.protect(submission, workflow)
     check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
@@ -198,14 +199,13 @@ def details_of(
 def _written(
     order: Order | None, details: Details, workflow: Workflow, source: SubmissionSource
 ) -> Change:
-    """Return the change that writes an order, in the place of a rejected one if there is one."""
+    """Return the change that writes an order, or replaces a Rejected one."""
     at = details.submitted_at
     decision = submit(workflow.rules, now=at)
-    by, commit_id = str(source.by), uuid4().hex
+    cause = source.cause if order is None else source.cause_for(order)
+    origin = Origin(str(source.by), uuid4().hex, cause, at)
     if order is None:
-        cause = source.cause or ""
-        return first_change(details, decision, by=by, commit_id=commit_id, cause=cause, at=at)
-    if source.is_same(order):  # the name of the submission must not change
+        return first_change(details, decision, origin)
+    if source.is_same(order):  # its stored hash names the submission, and must not change
         details = replace(details, content_hash=order.details.content_hash)
-    cause = source.cause_for(order) or ""
-    return revival(order, details, decision, by=by, commit_id=commit_id, cause=cause, at=at)
+    return revival(order, details, decision, origin)

@@ -1,7 +1,7 @@
-"""Supervisor: finds what has expired and has it recovered. It knows no business and no agents.
+"""Supervisor: finds expired steps and has them recovered. It knows no business and no agents.
 
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
-Several supervisors may sweep at once. A lease saves work; correctness does not depend on it.
+Several supervisors may sweep at once. The lease saves work; correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
 LEASE = "supervisor"
 SWEEP_DUE_MAX = 2000
-"""Due rows that one sweep takes at most; what is left waits for the next."""
+"""Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
-"""Due rows taken from one shard before the next has its turn, so that none starves."""
+"""Most due rows of one shard in a sweep, so that every shard has its turn."""
 AT_ONCE = 8
 REST = timedelta(minutes=5)
-"""Pause before an order is looked at again that cannot be supervised now: its rows are broken, or
-its workflow was changed. Its due row stays the oldest, and must not hold up all others.
+"""Pause before an order that cannot be supervised is looked at again: its rows are broken, or its
+workflow was changed. Its due row stays the oldest, and must not block all others.
 """
 
 
@@ -46,17 +45,13 @@ class Sweep:
     looked_at: int = 0
     failed: int = 0
     oldest: datetime | None = None
-    done: dict[str, int] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
 
     def saw(self, rows: Sequence[Due]) -> None:
         """Count due rows, and remember the oldest."""
         self.looked_at += len(rows)
         known = () if self.oldest is None else (self.oldest,)
         self.oldest = min((*known, *(row.at for row in rows)), default=None)
-
-    def count(self, what: str) -> None:
-        """Count one transition."""
-        self.done[what] = self.done.get(what, 0) + 1
 
 
 class Supervisor:
@@ -76,9 +71,9 @@ class Supervisor:
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
 
-        An order that fails is logged and counted, and the others go on. Its due row brings it
-        back: in the next sweep where the store or the bus is down, after ``REST`` where something
-        is wrong with the order itself.
+        An order that fails is logged and counted, and the others go on. If the store or the bus is
+        down, the next sweep looks at the order again. If the order itself is broken, a sweep after
+        ``REST`` does.
         """
         with tracing.span("supervisor sweep", actor="supervisor"):
             return await self._sweep()
@@ -107,7 +102,9 @@ class Supervisor:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
         if found.looked_at:
-            log.info("sweep: %d due, %d failed, %s", found.looked_at, found.failed, found.done)
+            log.info(
+                "sweep: %d due, %d failed, %s", found.looked_at, found.failed, dict(found.done)
+            )
         return found
 
     async def _due(self, shard: str, now: datetime, resting: int) -> list[Due]:
@@ -118,22 +115,17 @@ class Supervisor:
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
             try:
-                what = await self._look_at(row)
+                what = await (self._send_out(row) if isinstance(row, OutDue) else self._expire(row))
             except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
-            except Exception:  # one order's trouble must not stop the sweep of all others
+            except Exception:  # one broken order must not stop the sweep of all others
                 found.failed += 1
                 self._resting[row] = self._context.clock.now() + REST
                 log.exception("order %s could not be supervised", row.order_id)
             else:
                 if what:
-                    found.count(what)
-
-    async def _look_at(self, row: Due) -> str | None:
-        if isinstance(row, OutDue):
-            return await self._send_out(row)
-        return await self._expire(row)
+                    found.done[what] += 1
 
     async def _send_out(self, row: OutDue) -> str | None:
         store = self._context.store
@@ -148,7 +140,7 @@ class Supervisor:
         return "sent again"
 
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
-        """Let an expiry be decided; return the journal's word for it."""
+        """Have an expiry decided; return its journal word, None if there was nothing to do."""
         word: str | None = None
 
         def decide(order: Order, now: datetime) -> Decision | None:

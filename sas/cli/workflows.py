@@ -131,7 +131,7 @@ def _made(app: str) -> Workflows | Business:
         if callable(made):
             made = made()
         if isinstance(made, Business):
-            FieldEncryption.of(made, None)  # checks the paths of its secret fields
+            FieldEncryption(made.secret_fields)  # checks their paths
     except Exception as wrong:  # noqa: BLE001  it is the application's own code
         kind = "" if isinstance(wrong, KNOWN) else f"{type(wrong).__name__}: "
         raise UsageError(f"--app {app} cannot be loaded: {kind}{wrong}") from None

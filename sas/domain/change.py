@@ -16,11 +16,11 @@ from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, St
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A fault of the system, not of one order, that a decision met.
+    """Something wrong with the system, not with one order.
 
-    ``scope`` names what is at fault; there are few of them (a workflow version, a lane). ``text``
-    says what is wrong and what to do; it names no order. ``since`` is when it began for this order,
-    ``until`` is when the order is looked at again.
+    ``scope`` names the part at fault: a workflow version, a lane, a queue. ``text`` says what is
+    wrong and what to do; it names no order. ``since`` is when it began for this order, ``until`` is
+    when the supervisor looks at the order again.
     """
 
     kind: AlertKind
@@ -35,7 +35,7 @@ class Decision:
     """What to commit: a word for the journal, the steps after it, the messages to send.
 
     ``deadline`` is set for a new order only. ``overdue`` says that the deadline has been handled.
-    ``acknowledged_by`` is who has seen an order in Error.
+    ``acknowledged_by`` names the operator who has seen the order in Error.
     """
 
     what: JournalWord
@@ -59,7 +59,7 @@ class StepDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutDue:
-    """The messages of journal row ``seq`` may not be sent: send them again at ``at``."""
+    """The messages of journal row ``seq`` are not known to be sent: send them again at ``at``."""
 
     at: datetime
     order_id: str
@@ -82,7 +82,7 @@ class Change:
     """One transition, committed as a whole or not at all.
 
     ``before`` is None for an order that must not exist yet. ``out_at`` asks for an out row in the
-    same transaction: what a timer causes has no message that would be delivered again.
+    same transaction: a timer has no message that would be redelivered.
     """
 
     before: Order | None
@@ -98,6 +98,22 @@ class Change:
     def due_removed(self) -> frozenset[StepDue | DeadlineDue]:
         """Return the due rows to delete."""
         return due_rows(self.before) - due_rows(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a change comes from, as its journal row keeps it: see ``JournalEntry``."""
+
+    by: str
+    commit_id: str
+    cause: str | None
+    at: datetime
+
+    def entry(
+        self, seq: int, what: JournalWord, messages: tuple[Outgoing, ...] = ()
+    ) -> JournalEntry:
+        """Return a journal row of this origin."""
+        return JournalEntry(seq, self.at, what, self.by, self.commit_id, self.cause, messages)
 
 
 def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
@@ -123,61 +139,40 @@ def check_finished(order: Order) -> None:
         )
 
 
-def first_change(
-    details: Details, decision: Decision, *, by: str, commit_id: str, cause: str, at: datetime
-) -> Change:
+def first_change(details: Details, decision: Decision, origin: Origin) -> Change:
     """Return the change that writes an order for the first time."""
     order = Order(details, decision.steps, seq=1, deadline=decision.deadline)
-    entry = JournalEntry(1, at, decision.what, by, commit_id, cause, decision.messages)
-    return Change(None, order, entry)
+    return Change(None, order, origin.entry(1, decision.what, decision.messages))
 
 
 def next_change(
-    order: Order,
-    decision: Decision,
-    *,
-    by: str,
-    commit_id: str,
-    cause: str | None,
-    at: datetime,
-    out_at: datetime | None = None,
+    order: Order, decision: Decision, origin: Origin, out_at: datetime | None = None
 ) -> Change:
     """Return the change that commits a decision about a stored order.
 
     Raises:
         IllegalMoveError: the decision makes a move that ``moves.py`` does not allow.
     """
-    after = _after(order, decision, at)
+    after = _after(order, decision, origin.at)
     check_moves(order, after)
-    entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
+    entry = origin.entry(after.seq, decision.what, decision.messages)
     out_at = out_at if decision.messages else None
     return Change(order, after, entry, out_at, decision.incident)
 
 
-def fence(order: Order, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
+def fence(order: Order, origin: Origin) -> Change:
     """Return the change that only records a cause, so that no handler acts on it any more."""
     after = replace(order, seq=order.seq + 1)
-    entry = JournalEntry(after.seq, at, JournalWord.FENCED, by, commit_id, cause, ())
-    return Change(order, after, entry)
+    return Change(order, after, origin.entry(after.seq, JournalWord.FENCED))
 
 
-def rejection(details: Details, *, by: str, commit_id: str, cause: str, at: datetime) -> Change:
+def rejection(details: Details, origin: Origin) -> Change:
     """Return the change that records a Rejected order under an id that does not exist yet."""
-    order = Order(details, (), seq=1, settled_at=at, rejected=True)
-    entry = JournalEntry(1, at, JournalWord.REJECTED, by, commit_id, cause, ())
-    return Change(None, order, entry)
+    order = Order(details, (), seq=1, settled_at=origin.at, rejected=True)
+    return Change(None, order, origin.entry(1, JournalWord.REJECTED))
 
 
-def revival(
-    rejected: Order,
-    details: Details,
-    decision: Decision,
-    *,
-    by: str,
-    commit_id: str,
-    cause: str,
-    at: datetime,
-) -> Change:
+def revival(rejected: Order, details: Details, decision: Decision, origin: Origin) -> Change:
     """Return the change that submits an order again in place of a Rejected one.
 
     Raises:
@@ -189,8 +184,7 @@ def revival(
         )
     after = Order(details, decision.steps, seq=rejected.seq + 1, deadline=decision.deadline)
     check_moves(rejected, after)
-    entry = JournalEntry(after.seq, at, decision.what, by, commit_id, cause, decision.messages)
-    return Change(rejected, after, entry)
+    return Change(rejected, after, origin.entry(after.seq, decision.what, decision.messages))
 
 
 def _after(order: Order, decision: Decision, at: datetime) -> Order:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sas.domain.change import Decision
 from sas.domain.messages import JournalWord, Request
@@ -24,9 +24,7 @@ from sas.domain.order import (
     StepState,
     UndoStatus,
 )
-from sas.domain.workflow import Rules
-
-NO_TIME = timedelta(0)
+from sas.domain.workflow import NO_TIME, Rules
 
 
 def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
@@ -40,9 +38,9 @@ def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decisi
 def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> bool:
     """Return whether no request of a step is out and no other step blocks it.
 
-    No step starts while another one is in Error. A step that is Processed is ready again while
-    another agent, asked before, may have done it as well: there it must be undone. Steps are undone
-    in reverse order, so a failed undo (Error) blocks the steps before it.
+    No step starts while another one is in Error. A Processed step is ready again if an agent that
+    was asked before may have done it as well: that effect must be undone. Steps are undone in
+    reverse order, so a failed undo (Error) blocks the steps before it.
     """
     if step.dispatched:
         return False
@@ -64,10 +62,10 @@ def is_ready(step: StepRecord, steps: Sequence[StepRecord], rules: Rules) -> boo
 def update_readiness(
     steps: Sequence[StepRecord], rules: Rules, now: datetime
 ) -> tuple[StepRecord, ...]:
-    """Make Ready what has become ready, and nobody's turn what has become blocked.
+    """Set each step that became ready to Ready, and remove the turn of each blocked step.
 
-    So exactly the steps that wait for somebody have a CompleteBy and a due row. The age of a step
-    counts from the moment it became ready.
+    So a step has a CompleteBy and a due row only while an agent or a scheduler must act. The age of
+    a step counts from the moment it became ready.
     """
     made: list[StepRecord] = []
     for step in steps:
@@ -113,7 +111,7 @@ def _claimed(
 
 
 def _route(step: StepRecord, rules: Rules) -> int:
-    """Return the first agent that is open; the last agent asked where none is.
+    """Return the first available route, or the route asked last if no route is available.
 
     A step without an undo is pinned to the agent that may have done it already: its effect there
     could not be undone.
@@ -122,8 +120,8 @@ def _route(step: StepRecord, rules: Rules) -> int:
     pinned = bool(step.undo.routes) and own.undo_time_allowed is None
     if pinned:
         return step.call.route
-    there = (route for route in range(own.routes) if (step.number, route) not in rules.shut)
-    return next(there, step.call.route)
+    routes = (one for one in range(own.routes) if (step.number, one) not in rules.unavailable)
+    return next(routes, step.call.route)
 
 
 def is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
@@ -143,9 +141,9 @@ def is_cancelled(step: StepRecord) -> bool:
 
 
 def calls_until(step: StepRecord, direction: Direction) -> datetime | None:
-    """Return until when the dispatch that is out may call its remote service.
+    """Return the time until which the dispatch that is out may call its remote service.
 
-    That is CompleteBy, unless the step waits for an outside event: then no call may follow.
+    That is CompleteBy, unless the step waits for a callback: then no further call may follow.
     """
     if direction is Direction.UNDO or step.complete_by is None or step.call.called_until is None:
         return step.complete_by

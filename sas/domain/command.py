@@ -1,4 +1,4 @@
-"""Command: what an operator can decide. The caller has checked the seq that the operator saw.
+"""Command: what follows from an operator's command. The caller has checked the seq already.
 
 Each function returns None if the state of the order does not allow the command; ``WHEN`` says why.
 """
@@ -11,14 +11,7 @@ from datetime import datetime
 from sas.domain.change import Decision
 from sas.domain.claim import update_readiness
 from sas.domain.messages import Command, JournalWord, Verb, Wake
-from sas.domain.order import (
-    Direction,
-    Order,
-    OrderState,
-    StepRecord,
-    StepState,
-    UndoStatus,
-)
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.undo import (
     begin_undo,
     complete,
@@ -46,8 +39,8 @@ def why_not(order: Order, verb: Verb) -> str:
         return f"{WHEN[verb]}, and this is {state}"
     if order.process_state is OrderState.ERROR:
         return (
-            "its undo is decided and has failed in part: resubmit tries that again, skip says "
-            "that it was done by hand"
+            "its undo is decided and failed in part: resubmit to try it again, or skip it once it "
+            "is undone by hand"
         )
     return f"its undo is decided already: it is {state}"
 
@@ -75,9 +68,9 @@ def resubmit(
     step: str | None = None,
     edited: str | None = None,
 ) -> Decision | None:
-    """Decide to run again what failed: failed steps, and failed undos.
+    """Decide to run failed steps, or failed undos, again.
 
-    The failures are forgotten; the idempotency key stays. With ``edited`` input the key gets a new
+    The failures are cleared; the idempotency key stays. With ``edited`` input the key gets a new
     generation, but only if the step was refused without a timeout before. Otherwise the old input
     may still have an effect, and the new call must use the old key.
     """
@@ -91,7 +84,7 @@ def resubmit(
 
 
 def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
-    """Return where a failed step goes on: its do, its undo, or its undo at another agent."""
+    """Return a failed step that goes on with its do, its undo, or its undo at another agent."""
     if step.undo_failed:
         doing = step.direction is Direction.DO
         state = StepState.PROCESSED if doing else StepState.COMPENSATING
@@ -108,7 +101,7 @@ def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
 def takes_input(step: StepRecord, rules: Rules) -> bool:
     """Return whether a step can be resubmitted with edited input.
 
-    It must have an undo that can run at once, without waiting for calls that are still on the way.
+    It must have an undo that can run at once, without waiting for calls that may still arrive.
     """
     own = rules.steps[step.number]
     return own.undo_time_allowed is not None and own.call_limit is None and not step.undo_failed
@@ -122,7 +115,7 @@ def skip(
     step: str | None = None,
     result: str | None = None,
 ) -> Decision | None:
-    """Decide to go on as if a failed step (or its undo) were done: the operator says so."""
+    """Decide to go on as if a failed step (or its undo) were done, because the operator says so."""
     failed = _failed(order, step)
     if not failed:
         return None

@@ -14,15 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sas.domain.change import Decision, Incident
-from sas.domain.claim import (
-    NO_TIME,
-    dispatch,
-    is_cancelled,
-    is_ready,
-    settle,
-    update_readiness,
-    with_step,
-)
+from sas.domain.claim import dispatch, is_cancelled, is_ready, settle, update_readiness, with_step
 from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
 from sas.domain.order import (
     CLOCK_SKEW,
@@ -39,9 +31,10 @@ from sas.domain.order import (
     StepState,
 )
 from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
-from sas.domain.workflow import OnFailure, Rules
+from sas.domain.workflow import NO_TIME, OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
+"""Longest pause before a step that waits for a scheduler is looked at again."""
 
 
 def expire(
@@ -108,8 +101,8 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
     """Decide to look at a due step again later, because its workflow is not deployed here.
 
-    Nothing else can be decided without its rules. If its due row were left as it is, it would stay
-    the oldest one, and every sweep would begin with it.
+    Nothing else can be decided without its rules. An unchanged due row would stay the oldest, and
+    every sweep would begin with it.
     """
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
@@ -175,7 +168,7 @@ def end_cancelled(
 def _going_on(
     steps: Sequence[StepRecord], rules: Rules, now: datetime, instance: str | None
 ) -> tuple[tuple[StepRecord, ...], Sequence[Outgoing]]:
-    """Dispatch what is ready; without an instance wake a scheduler to do so."""
+    """Dispatch the ready steps. Without an instance, wake a scheduler that does so."""
     if instance is None:
         return update_readiness(steps, rules, now), (Wake(),)
     return dispatch(steps, rules, now, instance)
@@ -262,7 +255,7 @@ def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> 
 def resting_incident(
     order: Order, step: StepRecord, text: str, now: datetime, until: datetime
 ) -> Incident:
-    """Return the incident of a step, or its undo, that rests; ``text`` says what it did."""
+    """Return the incident of a step, or its undo, that rests. ``text`` says why."""
     doing = step.process_state is StepState.PROCESSING
     workflow, name = _workflow_of(order), f"step {step.name}"
     name = name if doing else f"the undo of {name}"

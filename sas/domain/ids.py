@@ -1,7 +1,7 @@
-"""The identifiers of the pattern: what is allowed, and how each is derived.
+"""The identifiers of the pattern: which are allowed, and how each is derived.
 
 Order ids become part of Table Storage keys (which refuse ``/ \\ # ?`` and control
-characters) and of Service Bus MessageIds (128 characters at most), hence the rule.
+characters) and of Service Bus MessageIds (128 characters at most).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _FORBIDDEN = re.compile(r"[/\\#?|\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 NAME_LENGTH_MAX = 40
 URGENT_SUFFIX = "-urgent"
-"""What the name of a queue ends with that carries urgent orders only."""
+"""Suffix of the queues for urgent orders."""
 
 
 class InvalidIdError(ValueError):
-    """An identifier breaks the rules; the message says which and what is allowed."""
+    """An identifier is not allowed. The message says why, and what is allowed."""
 
 
 def check_order_id(value: str) -> str:
-    """Return ``value`` when it can be an OrderID, else raise InvalidIdError saying why."""
+    """Return ``value`` if it can be an OrderID, else raise InvalidIdError."""
     if not value:
         raise InvalidIdError("order_id is empty: give every order an id of its own")
     length = len(value.encode("utf-16-le", "surrogatepass")) // 2  # as Service Bus counts an id
@@ -43,7 +43,7 @@ def check_order_id(value: str) -> str:
 
 
 def check_name(value: str, what: str) -> str:
-    """Return ``value`` when it can name a workflow, step or agent; else raise InvalidIdError."""
+    """Return ``value`` if it can name a workflow, step or agent, else raise InvalidIdError."""
     if len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
         raise InvalidIdError(
             f"{what} {value!r} is not a name: use lower-case letters, digits, - and _, "
@@ -53,14 +53,14 @@ def check_name(value: str, what: str) -> str:
 
 
 def check_agent(value: str) -> str:
-    """Return ``value`` when it can name an agent; else raise InvalidIdError.
+    """Return ``value`` if it can name an agent, else raise InvalidIdError.
 
-    Its queue for urgent requests has the suffix: an agent of such a name would share it.
+    An agent named ``x-urgent`` would share the queue for urgent requests to agent ``x``.
     """
     if value.endswith(URGENT_SUFFIX):
         raise InvalidIdError(
-            f"agent {value!r} ends with {URGENT_SUFFIX!r}, as queues of urgent orders do: "
-            "name it otherwise"
+            f"agent {value!r} ends with {URGENT_SUFFIX!r}, as queues for urgent orders do: "
+            "choose another name"
         )
     return check_name(value, "agent")
 
@@ -72,35 +72,34 @@ def shard_of(order_id: str, shards: int) -> str:
 
 
 def all_shards(shards: int) -> list[str]:
-    """Return every PartitionKey there is for this number of shards (1 to 256)."""
+    """Return every PartitionKey for this number of shards (1 to 256)."""
     if not 1 <= shards <= 256:
         raise InvalidIdError(f"{shards} shards: between 1 and 256 are possible")
     return [f"{number:02x}" for number in range(shards)]
 
 
 def cause_of(source_queue: str, envelope_id: str) -> str:
-    """Return what a message is remembered by in the journal: its queue and its own id."""
+    """Return the cause that a journal row records for a message: its queue and its own id."""
     return f"{source_queue}:{envelope_id}"
 
 
 def digest_id(*parts: str | bytes) -> str:
     """Return 32 hex digits that identify these parts in this order.
 
-    Keys and message ids use it for texts that are too long for them, or that hold characters
-    that a key may not have.
+    Keys and message ids use it for texts that are too long for them or hold forbidden characters.
     """
     digest = hashlib.sha256()
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        digest.update(hashlib.sha256(data).digest())  # no two lists of parts look alike
+        digest.update(hashlib.sha256(data).digest())  # ("ab", "c") and ("a", "bc") differ
     return digest.hexdigest()[:32]
 
 
 def message_id(order_id: str, seq: int, index: int) -> str:
     """Return the MessageId of the index-th message of journal row ``seq``.
 
-    Every commit has a new seq, so duplicate detection can swallow a repeated send but
-    never a message that a later commit needs.
+    Every commit has a new seq. So duplicate detection drops a repeated send, and never a message
+    of a later commit.
     """
     return f"{order_id}/{seq}/{index}"
 
@@ -111,19 +110,19 @@ def reply_id(order_id: str, step: int, direction: str, epoch: int) -> str:
 
 
 def progress_id(order_id: str, step: int, direction: str, epoch: int, check: int) -> str:
-    """Return the MessageId of what an agent says of a step's progress at its check-th look."""
+    """Return the MessageId of the progress that an agent reports at its check-th look."""
     return f"{reply_id(order_id, step, direction, epoch)}/{check}"
 
 
 def idempotency_key(
     order_id: str, step_name: str, generation: int, alternative: str | None = None
 ) -> str:
-    """Return the key a remote call carries through all retries and resubmissions.
+    """Return the key that a remote call carries through all retries and resubmissions.
 
-    An ``alternative`` agent has keys of its own, so that an undo at one agent can never undo
-    what another one has done, should both speak to the same remote service after all.
+    An ``alternative`` agent has its own keys. Two agents may call the same remote service, and the
+    undo of one must never undo the work of the other.
 
-    An edited resubmission (a generation) makes a new one, but only after a definite
+    An edited resubmission makes a new generation and so a new key, but only after a definite
     refusal; see the invariants in ARCHITECTURE.md.
     """
     own = step_name if alternative is None else f"{step_name}@{alternative}"

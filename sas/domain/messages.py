@@ -1,7 +1,7 @@
 """What the actors send to each other, and what the journal keeps of each transition.
 
 ``Outgoing`` values are small descriptors. A commit records them in the journal, so after any crash
-the very same messages are built again. Their bodies (which carry the order) are made when they are
+the same messages are built again. Their bodies (which carry the order) are made when they are
 sent (docs/adr/0001).
 """
 
@@ -66,7 +66,7 @@ class JournalWord(StrEnum):
 
 
 class Notice(Enum):
-    """The kinds of notification an application reads from its response queue."""
+    """The kinds of notification that an application reads from its response queue."""
 
     RECEIVED = "received"
     STEP_COMPLETED = "step-completed"
@@ -115,9 +115,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell the application, on its own response queue.
+    """Notify the application, on its own response queue.
 
-    ``undoing`` says of a failure that the order is being undone, so more is to come.
+    ``undoing`` says that the order of a failed step is being undone: another notification follows.
     """
 
     notice: Notice
@@ -128,7 +128,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Tell the operator."""
+    """Alert the operator."""
 
     alert: AlertKind
     step: int | None
@@ -164,8 +164,8 @@ class Reply:
 class Progress:
     """An agent says that a step is still going on, and asks for a later CompleteBy.
 
-    ``note`` tells people how far it is; it is cut to its maximum length. ``awaits`` says that an
-    outside event ends the step, so no further call goes out.
+    ``note`` tells people how far it is; it is cut to its maximum length. ``awaits`` says that a
+    callback ends the step, so no further call goes out.
     """
 
     order_id: str
@@ -215,7 +215,7 @@ class Command:
 class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 
-    ``cause`` is the message that led to it; None for a timer. ``commit_id`` tells the writer its
+    ``cause`` is the message that led to it; None for a timer. By ``commit_id`` a writer knows its
     own write from that of a rival. ``messages`` are sent because of it, in this order.
     """
 

@@ -14,14 +14,13 @@ CompleteBy, ProcessState, FailureCount. ``moves.py`` says which state may follow
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 
 from sas.domain.content import Content
-from sas.domain.ids import key_time
+from sas.domain.ids import digest_id, key_time
 
 CLOCK_SKEW = timedelta(seconds=5)
 """The largest difference between the clocks of two instances that the rules allow for."""
@@ -103,7 +102,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A request of the step is out. ``note`` is what its agent last said of its progress."""
+    """A request of the step is out. ``note`` is the last progress note of its agent."""
 
     locked_by: str
     complete_by: datetime
@@ -142,7 +141,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """What the last do asks: which agent (by number), with which input, until when.
+    """What the last do asked for: which agent (by number), with which input, until when.
 
     ``called_until`` is the last moment at which a call may begin; None before the first dispatch.
     ``edited`` is the JSON input of an operator in place of the order. ``generation`` counts such
@@ -156,11 +155,11 @@ class LastCall:
 
 
 class UndoStatus(Enum):
-    """How the undo of one step stands."""
+    """The state of one step's undo."""
 
     NOT_DECIDED = "-"
     TO_BE_UNDONE = "to be undone"
-    """The order was cancelled while the step was out: it is undone when it is back."""
+    """The order was cancelled while the step was out: the undo begins when it has ended."""
     NOT_NEEDED = "not needed"
     UNDOING = "undoing"
     UNDONE = "undone"
@@ -171,23 +170,23 @@ class UndoStatus(Enum):
 
     @property
     def direction(self) -> Direction:
-        """Undo as soon as the undo of the whole step is decided."""
+        """Whether the whole step is to be done or undone."""
         forward = self in {UndoStatus.NOT_DECIDED, UndoStatus.FAILED_ELSEWHERE}
         return Direction.DO if forward else Direction.UNDO
 
 
 @dataclass(frozen=True, slots=True)
 class UndoLedger:
-    """How the undo of a step stands, and the agents where it is still to be undone, in order.
+    """The state of a step's undo, and the agents where it is still to be undone, in order.
 
-    While the step is done, ``routes`` are the other agents that may have done it as well.
+    While the direction is do, ``routes`` are the other agents that may have done it as well.
     """
 
     status: UndoStatus = UndoStatus.NOT_DECIDED
     routes: tuple[int, ...] = ()
 
     def owing(self, route: int) -> UndoLedger:
-        """Return the ledger with this agent as the first to be undone."""
+        """Return the ledger with this agent first in ``routes``."""
         return replace(self, routes=(route, *self.without(route).routes))
 
     def without(self, route: int) -> UndoLedger:
@@ -195,16 +194,16 @@ class UndoLedger:
         return replace(self, routes=tuple(one for one in self.routes if one != route))
 
     def first_undone(self) -> UndoLedger:
-        """Return the ledger as it is once the first of its agents has undone the step."""
+        """Return the ledger after its first agent has undone the step."""
         return replace(self.retried(), routes=self.routes[1:])
 
     def failed(self) -> UndoLedger:
-        """Return the ledger as it is once the undo at its first agent has failed."""
+        """Return the ledger after the undo at its first agent has failed."""
         doing = self.status.direction is Direction.DO
         return replace(self, status=UndoStatus.FAILED_ELSEWHERE if doing else UndoStatus.FAILED)
 
     def retried(self) -> UndoLedger:
-        """Return the ledger as it is while the undo at its first agent is tried again."""
+        """Return the ledger while the undo at its first agent is tried again."""
         doing = self.status.direction is Direction.DO
         return replace(self, status=UndoStatus.NOT_DECIDED if doing else UndoStatus.UNDOING)
 
@@ -255,12 +254,12 @@ class StepRecord:
 
     @property
     def note(self) -> str | None:
-        """What its agent last said of its progress."""
+        """The last progress note of its agent."""
         return self.turn.note if isinstance(self.turn, Dispatched) else None
 
     @property
     def direction(self) -> Direction:
-        """Undo as soon as the undo of the whole step is decided."""
+        """Whether the whole step is to be done or undone."""
         return self.undo.status.direction
 
     @property
@@ -270,28 +269,28 @@ class StepRecord:
 
     @property
     def resting(self) -> bool:
-        """Whether no scheduler may claim it before a certain time."""
+        """Whether no scheduler may claim the step yet."""
         return isinstance(self.turn, Resting)
 
     @property
     def undo_failed(self) -> bool:
-        """Whether an undo of it failed: of the whole step, or at another agent."""
+        """Whether an undo failed: of the whole step, or at another agent."""
         return self.undo.status in {UndoStatus.FAILED, UndoStatus.FAILED_ELSEWHERE}
 
     def moved(self, state: StepState, now: datetime) -> StepRecord:
-        """Return the step in another state, and nobody's turn."""
+        """Return the step in another state, with no turn."""
         return replace(self, process_state=state, since=now, turn=None)
 
     def reset(self, now: datetime) -> StepRecord:
-        """Return the step Pending again; the agent that was asked may have done it."""
+        """Return the step Pending again. The agent that was asked may have done it."""
         return self.attempted().moved(StepState.PENDING, now)
 
     def attempted(self) -> StepRecord:
-        """Return the step with the agent that was asked last among those to be undone."""
+        """Return the step with its last agent among those to be undone."""
         return replace(self, undo=self.undo.owing(self.call.route))
 
     def forgiven(self) -> StepRecord:
-        """Return the step with its failures and its error forgotten."""
+        """Return the step with its failures and its error cleared."""
         return replace(self, failures=Failures(), error=None)
 
 
@@ -300,8 +299,8 @@ class Details:
     """What was ordered and by whom. It is written once and never changes.
 
     ``payload`` is JSON text, or the reference to a large one. ``traceparent`` (W3C) names the trace
-    in which the order was submitted: what time alone causes belongs to that trace. ``urgent``
-    orders travel in lanes of their own.
+    in which the order was submitted: transitions of a timer belong to that trace. ``urgent`` orders
+    have their own lane.
     """
 
     order_id: str
@@ -317,21 +316,21 @@ class Details:
 
     @property
     def submission(self) -> str:
-        """16 hex digits that tell this order from a later one under the same id.
+        """16 hex digits that differ from those of a later order under the same id.
 
         The id is free again once an order is purged.
         """
-        text = f"{key_time(self.submitted_at)}|{self.content_hash}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest_id(key_time(self.submitted_at), self.content_hash)[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything about one order except its journal: it is loaded, decided upon and committed.
+    """Everything about one order except its journal.
 
     ``token`` is the ETag of the store; None for an order not yet stored. ``settled_at`` is when the
-    order entered Error or finished; None while it is under way. ``deadline`` is when the whole must
-    be done; None once it no longer matters. ``acknowledged_by`` is who has seen the Error.
+    order entered Error or finished; None while it is under way. ``deadline`` is when the whole
+    order must be done; None once that no longer matters. ``acknowledged_by`` names the operator who
+    has seen the Error.
     """
 
     details: Details
@@ -370,7 +369,7 @@ class Order:
 
     @property
     def direction(self) -> Direction:
-        """Undo as soon as an undo is decided. It never goes back to do."""
+        """Undo as soon as the undo of one step is decided. It never goes back to do."""
         undoing = any(step.direction is Direction.UNDO for step in self.steps)
         return Direction.UNDO if undoing else Direction.DO
 
@@ -378,7 +377,7 @@ class Order:
 def roll_up(steps: Iterable[StepRecord]) -> OrderState:
     """Return the state of an order from its steps' states.
 
-    It is Processed only after everything that other agents may have done too is undone.
+    It is Processed only once no step is left to undo at another agent.
     """
     whole = tuple(steps)
     states = {step.process_state for step in whole}

@@ -13,7 +13,7 @@ QUEUE_NAME_LENGTH_MAX = 200
 
 
 class ForbiddenReplyQueueError(ValueError):
-    """An order names a reply queue that does not belong to an application."""
+    """An order names a reply queue that is not an application's."""
 
 
 def lane(queue: str, *, urgent: bool) -> str:
@@ -26,8 +26,8 @@ class Queues:
     """Every queue of the system.
 
     The queues that an order passes (orders, scheduler, replies, callbacks, agents) each have a
-    second lane for urgent orders: a separate queue with a separate function. So urgent work never
-    waits behind ordinary work.
+    second lane for urgent orders: a separate queue with a separate function. So urgent orders never
+    wait for ordinary ones.
     """
 
     orders: str = "orders"
@@ -46,7 +46,7 @@ class Queues:
 
     @property
     def urgent(self) -> Queues:
-        """Return the queues as an application uses them that submits urgent orders."""
+        """Return these queues for an application that submits urgent orders."""
         return replace(self, orders=lane(self.orders, urgent=True))
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
@@ -56,9 +56,7 @@ class Queues:
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def twice(self, agents: Iterable[str]) -> str | None:
-        """Return a queue that would have two purposes, such as that of an agent named ``replies``;
-        None if there is no such queue.
-        """
+        """Return a queue with two purposes, such as that of an agent named ``replies``, if any."""
         names = [*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters]
         return next((name for name in names if names.count(name) > 1), None)
 
@@ -68,7 +66,7 @@ class Queues:
         The prefix prevents a sender from naming one of the system's own queues.
 
         Raises:
-            ForbiddenReplyQueueError: saying which names are allowed.
+            ForbiddenReplyQueueError: it cannot. The message says which names are allowed.
         """
         fits = (
             name.startswith(self.response_prefix)

@@ -14,15 +14,7 @@ from datetime import datetime
 from sas.domain.change import Decision
 from sas.domain.claim import dispatch, is_cancelled, is_out, settle, with_step
 from sas.domain.expire import end_cancelled, fail, resting_incident
-from sas.domain.messages import (
-    JournalWord,
-    Notice,
-    Notify,
-    Outcome,
-    Outgoing,
-    Progress,
-    Reply,
-)
+from sas.domain.messages import JournalWord, Notice, Notify, Outcome, Progress, Reply
 from sas.domain.order import (
     Direction,
     Dispatched,
@@ -68,10 +60,10 @@ def counts(order: Order, reply: Reply) -> bool:
 
 
 def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision | None:
-    """Decide about an agent that says a step is still going on: give it the time it asks for.
+    """Decide about the progress of an agent: grant the CompleteBy that it asks for.
 
-    It counts as a reply does. CompleteBy never moves back, and lies at most ``TIME_ALLOWED_MAX``
-    from now. A step of a cancelled order gets no more time.
+    Like a reply, it counts only for the dispatch that is out now. CompleteBy never becomes earlier,
+    and is at most ``TIME_ALLOWED_MAX`` from now. A step of a cancelled order gets no more time.
     """
     if not is_out(order, progress.step, progress.direction, progress.epoch):
         return None
@@ -92,23 +84,21 @@ def progressed(order: Order, progress: Progress, *, now: datetime) -> Decision |
 def _done(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
     left = with_step(order.steps, complete(step, rules, now))
     steps, requests = dispatch(left, rules, now, instance)
-    told: list[Outgoing] = []
-    if rules.notify_steps:
-        told.append(Notify(Notice.STEP_COMPLETED, step.number))
-    told.extend(completed_notice(steps))
-    return Decision(JournalWord.STEP_PROCESSED, steps, (*requests, *told))
+    notice = (Notify(Notice.STEP_COMPLETED, step.number),) if rules.notify_steps else ()
+    messages = (*requests, *notice, *completed_notice(steps))
+    return Decision(JournalWord.STEP_PROCESSED, steps, messages)
 
 
 def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instance: str) -> Decision:
     """Decide about a step (or its undo) of which no call could begin before CompleteBy.
 
-    No failure counts, because nothing ran. An agent further down is asked at once if one is open
-    (docs/adr/0021); otherwise the step rests until that CompleteBy.
+    Nothing ran, so no failure counts. If a later alternative is available, it is asked at once
+    (docs/adr/0021). Otherwise the step rests until that CompleteBy.
     """
     back = step
     if step.process_state is StepState.PROCESSING:
         back = step.reset(now)
-        asked = _ask_further_down(with_step(order.steps, back), step, rules, now, instance)
+        asked = _ask_alternative(with_step(order.steps, back), step, rules, now, instance)
         if asked is not None:
             return asked
     until = step.complete_by or now
@@ -116,7 +106,7 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instanc
     incident = resting_incident(
         order,
         step,
-        "cannot begin: the circuit breaker of its service is open, or all call slots are taken. "
+        "cannot begin: the circuit of its service is open, or all call slots are taken. "
         "No failure is counted, and it is tried again automatically. Check that service; cancel "
         "orders that cannot wait.",
         now,
@@ -125,17 +115,17 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instanc
     return Decision(JournalWord.WAITING, after, (), incident=incident)
 
 
-def _ask_further_down(
+def _ask_alternative(
     steps: Sequence[StepRecord], waited: StepRecord, rules: Rules, now: datetime, instance: str
 ) -> Decision | None:
-    """Decide to ask an agent after the one that waited; None if none of them is open.
+    """Decide to ask an agent after the one that waited; None if none of them is available.
 
-    Only agents further down are asked at once, so this ends.
+    The agents before it are not asked again at once: the step would go round in a circle.
     """
     number, route = waited.number, waited.call.route
     asked = {(number, one) for one in range(route + 1)}
-    further = replace(rules, shut=rules.shut | asked)
-    after, requests = dispatch(steps, further, now, instance)
+    later = replace(rules, unavailable=rules.unavailable | asked)
+    after, requests = dispatch(steps, later, now, instance)
     if after[number].call.route == route:
         return None
     return Decision(JournalWord.ANOTHER_AGENT, after, requests)

@@ -1,8 +1,8 @@
 """Undo: "undo the work that was performed, so the entire operation succeeds or fails as a whole".
 
-Every step that was dispatched is undone, in reverse order: a step that timed out, failed or was
-reset may have had its effect all the same. A step that several agents may have done is undone at
-each of them, the last one asked first.
+Every step that was dispatched is undone, in reverse order, because a step that timed out, failed or
+was reset may still have had its effect. A step that several agents may have done is undone at each
+of them, the last one asked first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def begin_undo(steps: Sequence[StepRecord], rules: Rules, *, now: datetime) -> l
 
 
 def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    """Return a step as it is once it is to be undone: Compensating, or Compensated at once."""
+    """Return a step turned to its undo: Compensating, or Compensated at once."""
     if step.epoch == 0 or rules.steps[step.number].undo_time_allowed is None:
         turned = step.moved(StepState.COMPENSATED, now)
         return replace(turned, failures=Failures(), undo=UndoLedger(UndoStatus.NOT_NEEDED))
@@ -46,7 +46,7 @@ def turn_to_undo(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
 
 
 def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
-    """Return a step to be undone; it rests while a call of its do can still arrive."""
+    """Return a step to be undone. It rests while a call of its do can still arrive."""
     limit = rules.steps[step.number].call_limit
     if limit is None or step.call.called_until is None:
         return step
@@ -57,7 +57,7 @@ def _wait_out_calls(step: StepRecord, rules: Rules, now: datetime) -> StepRecord
 def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     """Return a step that its agent (or the operator) has done: Processed.
 
-    At every other agent that may have done it too, it is still to be undone.
+    It must still be undone at every other agent that may have done it too.
     """
     undo = step.undo.without(step.call.route)
     done = replace(step.moved(StepState.PROCESSED, now).forgiven(), undo=undo)
@@ -75,7 +75,7 @@ def undone(order: Order, step: StepRecord, rules: Rules, now: datetime, instance
 
 
 def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: datetime) -> Decision:
-    """Decide that an operator has undone these failed steps outside of the system.
+    """Decide that an operator has undone these failed steps by hand.
 
     That covers the agent where the undo failed. The other agents are still asked.
     """
@@ -93,7 +93,7 @@ def undone_by_hand(order: Order, numbers: Sequence[int], rules: Rules, now: date
 def undo_failed(
     order: Order, step: StepRecord, fault: Fault, rules: Rules, now: datetime
 ) -> Decision:
-    """Decide about an undo that failed: Error, and an alert that says what is undone."""
+    """Decide about an undo that failed: Error, and an alert with the state of every undo."""
     failed = replace(step.moved(StepState.ERROR, now), error=fault, undo=step.undo.failed())
     steps = with_step(order.steps, failed)
     routes, left = rules.steps[step.number].routes, step.undo.routes
@@ -102,15 +102,13 @@ def undo_failed(
         f"the undo of step {step.name}{where} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."
     )
-    told = (
-        Notify(Notice.FAILED, step.number, fault),
-        Alert(AlertKind.UNDO_FAILED, step.number, text),
-    )
-    return Decision(JournalWord.UNDO_FAILED, update_readiness(steps, rules, now), told)
+    notice = Notify(Notice.FAILED, step.number, fault)
+    alert = Alert(AlertKind.UNDO_FAILED, step.number, text)
+    return Decision(JournalWord.UNDO_FAILED, update_readiness(steps, rules, now), (notice, alert))
 
 
 def ledger(steps: Sequence[StepRecord]) -> str:
-    """Return how the undo of every step stands, in one line."""
+    """Return the state of every step's undo, in one line."""
     lines = (
         f"{s.name}: "
         f"{(s.process_state if s.undo.status is UndoStatus.NOT_DECIDED else s.undo.status).value}"

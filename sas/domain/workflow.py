@@ -1,4 +1,4 @@
-"""Workflows as an adopter defines them, and the rules that decisions know of them.
+"""Workflows as an adopter defines them, and the rules that decisions use.
 
 Rules say which step follows which, and how long and how often each one is tried. They name neither
 agents nor business: the Supervisor "shouldn't have knowledge of the actual business operations".
@@ -15,15 +15,15 @@ from typing import Any
 from sas.domain.ids import check_agent, check_name
 
 STEPS_MAX = 30
-"""Each step of an order can need two rows and more in one transaction of 100 operations."""
+"""Each step of an order can need more than two rows in one transaction of 100 operations."""
 TIME_ALLOWED_MIN = timedelta(milliseconds=100)
 TIME_ALLOWED_MAX = timedelta(days=30)
-_NO_TIME = timedelta(0)
+NO_TIME = timedelta(0)
 _SHOWN_MAX = 60
 
 
 class WorkflowError(ValueError):
-    """A workflow is defined wrongly; the message says where and what to change."""
+    """The definition of a workflow is wrong. The message says where, and what to change."""
 
 
 class UnknownWorkflowError(LookupError):
@@ -41,10 +41,10 @@ class OnFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How a step is undone: by the same agent, within a time of its own.
+    """How a step is undone: by the same agent, within its own time.
 
-    ``call_limit`` is for a remote service that cannot refuse a do after its undo. It says how long
-    after CompleteBy a call may still arrive there. The undo waits for that time.
+    ``call_limit`` is for a remote service that cannot refuse a do after its undo: the longest time
+    after CompleteBy in which a call may still arrive there. The undo waits for that time.
     """
 
     time_allowed: timedelta = timedelta(seconds=60)
@@ -55,7 +55,7 @@ class Undo:
 class Backoff:
     """How long a step rests after a timeout: growing from ``first``, up to ``most``."""
 
-    first: timedelta = timedelta(0)
+    first: timedelta = NO_TIME
     factor: float = 2.0
     most: timedelta = timedelta(minutes=15)
 
@@ -83,8 +83,8 @@ class ExtendedWait:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What decisions know of a step. ``after`` are the numbers of the steps before it, ``routes``
-    is how many agents can do it.
+    """The rules of one step. ``after`` are the numbers of the steps that must be Processed first,
+    ``routes`` is the number of agents that can do it.
     """
 
     name: str
@@ -105,12 +105,12 @@ class StepRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decisions know of a workflow.
+    """The rules of one workflow.
 
-    A ready step that no scheduler claims within ``pickup`` is woken again; older than
-    ``alert_after`` it raises an incident. A route is the number of an agent in the list of a step.
-    Two members change at run time: ``shut`` are the (step, route) whose circuit breaker is open,
-    ``grace`` is the extra time for a request to one of them, because its queue is long.
+    If no scheduler claims a ready step within ``pickup``, a scheduler is woken again; after
+    ``alert_after`` an incident is reported. Two members change at run time, by (step, route):
+    ``unavailable`` are the routes whose circuit is open, ``grace`` is extra time for a request
+    because of queue delay.
     """
 
     steps: tuple[StepRules, ...]
@@ -119,7 +119,7 @@ class Rules:
     pickup: timedelta
     alert_after: timedelta
     deadline: timedelta | None = None
-    shut: frozenset[tuple[int, int]] = frozenset()
+    unavailable: frozenset[tuple[int, int]] = frozenset()
     grace: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
 
     def predecessors(self, number: int) -> tuple[int, ...]:
@@ -144,10 +144,10 @@ class Step:
     """One remote action.
 
     ``after`` names the steps that must be Processed first. None means the step written before this
-    one; () means none, so such steps run in parallel. A step may time out ``failures_max`` times
-    and is still retried. A step without ``undo`` has nothing to undo. ``alternatives`` are other
-    agents for the same action, in order of preference: they are asked while the circuit breakers of
-    those before them are open.
+    one; () means no step, so such steps run in parallel. After ``failures_max`` timeouts the step
+    is still tried again; after one more it is past its threshold. A step without ``undo`` has
+    nothing to undo. ``alternatives`` are other agents for the same action, in order of preference.
+    Each is asked only while the circuits of all agents before it are open.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Workflow:
     ``on_failure`` says so; otherwise it goes on, and an operator is alerted.
 
     Raises:
-        WorkflowError: it could not run as written. This is checked once, not per order.
+        WorkflowError: the definition is wrong. It is checked here, once, and not for each order.
     """
 
     name: str
@@ -194,12 +194,12 @@ class Workflow:
         self._check_names(where)
         if not 1 <= len(self.steps) <= STEPS_MAX:
             raise WorkflowError(
-                f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are possible"
+                f"{where} has {len(self.steps)} steps: 1 to {STEPS_MAX} are allowed"
             )
         if self.version < 1:
             raise WorkflowError(f"{where}: versions are counted from 1")
         _check_span(where, "pickup", self.pickup)
-        _check_span(where, "alert_after", self.alert_after, _NO_TIME)
+        _check_span(where, "alert_after", self.alert_after, NO_TIME)
         if self.deadline is not None:
             _check_span(where, "a deadline", self.deadline)
         object.__setattr__(self, "rules", self._make_rules())
@@ -207,7 +207,7 @@ class Workflow:
     def _check_names(self, where: str) -> None:
         for number, step in enumerate(self.steps):
             if not isinstance(step, Step):
-                raise WorkflowError(f"{where}: steps[{number}] is no step: give a Step(...)")
+                raise WorkflowError(f"{where}: steps[{number}] is not a step: give a Step(...)")
             _check_kinds(f"{where} step {step.name!r}", step)
         try:
             check_name(self.name, "workflow")
@@ -262,7 +262,7 @@ class Workflows:
     def __init__(self, workflows: Iterable[Workflow]) -> None:
         self._by_key: dict[tuple[str, int], Workflow] = {}
         if isinstance(workflows, Workflow):
-            raise WorkflowError("workflows come in a list: Workflows([Workflow(...)])")
+            raise WorkflowError("give the workflows in a list: Workflows([Workflow(...)])")
         for workflow in workflows:
             key = (workflow.name, workflow.version)
             if key in self._by_key:
@@ -284,17 +284,17 @@ class Workflows:
         versions = sorted(v for n, v in self._by_key if n == name)
         if not versions:
             known = ", ".join(sorted({n for n, _ in self._by_key}))
-            raise UnknownWorkflowError(f"unknown workflow {name!r}: there is {known}")
+            raise UnknownWorkflowError(f"unknown workflow {name!r}: known are {known}")
         wanted = versions[-1] if version is None else version
         if wanted not in versions:
             there = ", ".join(map(str, versions))
             raise UnknownWorkflowError(
-                f"workflow {name!r} has no version {wanted}: there is {there}"
+                f"workflow {name!r} has no version {wanted}: known are {there}"
             )
         return self._by_key[name, wanted]
 
     def rules(self, name: str, version: int) -> Rules:
-        """Return the rules of a workflow: all that the supervisor may know of it."""
+        """Return the rules of a workflow. The supervisor knows nothing else of it."""
         return self.find(name, version).rules
 
     def agents(self) -> frozenset[str]:
@@ -324,7 +324,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def _check_kinds(where: str, definition: Any) -> None:
-    """Refuse a value of the wrong type now, rather than when some order meets it."""
+    """Refuse a value of the wrong type now, and not when an order first needs it."""
     for member in fields(definition):
         if member.init:
             kinds, wanted = _KINDS[str(member.type)]
@@ -338,8 +338,8 @@ def _check_span(
     where: str, what: str, span: timedelta, least: timedelta = TIME_ALLOWED_MIN
 ) -> None:
     if not least <= span <= TIME_ALLOWED_MAX:
-        from_ = "0" if least == _NO_TIME else str(least)
-        raise WorkflowError(f"{where}: {what} lies between {from_} and {TIME_ALLOWED_MAX}")
+        from_ = "0" if least == NO_TIME else str(least)
+        raise WorkflowError(f"{where}: {what} must be between {from_} and {TIME_ALLOWED_MAX}")
 
 
 def _check_times(where: str, step: Step) -> None:
@@ -352,17 +352,17 @@ def _check_times(where: str, step: Step) -> None:
     waited = [wait.time] if wait else []
     for time in (step.time_allowed, *allowed, *waited):
         _check_span(where, "a time allowed (or waited)", time)
-    limit = (undo.call_limit if undo else None) or _NO_TIME
+    limit = (undo.call_limit if undo else None) or NO_TIME
     for rest in (limit, backoff.first, backoff.most):
-        _check_span(where, "a rest or a call limit", rest, _NO_TIME)
+        _check_span(where, "a rest or a call limit", rest, NO_TIME)
     if backoff.first > backoff.most:
         raise WorkflowError(
-            f"{where}: its backoff begins with {backoff.first}, over its most, {backoff.most}: "
-            "give a longer most, or a shorter first"
+            f"{where}: its backoff begins with first={backoff.first}, longer than "
+            f"most={backoff.most}: give a longer most or a shorter first"
         )
     if not 1 <= backoff.factor <= 100:
-        raise WorkflowError(f"{where}: the factor of a backoff lies between 1 and 100")
+        raise WorkflowError(f"{where}: the factor of a backoff must be between 1 and 100")
     if not 0 <= step.failures_max <= 1000:
-        raise WorkflowError(f"{where}: failures_max lies between 0 and 1000")
+        raise WorkflowError(f"{where}: failures_max must be between 0 and 1000")
     if wait is not None and not 1 <= wait.times <= 1000:
-        raise WorkflowError(f"{where}: an extended wait is made 1 to 1000 times")
+        raise WorkflowError(f"{where}: the times of an extended wait must be between 1 and 1000")

@@ -1,1 +1,1 @@
-"""The engine: makes decisions come true."""
+"""The engine: commits decisions and sends their messages."""

@@ -1,4 +1,4 @@
-"""What every actor works with, put together once in ``sas.bootstrap``."""
+"""The ports and features that every actor uses. ``sas.bootstrap`` puts them together."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ from sas.engine.hooks import (
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.rejections import Rejections
-from sas.ports import (
-    Clock,
-    ConflictError,
-    KeyMissingError,
-    MessageBus,
-    StateStore,
-    UnreadableError,
-)
+from sas.ports import Clock, ConflictError, KeyMissingError, MessageBus, StateStore, UnreadableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
@@ -77,7 +70,7 @@ class Context:
         return self.to.queues
 
     async def load(self, order_id: str) -> Order | None:
-        """Return an order, its workflow checked; None where there is none.
+        """Return an order whose workflow version was checked; None if it does not exist.
 
         Raises:
             StoreUnavailableError, StoreMismatchError: it could not be read, or must not be used.
@@ -88,7 +81,7 @@ class Context:
         return order
 
     async def commit(self, change: Change) -> Order:
-        """Commit a change and count what came of it; raises as ``StateStore.commit`` does."""
+        """Commit a change and count the result; raises as ``StateStore.commit`` does."""
         await self.versions.check(change.after)
         try:
             after = await self.store.commit(change)
@@ -99,16 +92,16 @@ class Context:
         return after
 
     async def report_unreadable(
-        self, wrong: UnreadableError, told: AlertMessage, again_after: timedelta
+        self, wrong: UnreadableError, body: AlertMessage, again_after: timedelta
     ) -> None:
-        """Tell the operator that something of an order cannot be read, once for each alert's id.
+        """Alert the operator that content of an order cannot be read.
 
-        A missing key concerns many orders: it is an incident, told once for all of them.
+        A missing key concerns many orders, so it is reported as one incident.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: nobody was told; report it again.
+            StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
         """
-        log.warning("order %s waits: %s", told.order_id, wrong)
+        log.warning("order %s waits: %s", body.order_id, wrong)
         if isinstance(wrong, KeyMissingError):
             now = self.clock.now()
             text = (
@@ -116,6 +109,6 @@ class Context:
             )
             scope, until = f"key {wrong.key}", now + again_after
             incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
-            await self.incidents.report(incident, told.order_id or "")
+            await self.incidents.report(incident, body.order_id or "")
         else:
-            await self.bus.send([alert(told, self.to)])
+            await self.bus.send([alert(body, self.to)])

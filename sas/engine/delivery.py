@@ -12,14 +12,14 @@ from sas.codec.strict import MalformedError
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message, and what its queue says of it.
+    """A message, and its properties in its queue.
 
-    ``queue`` is the queue that it came by, ``urgent`` whether that is the lane of urgent orders.
-    ``properties`` are its application properties: they carry its trace. ``count`` is the number
-    of this delivery, from 1; None where the host does not say. ``enqueued_at`` is when it became
-    visible in its queue. A dead letter names its ``source_queue``, where that is known.
+    ``urgent`` says whether ``queue`` is an urgent lane. ``properties`` are the application
+    properties: they carry the trace. ``count`` is the number of this delivery, from 1; None if the
+    host does not tell. ``enqueued_at`` is when the message became visible in its queue.
+    ``source_queue`` is the queue that a dead letter comes from, if known.
 
-    Only ``body`` is trusted. The host lets a JSON body override the rest.
+    Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
     """
 
     body: bytes
@@ -37,7 +37,7 @@ class Delivery:
         order_id: str | None = None,
         correlation_id: str | None = None,
     ) -> Rejection:
-        """Return what is kept of this message, because it cannot be processed."""
+        """Return this message as it is kept on the rejected queue."""
         return Rejection(
             body=self.body,
             reason=wrong.reason,

@@ -1,13 +1,20 @@
-"""Where features join the core: plain calls, at four named places.
+"""Where features join the core: plain calls at a few named places.
 
-* Around an agent's call: ``CallGuard``, ``CallDeadline``, ``LongSteps``, ``CallbackIssuer``.
-* Where the rules for a claim are made: ``RuleSource``.
-* Where an expiry is judged: ``ExpiryGrace``.
-* At the supervisor's sweep: ``SweepTask``.
+===============================  ==========================================================
+Place in the flow                Hooks
+===============================  ==========================================================
+Around an agent's call           ``CallGuard``, ``CallDeadline``, ``LongSteps``,
+                                 ``CallbackIssuer``
+Rules for a claim                ``RuleSource``, ``RuntimeRules``
+Expiry of a step                 ``ExpiryGrace``
+The supervisor's sweep           ``SweepTask``, ``Incidents``
+Content and secrets of an order  ``ContentStore``, ``Encryption``
+Load and commit of an order      ``VersionCheck``
+===============================  ==========================================================
 
-Content and secrets of an order pass through ``ContentStore`` and ``Encryption``. Each class here is
-an interface whose own methods do nothing special, so the core runs without any feature. A feature
-overrides them, and ``sas.bootstrap`` puts it in.
+A class here is the default: it does nothing special, so the core runs without any feature. A
+feature subclasses it, and ``sas.bootstrap`` puts the feature in. Protocols have no default, because
+any number of them may take part.
 """
 
 from __future__ import annotations
@@ -24,18 +31,21 @@ from sas.domain.change import Incident
 from sas.domain.content import Content
 from sas.domain.messages import AlertKind
 from sas.domain.order import Details, Order
-from sas.domain.workflow import Rules, Workflow
+from sas.domain.workflow import NO_TIME, Rules, Workflow
 from sas.engine.delivery import Delivery
 from sas.ports import Callback, CallbacksOffError, Clock, Later, LostContentError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
-"""An agent waits for nothing that comes later than this before CompleteBy."""
+"""An agent does not wait for anything that comes later than this before CompleteBy."""
+
+
+# Around an agent's call
 
 
 class SilentError(Exception):
-    """CompleteBy has passed, or the step is no longer this request's: the agent says nothing."""
+    """CompleteBy has passed, or the request is superseded: the agent sends no reply."""
 
 
 class MustWaitError(Exception):
@@ -47,14 +57,11 @@ class MustWaitError(Exception):
         self.called = called
 
 
-# Around an agent's call
-
-
 class CallDeadline:
-    """The time that one request has: until its CompleteBy.
+    """The time that one request has. By default that is its CompleteBy.
 
-    ``request`` carries the CompleteBy that holds. ``extended`` says whether that is later than
-    the one it came with. ``superseded`` says that the step is no longer this request's.
+    ``request`` carries the current CompleteBy. ``extended`` says whether that is later than the
+    original one. ``superseded`` says that the step no longer waits for this request.
     """
 
     def __init__(self, clock: Clock, request: RequestMessage) -> None:
@@ -67,7 +74,7 @@ class CallDeadline:
 
     @property
     def fair_share(self) -> timedelta:
-        """The time a call must have had before its silence says anything about its service."""
+        """The shortest time after which a call without answer counts as a failed service."""
         return self._allowed / 3
 
     def left(self) -> float:
@@ -81,10 +88,10 @@ class CallDeadline:
         return moment >= self.request.complete_by - min(CLOSE_TO_COMPLETE_BY, self._allowed / 6)
 
     async def begin(self) -> None:
-        """Take note that the first call begins."""
+        """Begin the first call."""
 
     async def heartbeat(self, note: str = "") -> None:
-        """Take note that the call goes on."""
+        """Report that the call goes on."""
 
     async def passed(self) -> None:
         """Return when the time is over."""
@@ -104,7 +111,7 @@ class CallAttempt:
 
 
 class CallEnd(Enum):
-    """What an attempt says about its remote service."""
+    """What the end of an attempt says about its remote service."""
 
     ANSWERED = "answered"
     FAILED = "failed"
@@ -113,40 +120,40 @@ class CallEnd(Enum):
 
 
 class CallGuard(Protocol):
-    """Holds calls of one agent back, and learns how they end."""
+    """Decides whether a call may go out, and learns how it ended."""
 
     async def admit(self, attempt: CallAttempt) -> datetime | None:
-        """Return until when the call must wait; None where it may go out.
+        """Return the time until which the call must wait; None if it may go out now.
 
-        The same attempt may be asked for again before its call goes out.
+        It may be called again for the same attempt before the call goes out.
         """
         ...
 
     async def extend(self, attempt: CallAttempt) -> None:
-        """Take note that the deadline of a running call moved on."""
+        """Adapt to a later deadline of a running call."""
         ...
 
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
-        """Take note of how an attempt ended. ``why`` says it to people, for FAILED."""
+        """Learn how an attempt ended. ``why`` explains FAILED to people."""
         ...
 
 
 class LongSteps:
-    """Steps that last longer than a call. This default has none."""
+    """Steps that outlast a call. By default there are none."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def deadline(self, request: RequestMessage, *, first: bool) -> CallDeadline:  # noqa: ARG002
-        """Return the deadline of a request. ``first``: it was not put back before."""
+        """Return the deadline of a request. ``first``: the request was never put back."""
         return CallDeadline(self._clock, request)
 
     async def granted(self, request: RequestMessage) -> RequestMessage | None:
-        """Return a request with the CompleteBy that holds; None where it must fall silent."""
+        """Return a request with its current CompleteBy; None if it is superseded."""
         return request
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
-        """Have a step that goes on looked at again."""
+        """Ask for the time that a step still needs, and schedule the next look at it."""
         raise TypeError(
             f"agent of step {request.step_name} returned {type(later).__name__}: "
             "put the feature long_steps in (sas.bootstrap)"
@@ -154,11 +161,11 @@ class LongSteps:
 
 
 CallbackIssuer = Callable[[RequestMessage, int], Callable[[timedelta], Callback]]
-"""Given a request and a generation of its key: what issues callbacks for it."""
+"""Given a request and a generation of its key, returns a function that issues its callbacks."""
 
 
 def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timedelta], Callback]:
-    """Issue no callback."""
+    """Issue no callbacks: the default."""
 
     def refuse(_within: timedelta) -> Callback:
         raise CallbacksOffError
@@ -166,88 +173,88 @@ def no_callbacks(_request: RequestMessage, _generation: int) -> Callable[[timede
     return refuse
 
 
-# Where the rules for a claim are made
+# Rules for a claim
 
 
 class RuleSource(Protocol):
-    """Changes the rules of a workflow at run time."""
+    """Adjusts the rules of a workflow at run time."""
 
     async def refresh(self) -> None:
-        """Read what the rules depend on; seldom, however often it is called.
+        """Read the state that the rules depend on, at most every second or so.
 
         Raises:
-            StoreUnavailableError: let the message come again.
+            StoreUnavailableError: redeliver the message.
         """
         ...
 
     def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
-        """Return the rules as they are now."""
+        """Return the current rules."""
         ...
 
 
 class RuntimeRules:
-    """Rules that change at run time: open circuits and queue delays."""
+    """Rules that change at run time: unavailable routes and queue delays."""
 
     def __init__(self, *sources: RuleSource) -> None:
         self._sources = sources
 
     async def refresh(self) -> None:
-        """Read what the rules depend on. Call it before the order is loaded."""
+        """Read the state that the rules depend on. Call it before the order is loaded."""
         for source in self._sources:
             await source.refresh()
 
     def of(self, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
-        """Return a workflow's rules as they are now."""
+        """Return the current rules of a workflow."""
         rules = workflow.rules
         for source in self._sources:
             rules = source.adjust(rules, workflow, now, urgent=urgent)
         return rules
 
 
-# Where an expiry is judged
+# Expiry of a step
 
 
 class ExpiryGrace:
-    """Knows how late messages are received: that alone must fail no step."""
+    """Knows the queue delay: a timeout that it may explain does not count as a failure."""
 
     @property
     def delay(self) -> timedelta:
-        """The delay of the slowest queue, as far as is known."""
-        return timedelta(0)
+        """The known delay of the slowest queue."""
+        return NO_TIME
 
     async def record(self, delivery: Delivery) -> None:
-        """Take note of how late a message was received."""
+        """Record how long a message waited in its queue."""
 
     async def refresh(self) -> None:
-        """Read the delays that other instances noted."""
+        """Read the delays that all instances recorded."""
 
 
-# At the supervisor's sweep, and where a decision meets what is wrong with the system
+# The supervisor's sweep
 
 SweepTask = Callable[[], Awaitable[None]]
 """Runs at the end of every sweep."""
 
 
 class Incidents:
-    """Tells the operator what is wrong with the system rather than with one order."""
+    """Reports incidents to operators. By default they are only logged."""
 
     async def report(self, incident: Incident, *order_ids: str) -> None:
-        """Report an incident, before the commit that has the order looked at later.
+        """Report an incident. This happens before the commit of the order that meets it.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: nobody was told; report it again.
+            StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
         """
         log.warning("%s %s: %s (%s)", incident.kind.value, incident.scope, incident.text, order_ids)
 
     async def end(self, kind: AlertKind, scope: str) -> None:
-        """Tell the operator that an incident is over, if it was reported; raises as ``report``."""
+        """Send an alert that an incident is over, if it was reported; raises as ``report``."""
 
 
-# What an order holds
+# Content and secrets of an order
 
 
 class ContentStore:
-    """Keeps the content of orders: here all of it in the order's own rows and messages."""
+    """Stores the content of orders. By default all of it stays in the order's rows and messages."""
 
     def is_large(self, details: Details) -> bool:  # noqa: ARG002
         """Return whether the payload of an order is to be offloaded."""
@@ -258,7 +265,7 @@ class ContentStore:
         return details
 
     async def offload_result(self, order_id: str, text: str) -> Content:  # noqa: ARG002
-        """Return a result, or the reference to it where it is large."""
+        """Return a result, or a reference to it if it is large."""
         return text
 
     async def fetch(self, order_id: str, content: Content) -> str:
@@ -275,44 +282,44 @@ class ContentStore:
         )
 
     async def fetch_all(self, order: Order) -> Order:
-        """Return an order with all its content in place; what is lost stays a reference."""
-        payload = await self._found(order.order_id, order.details.payload)
+        """Return an order with all its content in place. Lost content stays a reference."""
+        payload = await self._fetched(order.order_id, order.details.payload)
         steps = [
             step
             if step.result is None
-            else replace(step, result=await self._found(order.order_id, step.result))
+            else replace(step, result=await self._fetched(order.order_id, step.result))
             for step in order.steps
         ]
         return replace(order, details=replace(order.details, payload=payload), steps=tuple(steps))
 
-    async def _found(self, order_id: str, content: Content) -> Content:
+    async def _fetched(self, order_id: str, content: Content) -> Content:
         try:
             return await self.fetch(order_id, content)
         except LostContentError as lost:
-            log.error("%s", lost)  # noqa: TRY400  the place of reading says nothing more
+            log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
             return content
 
 
 class Encryption:
-    """Keeps named fields of an order secret at rest: here none."""
+    """Encrypts the secret fields of orders. By default no field is secret."""
 
     def has_secrets(self, workflow: str) -> bool:  # noqa: ARG002
         """Return whether orders of a workflow have, or once had, secret fields."""
         return False
 
     def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:  # noqa: ARG002
-        """Return the payload and the content hash that are stored of a submission.
+        """Return the payload and the content hash of a submission, as they are stored.
 
         Raises:
-            MalformedError: a secret field is not where it should be, or comes encrypted.
+            MalformedError: a secret field is in the wrong place, or is encrypted already.
         """
         return submission.payload, submission.content_hash
 
     def is_same(self, details: Details, submission: Submission) -> bool:
-        """Return whether a stored order is the one submitted.
+        """Return whether a stored order has the content of a submission.
 
         Raises:
-            MalformedError: the key that signed its hash is gone.
+            MalformedError: the key that signed the stored hash is gone.
         """
         return details.content_hash == submission.content_hash
 
@@ -320,12 +327,12 @@ class Encryption:
         """Return an operator's input as it is stored.
 
         Raises:
-            ValueError: a secret field is not where it should be, or is another order's.
+            ValueError: a secret field is in the wrong place, or was encrypted for another order.
         """
         return text
 
     def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ARG002
-        """Return an order's content in plain, and the texts in it that are secret.
+        """Return an order's content decrypted, and the secret texts in it.
 
         Raises:
             DecryptionError: a field cannot be decrypted.
@@ -333,19 +340,22 @@ class Encryption:
         return value, ()
 
 
+def redact(text: str, secrets: Sequence[str]) -> str:
+    """Return a text with ``(secret)`` in place of every secret."""
+    for secret in secrets:
+        text = text.replace(secret, "(secret)")
+    return text
+
+
+# Load and commit of an order
+
+
 class VersionCheck:
-    """Refuses orders whose workflow was redefined under the same version: here none."""
+    """Refuses orders whose workflow version was redefined. By default nothing is compared."""
 
     async def check(self, order: Order) -> None:
-        """Compare an order's workflow with the definition that its version began with.
+        """Compare an order's workflow with the stored definition of its version.
 
         Raises:
             StoreMismatchError: they differ.
         """
-
-
-def redact(text: str, secrets: Sequence[str]) -> str:
-    """Return a text with ``(secret)`` in place of every secret that it quotes."""
-    for secret in secrets:
-        text = text.replace(secret, "(secret)")
-    return text

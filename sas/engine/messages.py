@@ -1,7 +1,7 @@
 """The messages of a journal row.
 
-Pure: the same row of the same order gives the same messages, with the same ids, every time. So it
-is safe to send them again after a crash.
+Pure: the same row of the same order always gives the same messages with the same ids. So it is safe
+to send them again after a crash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sas.codec import internal, outward
 from sas.domain.content import Content, PayloadRef, size_of
 from sas.domain.ids import idempotency_key, key_time, message_id
 from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
-from sas.domain.order import Direction, Fault, Order, OrderState
+from sas.domain.order import Direction, Order, OrderState
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
 from sas.ports import Message
@@ -31,14 +31,13 @@ _STATE_OF = {
     Notice.REJECTED: OrderState.REJECTED,
 }
 
-
 NOTIFICATION_RESULTS_BYTES_MAX = 64 * 1024
-"""A notification carries results up to this size. It says so where it leaves them out."""
+"""A notification carries results up to this size. If it leaves them out, it says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The queues that messages go to, and the CloudEvents source that they name."""
+    """The queues that messages go to, and the source that CloudEvents name."""
 
     queues: Queues
     source: str
@@ -55,10 +54,10 @@ def compose(
 
     Alerts come before notifications: a full response queue must not keep them from the operator.
 
-    ``workflow`` is None for the supervisor, which knows no workflow. Requests are left out then:
-    rows of the supervisor have none, and those of a scheduler were sent before its notifications
-    could fail. ``fetched`` holds the text of offloaded results; a notification leaves out the
-    others.
+    ``workflow`` is None for the supervisor, which knows no workflow. Then requests are left out:
+    rows of the supervisor have none, and a scheduler sends its requests before a notification can
+    fail. ``fetched`` holds the text of offloaded results. If one is missing, its notification
+    carries no results.
     """
     internals: list[Message] = []
     alerts: list[Message] = []
@@ -69,7 +68,7 @@ def compose(
             case Wake():
                 internals.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
             case Request():
-                # A reply to an older epoch would not count, and its input may be edited since.
+                # A reply to an older epoch would not count, and the input may be edited since.
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
                     internals.append(_request(order, item, own_id, entry.at, workflow, to))
             case Notify():
@@ -79,7 +78,7 @@ def compose(
     return internals, [*alerts, *notifications]
 
 
-def results_told(order: Order, item: Notify) -> dict[str, Content]:
+def results_to_notify(order: Order, item: Notify) -> dict[str, Content]:
     """Return the results, by step name, that a notification carries if they fit."""
     match item.notice:
         case Notice.COMPLETED:
@@ -91,7 +90,7 @@ def results_told(order: Order, item: Notify) -> dict[str, Content]:
     return {step.name: step.result for step in steps if step.result is not None}
 
 
-def fit(results: Mapping[str, Content]) -> bool:
+def results_fit(results: Mapping[str, Content]) -> bool:
     """Return whether results fit into one notification together."""
     return sum(size_of(result) for result in results.values()) <= NOTIFICATION_RESULTS_BYTES_MAX
 
@@ -174,7 +173,7 @@ def _request(
     if len(encoded) > internal.INLINE_BYTES_MAX:
         read = [*results, *([step.name] if own is not None else [])]
         encoded = internal.encode(_without_content(body, read))
-    # "Requests live no longer than their CompleteBy."
+    # A request must not be delivered after its CompleteBy.
     lives = max(item.complete_by - at, timedelta(seconds=1))
     queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
     return Message(queue, own_id, encoded, time_to_live=lives)
@@ -183,8 +182,8 @@ def _request(
 def _without_content(
     body: internal.RequestMessage, names: Iterable[str]
 ) -> internal.RequestMessage:
-    """Return a request without content. Its agent reads the order, and the results of the steps
-    named here, from the store.
+    """Return a request without content. The agent reads it from the store: the order, and the
+    results of the steps in ``names``.
     """
     return msgspec.structs.replace(
         body,
@@ -225,7 +224,7 @@ def _notification(
         correlation_id=details.correlation_id,
         seq=entry.seq,
         step=step.name if step else None,
-        error=_error(item.fault),
+        error=outward.Error(item.fault.code, item.fault.message) if item.fault else None,
         awaits=_awaits(item),
     )
     return notification(
@@ -242,13 +241,13 @@ def _with_results(
     data: outward.NotificationData, order: Order, item: Notify, fetched: Mapping[PayloadRef, str]
 ) -> outward.NotificationData:
     """Return the data with the results that the notification carries: all of them, or none."""
-    results = results_told(order, item)
+    results = results_to_notify(order, item)
     found = {
         name: fetched.get(result) if isinstance(result, PayloadRef) else result
         for name, result in results.items()
     }
     texts = {name: msgspec.Raw(text.encode()) for name, text in found.items() if text is not None}
-    if not fit(results) or len(texts) < len(results):
+    if not results_fit(results) or len(texts) < len(results):
         return msgspec.structs.replace(data, results_omitted=True)
     if item.notice is Notice.COMPLETED:
         return msgspec.structs.replace(data, results=texts)
@@ -259,10 +258,6 @@ def _awaits(item: Notify) -> Literal["undo", "operator"] | None:
     if item.notice is not Notice.FAILED:
         return None
     return "undo" if item.undoing else "operator"
-
-
-def _error(fault: Fault | None) -> outward.Error | None:
-    return outward.Error(fault.code, fault.message) if fault else None
 
 
 def _alert(order: Order, item: Alert, own_id: str, entry: JournalEntry, to: Addresses) -> Message:

@@ -1,7 +1,7 @@
-"""Sends the messages that the journal remembers: internal ones first, then notifications.
+"""Sends the messages of journal rows: internal ones first, then alerts and notifications.
 
-Nothing to be sent is ever only in memory. Whoever calls this has committed the journal row before,
-and has a trigger message (or an out row) that brings it here again if sending fails.
+A message to send is never only in memory. The journal row is committed before. If sending fails,
+the trigger message is redelivered, or an out row is found by the next sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
 from sas.engine.hooks import ContentStore
-from sas.engine.messages import Addresses, compose, fit, results_told
+from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
 from sas.engine.rejections import Rejections
 from sas.ports import (
     BusUnavailableError,
@@ -31,7 +31,7 @@ from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)
-"""When the messages of an out row are sent again."""
+"""Pause before the messages of an out row are sent again."""
 QUEUE_PAUSE = timedelta(seconds=2)
 """Pause before retrying a response queue that refused a message."""
 
@@ -70,7 +70,7 @@ class Outbox:
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
-                a result could not be read. Let the trigger come again.
+                a result could not be read. Redeliver the trigger message.
         """
         fetched = await self._fetched(order, entry)
         internals, others = compose(order, entry, workflow, self._to, fetched)
@@ -78,8 +78,7 @@ class Outbox:
         failed = await self._send_outside(others, order)
         if failed is not None:
             log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
-            # Later than the rows that are due now: an out row that always fails must not keep
-            # the first place in the sweep.
+            # A later row, because a row that always fails must not stay the first of each sweep.
             again = OutDue(self._clock.now() + OUT_AGAIN_AFTER, order.order_id, entry.seq)
             await self._store.add_out(again)
             if out in {None, again}:
@@ -88,14 +87,14 @@ class Outbox:
             await self._store.remove_out(out)
 
     async def send_all(self, messages: list[Message], order: Order) -> None:
-        """Send in order. An undeliverable message is put aside with an alert; the rest goes on."""
+        """Send in order. An undeliverable message is put aside with an alert; the rest is sent."""
         left = messages
         while left:
             try:
                 await self._bus.send(left)
             except UndeliverableError as refused:
                 await self._rejections.undeliverable(refused, order)
-                # Messages before it were sent, or go again under their own ids: harmless.
+                # Messages before it may be sent twice, with the same ids: that is harmless.
                 left = [message for message in left if message is not refused.undelivered]
             else:
                 return
@@ -103,9 +102,9 @@ class Outbox:
     async def _send_outside(
         self, messages: list[Message], order: Order
     ) -> BusUnavailableError | None:
-        """Send what leaves the system, each queue by itself, and return what failed.
+        """Send the messages that leave the system, queue by queue, and return the last failure.
 
-        One full queue must neither hold up the others nor slow down every order.
+        One full queue must neither block the others nor slow down every order.
         """
         failed: BusUnavailableError | None = None
         for queue, group in groupby(messages, key=lambda message: message.queue):
@@ -123,14 +122,14 @@ class Outbox:
         return failed
 
     async def _fetched(self, order: Order, entry: JournalEntry) -> Mapping[PayloadRef, str]:
-        """Return the offloaded results that the notifications of a journal row have room for."""
+        """Return the text of the offloaded results that the notifications of a row carry."""
         found: dict[PayloadRef, str] = {}
         for item in entry.messages:
-            results = results_told(order, item) if isinstance(item, Notify) else {}
+            results = results_to_notify(order, item) if isinstance(item, Notify) else {}
             refs = [result for result in results.values() if isinstance(result, PayloadRef)]
-            for ref in refs if fit(results) else ():
+            for ref in refs if results_fit(results) else ():
                 try:
                     found[ref] = await self._content.fetch(order.order_id, ref)
                 except LostContentError as lost:  # the notification leaves it out
-                    log.error("%s", lost)  # noqa: TRY400  the place of reading says nothing more
+                    log.error("%s", lost)  # noqa: TRY400  a traceback adds nothing
         return found

@@ -1,7 +1,7 @@
-"""The reasons why recent commands were refused, for the CLI that waits for an answer.
+"""Why recent commands were refused, for the CLI that waits for an answer.
 
-The alert is the permanent record. Only the last few reasons are kept here, in 256 shared values,
-so that the number of rows has a limit.
+The alert is the permanent record. To limit the number of rows, only the last few reasons are kept
+here, in 256 shared values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sas.engine.shared_values import SharedValues
 from sas.ports import ConflictError, StateStore
 
 REASONS_MAX = 8
-"""Most reasons that one shared value keeps; a new one replaces the oldest."""
+"""Most reasons in one shared value. A new one replaces the oldest."""
 REASON_LENGTH_MAX = 1000
 _TRIES = 5
 
@@ -45,7 +45,7 @@ class CommandRefusals:
                 return
 
     async def reason(self, command_id: str) -> str:
-        """Return why a command was refused; an empty text if that is not known (any more).
+        """Return why a command was refused; an empty text if that is not known.
 
         Raises:
             StoreUnavailableError: the store does not answer.

@@ -1,4 +1,4 @@
-"""What cannot be processed is kept, its sender told, the operator alerted. Nothing is dropped."""
+"""Messages that cannot be processed are kept, and sender and operator informed. None is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rejections:
         self._to = to
 
     async def order(self, rejection: Rejection, sender: Salvage) -> None:
-        """Put an order message aside and tell its application, where it can be told."""
+        """Put an order message aside and notify its application, if it named a reply queue."""
         await self.put_aside(rejection, AlertKind.REJECTED)
         if sender.reply_queue is None:
             return
@@ -35,17 +35,17 @@ class Rejections:
             reply_queue = self._to.queues.check_reply_queue(sender.reply_queue)
         except ForbiddenReplyQueueError:
             return
-        told = self._told(rejection, sender, reply_queue)
+        notice = self._notification(rejection, sender, reply_queue)
         try:
-            await self._bus.send([told])
+            await self._bus.send([notice])
         except UndeliverableError as refused:
-            log.warning("a rejection could not be told on %s: %s", reply_queue, refused)
+            log.warning("queue %s takes no notification of a rejection: %s", reply_queue, refused)
 
     async def put_aside(self, rejection: Rejection, kind: AlertKind) -> None:
         """Keep a message whole on the rejected queue and alert the operator.
 
         Raises:
-            BusUnavailableError: let the trigger come again; every id stays the same.
+            BusUnavailableError: redeliver the message; every id stays the same.
         """
         await self.keep(rejection)
         base = _base_id(rejection)
@@ -63,22 +63,22 @@ class Rejections:
         try:
             await self._bus.send([alert(body, self._to)])
         except UndeliverableError as refused:  # the message itself is kept
-            log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  no trace
+            log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  a traceback adds nothing
 
     async def keep(self, rejection: Rejection) -> None:
-        """Keep a message whole on the rejected queue, and tell nobody."""
+        """Keep a message whole on the rejected queue, without an alert."""
         base = _base_id(rejection)
         metrics.rejected(rejection.reason)
-        # Not the description: it may quote what the sender wrote. It is kept with the message.
+        # The description may quote the sender's text, so it is kept with the message only.
         log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
         parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=base)
         await self._bus.send([self._kept(part, part.id, outward.encode(part)) for part in parts])
 
     async def keep_on(self, rejection: Rejection) -> None:
-        """Put back, as it was, what nobody read from the rejected queue in time.
+        """Put a message that expired on the rejected queue back there, unchanged.
 
-        Wrapped anew each time it would double in size. Its id is a new one, or duplicate
-        detection might swallow it, and the same for every redelivery.
+        Wrapping it again would double its size each time. It needs a new id, or duplicate detection
+        might drop it. A redelivery makes the same id.
         """
         try:
             part = convert(rejection.body, outward.RejectedMessage)
@@ -98,10 +98,10 @@ class Rejections:
         )
 
     async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
-        """Put aside a message that no queue takes; it counts as sent and never blocks the order."""
+        """Put aside a message that its queue refuses. It counts as sent and blocks no order."""
         message = refused.undelivered
         if message.queue == self._to.queues.rejected:
-            raise refused  # there is nowhere left to keep it: the trigger comes again
+            raise refused  # it cannot be kept anywhere else: redeliver the trigger message
         if message.queue == self._to.queues.alerts:
             log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
             return
@@ -116,7 +116,7 @@ class Rejections:
         )
         await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
 
-    def _told(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
+    def _notification(self, rejection: Rejection, sender: Salvage, reply_queue: str) -> Message:
         data = outward.NotificationData(
             order_id=sender.order_id or "",
             state=OrderState.REJECTED.value,
@@ -134,6 +134,6 @@ class Rejections:
 
 
 def _base_id(rejection: Rejection) -> str:
-    """The same message rejected again (a redelivery) has the same ids; another one has others."""
+    """Return an id that is the same for every redelivery of one message."""
     parts = (rejection.source_queue, rejection.message_id, rejection.reason)
     return f"rejected/{digest_id(rejection.body, *parts)}"

@@ -1,7 +1,7 @@
 """Small values that all instances share through the store, decoded to one type.
 
-Every value has a token. Writing checks the token, so that two instances cannot overwrite each
-other's change without noticing.
+Every value has a token, and a write checks it. So no instance overwrites the change of another one
+unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SharedValues(Generic[T]):
     def __init__(
         self, store: StateStore, prefix: str, type_: Any, *, unreadable: T | None = None
     ) -> None:
-        """Take the type to decode to, which may be a union such as ``Incident | None``.
+        """``type_`` is the type to decode to; it may be a union such as ``Incident | None``.
 
         ``unreadable`` replaces a value that this version cannot decode. Without it, reading such
         a value raises ``msgspec.DecodeError``.

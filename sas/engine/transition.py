@@ -1,9 +1,9 @@
 """The one loop behind every transition: load, decide, commit, send.
 
 The transaction itself guards the cause: it creates the cause row, so a rival that acted on the same
-message makes the commit fail. The journal is asked for a cause only where nothing is left to decide
-or a commit failed, *after* the order was loaded. A cause that is absent then was absent in what was
-loaded (docs/adr/0002).
+message makes the commit fail. The loop looks for a recorded cause only if there was nothing to
+decide or the commit failed, and only *after* it loaded the order. If the cause is absent then, it
+was also absent from the loaded order (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from uuid import uuid4
 
-from sas.domain.change import Change, Decision, OutDue, next_change
+from sas.domain.change import Change, Decision, Origin, OutDue, next_change
 from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
@@ -29,25 +29,25 @@ CONFLICTS_MAX = 12
 
 
 class ApplyResult(Enum):
-    """What came of a message or of a due row."""
+    """What followed from a message or a due row."""
 
     COMMITTED = "committed"
     REPEATED = "repeated"
     """Its cause was recorded before: the recorded messages were sent again."""
     NOTHING = "nothing"
-    """A late, repeated or stray message: nothing follows from it."""
+    """The message is late or repeated: nothing follows from it."""
     UNKNOWN_ORDER = "unknown order"
 
 
 class ContentionError(Exception):
-    """Rivals won every time. Let the message come again."""
+    """Rivals won every attempt. Let the message be redelivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a transition comes from, and who makes it, for the journal.
+    """Where a transition comes from and who makes it, for the journal.
 
-    ``cause`` is the message. It is None for a timer, which has no redelivery: each of its
+    ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
     transitions leaves an out row until its messages are sent.
     """
 
@@ -59,26 +59,20 @@ class Source:
         return self.cause
 
     def change(self, order: Order, decision: Decision, at: datetime) -> Change:
-        """Return the change that carries a decision out."""
-        return next_change(
-            order,
-            decision,
-            by=self.by(order) if callable(self.by) else self.by,
-            commit_id=uuid4().hex,
-            cause=self.cause,
-            at=at,
-            out_at=at + OUT_AGAIN_AFTER if self.cause is None else None,
-        )
+        """Return the change that commits a decision."""
+        by = self.by(order) if callable(self.by) else self.by
+        out_at = at + OUT_AGAIN_AFTER if self.cause is None else None
+        return next_change(order, decision, Origin(by, uuid4().hex, self.cause, at), out_at)
 
 
 Decide = Callable[[Order, datetime], Decision | None]
-"""Given a loaded order and the time: what follows; None for nothing."""
+"""Given a loaded order and the time: the decision; None if there is nothing to do."""
 Propose = Callable[[Order | None, datetime], Change | None]
-"""The same as the change itself. Given None where no order exists."""
+"""The same, but returns the change itself. The order is None if it does not exist."""
 
 
 class TransitionRunner:
-    """Makes decisions about stored orders come true.
+    """Commits decisions about stored orders and sends their messages.
 
     ``workflow_of`` is None for actors that know no workflow: they send no requests. ``span`` opens
     a trace span for the commit and the sends of one order.
@@ -95,10 +89,10 @@ class TransitionRunner:
         self._span = span
 
     async def apply(self, order_id: str, source: Source, decide: Decide) -> ApplyResult:
-        """Let ``decide`` decide about an order, once per cause however often it comes.
+        """Let ``decide`` decide about an order. Each cause is acted on once.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
+            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
             UnknownWorkflowError: this deployment does not have the order's workflow.
         """
 
@@ -111,7 +105,7 @@ class TransitionRunner:
     async def run(
         self, order_id: str, source: Source, propose: Propose, *, expect_new: bool = False
     ) -> ApplyResult:
-        """Load, decide, commit, send; again from the start where a rival was first.
+        """Load, decide, commit, send. Start again if a rival committed first.
 
         ``expect_new``: the first attempt reads nothing and assumes that no order exists. Raises
         as ``apply``, and what ``propose`` raises.
@@ -121,7 +115,10 @@ class TransitionRunner:
             order = None if blind else await self._context.load(order_id)
             change = propose(order, self._context.clock.now())
             if change is None:
-                return await self._nothing(order, source)
+                if order is None:
+                    return ApplyResult.UNKNOWN_ORDER
+                repeated = await self._repeated(order, source)
+                return ApplyResult.REPEATED if repeated else ApplyResult.NOTHING
             with self._span(change.after):
                 if change.incident is not None:
                     await self._context.incidents.report(change.incident, order_id)
@@ -131,10 +128,12 @@ class TransitionRunner:
                 return ApplyResult.REPEATED
             if not blind:
                 await self._context.clock.sleep(backoff(attempt))
-        raise ContentionError(f"order {order_id}: rivals won {CONFLICTS_MAX} times; it comes again")
+        raise ContentionError(
+            f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is redelivered"
+        )
 
     async def repeat(self, order: Order, cause: str) -> bool:
-        """Send again what a recorded cause led to; False where it is not recorded."""
+        """Send the messages of a recorded cause again; False if the cause is not recorded."""
         entry = await self._context.store.recorded(order.order_id, cause)
         if entry is None:
             return False
@@ -143,36 +142,31 @@ class TransitionRunner:
             await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
         return True
 
-    async def _nothing(self, order: Order | None, source: Source) -> ApplyResult:
-        if order is None:
-            return ApplyResult.UNKNOWN_ORDER
-        return ApplyResult.REPEATED if await self._repeated(order, source) else ApplyResult.NOTHING
-
     async def _repeated(self, order: Order, source: Source) -> bool:
         cause = source.cause_for(order)
         return cause is not None and await self.repeat(order, cause)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
-        """Return an order's workflow; None where this deployment no longer has it.
+        """Return an order's workflow; None if this deployment no longer has it.
 
-        What was recorded is sent without its requests then. Their steps expire, and the supervisor
-        reports the missing workflow.
+        The recorded messages are then sent without the requests. The steps of those expire, and the
+        supervisor reports the missing workflow.
         """
         if self._workflow_of is None:
             return None
         try:
             return self._workflow_of(order)
         except UnknownWorkflowError as unknown:
-            log.warning("order %s: repeated without its requests: %s", order.order_id, unknown)
+            log.warning("order %s: sent again without its requests: %s", order.order_id, unknown)
             return None
 
     async def _committed(self, change: Change) -> bool:
-        """Commit and send; False where a rival was first."""
+        """Commit and send; False if a rival committed first."""
         entry = change.entry
         try:
             order = await self._context.commit(await self._offloaded(change))
         except ConflictError:
-            log.info("order %s: a rival won seq %s", change.after.order_id, entry.seq)
+            log.info("order %s: a rival committed seq %s", change.after.order_id, entry.seq)
             return False
         if entry.messages:
             workflow = None if self._workflow_of is None else self._workflow_of(order)
@@ -181,11 +175,10 @@ class TransitionRunner:
         return True
 
     async def _offloaded(self, change: Change) -> Change:
-        """Return a change whose new payload is offloaded where it is large.
+        """Return a change whose new payload is offloaded if it is large.
 
-        Content is written before the transaction that refers to it. Whether the order exists was
-        looked at before that, so a purge in between makes the commit fail and never takes away
-        what it refers to.
+        Content is written before the transaction that refers to it, and after the order was loaded.
+        So a purge in between makes the commit fail, and never removes content that is referred to.
         """
         details = change.after.details
         if change.before is not None and change.before.details == details:
@@ -195,5 +188,5 @@ class TransitionRunner:
 
 
 def backoff(attempt: int) -> float:
-    """Return how long to wait after a conflict, in seconds: growing, with full jitter."""
+    """Return the pause after a conflict, in seconds: growing, with full jitter."""
     return random.uniform(0, min(0.02 * 2**attempt, 1.0))  # noqa: S311  jitter, no secret

@@ -1,1 +1,1 @@
-"""Features around the core: each whole in its own room, called from few named places."""
+"""Features around the core, each in its own folder or file. See ``sas.engine.hooks``."""

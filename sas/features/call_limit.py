@@ -1,9 +1,9 @@
 """Feature: call limits. At most N calls of one remote service are in flight, over all instances.
 
-Each slot is a lease in the state store. A call takes any that is free, and gives it back. The slot
-of an instance that died is free once its call is over for certain: its CompleteBy has passed, or
-the time that a function has, and the clock skew. A request that finds no slot waits a little here
-and is then put back.
+Each slot is a lease in the state store. A call takes any free slot, and gives it back. If an
+instance dies, its slot is free once its call must have ended: after CompleteBy, or the longest run
+of a function, plus the clock skew. A request that finds no free slot waits a few seconds here, and
+is then put back.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logger(__name__)
 WAIT_HERE = timedelta(seconds=5)
 """How long a request waits in its function before it is put back."""
 CALL_MAX = timedelta(minutes=10)
-"""No call lasts longer: ``functionTimeout`` in host.json ends it, and its process."""
+"""No call lasts longer: ``functionTimeout`` in host.json ends the function."""
 LOOKS_MAX = 5
-"""Slots looked at before a waiting request pauses."""
+"""Slots that a waiting request tries before it pauses."""
 
 
 def lease_name(agent: str, slot: int) -> str:
-    """Return the name of the lease that a slot is."""
+    """Return the name of a slot's lease."""
     return f"slot|{agent}|{slot}"
 
 
@@ -42,9 +42,9 @@ class CallLimit:
         self._taken: dict[CallAttempt, int] = {}
 
     async def admit(self, attempt: CallAttempt) -> datetime | None:
-        """See ``CallGuard.admit``: take a slot, unless the attempt has one.
+        """See ``CallGuard.admit``: takes a slot, unless the attempt has one.
 
-        Urgent requests look more often than others.
+        Urgent requests try more often than others.
         """
         if attempt in self._taken:
             return None
@@ -58,13 +58,13 @@ class CallLimit:
                 self._taken[attempt] = slot
                 return None
             pause = random.uniform(*pauses) * factor  # noqa: S311  jitter, no secret
-            factor = min(factor * 1.3, longest)  # all leases are in one partition: spare it
+            factor = min(factor * 1.3, longest)  # all leases share one partition: limit its load
             if clock.now() + timedelta(seconds=pause) >= min(until, request.complete_by):
                 return self._again_at(request)
             await clock.sleep(pause)
 
     async def extend(self, attempt: CallAttempt) -> None:
-        """See ``CallGuard.extend``. Where that fails, another call may take the slot as well."""
+        """See ``CallGuard.extend``. If it fails, another call may take the slot as well."""
         slot = self._taken.get(attempt)
         if slot is None:
             return
@@ -72,10 +72,10 @@ class CallLimit:
         try:
             await self._lease(slot, attempt.request, _until(attempt.request, now), now)
         except StoreUnavailableError as down:
-            log.warning("slot %d of agent %s is not kept: %s", slot, self._agent, down)
+            log.warning("slot %d of agent %s is not extended: %s", slot, self._agent, down)
 
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:  # noqa: ARG002
-        """See ``CallGuard.ended``. A slot that cannot be given back is free after its lease."""
+        """See ``CallGuard.ended``. A slot that cannot be released is free after its lease."""
         slot = self._taken.pop(attempt, None)
         if slot is None:
             return
@@ -83,12 +83,10 @@ class CallLimit:
         try:
             await self._lease(slot, attempt.request, now, now)
         except StoreUnavailableError as down:
-            log.warning(
-                "slot %d of agent %s is not given back before its time: %s", slot, self._agent, down
-            )
+            log.warning("slot %d of agent %s is not released: %s", slot, self._agent, down)
 
     def _again_at(self, request: RequestMessage) -> datetime:
-        """Return when a request that found no slot comes again."""
+        """Return when a request that found no slot is tried again."""
         pause = (0.2, 0.6) if request.urgent else (1.0, 3.0)
         seconds = random.uniform(*pause)  # noqa: S311  jitter, no secret
         return self._context.clock.now() + timedelta(seconds=seconds)
@@ -108,5 +106,5 @@ class CallLimit:
 
 
 def _until(request: RequestMessage, now: datetime) -> datetime:
-    """Return when a call that goes out now is over for certain."""
+    """Return the time by which a call that goes out now must have ended."""
     return min(request.complete_by, now + CALL_MAX) + CLOCK_SKEW

@@ -1,7 +1,7 @@
-"""Feature: the claim check. Large content is stored apart, and a reference travels in its place.
+"""Feature: claim check. Large content is offloaded, and a payload reference travels in its place.
 
-Content is written before the transaction that refers to it, and fetched by whoever needs it. What a
-crash leaves behind in between goes when its order is purged.
+Content is written before the transaction that refers to it. Content that a crash leaves without a
+reference is removed when its order is purged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClaimCheck(ContentStore):
 
         Raises:
             StoreUnavailableError: it could not be written.
-            TooLargeError: no store takes it.
+            TooLargeError: it is too large for any store.
         """
         payload = await self._offload(details.order_id, details.payload, PAYLOAD_INLINE_BYTES_MAX)
         return details if payload is details.payload else replace(details, payload=payload)

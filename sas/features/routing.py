@@ -1,7 +1,7 @@
-"""Feature: alternative agents. A step that names several goes to the first whose circuit is closed.
+"""Feature: alternative agents. A step with several goes to the first one whose circuit is closed.
 
-A scheduler looks before it decides whom to ask. What it sees may be a second old. The agent that is
-asked looks again, and its request waits where its circuit has opened meanwhile.
+A scheduler reads the circuits before it chooses a route. They may be a second old. The agent reads
+its circuit again, and the request waits there if the circuit has opened meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Unavailable(Protocol):
     """Knows which agents cannot be called now."""
 
     async def refresh(self, agents: Mapping[str, object]) -> None:
-        """Read the state of these agents; seldom, however often it is called."""
+        """Read the state of these agents, at most once a second."""
         ...
 
     def is_open(self, agent: str, now: datetime) -> bool:
@@ -27,7 +27,7 @@ class Unavailable(Protocol):
 
 
 class Routing:
-    """Closes the routes to agents that cannot be called. See ``sas.engine.hooks.RuleSource``."""
+    """Marks the routes to agents that cannot be called. See ``sas.engine.hooks.RuleSource``."""
 
     def __init__(self, workflows: Workflows, circuits: Unavailable) -> None:
         self._circuits = circuits
@@ -45,11 +45,11 @@ class Routing:
 
     def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:  # noqa: ARG002
         """See ``RuleSource.adjust``."""
-        shut = frozenset(
+        found = frozenset(
             (number, route)
             for number, step in enumerate(workflow.steps)
             if step.alternatives
             for route, agent in enumerate(step.agents)
             if self._circuits.is_open(agent, now)
         )
-        return replace(rules, shut=shut) if shut else rules
+        return replace(rules, unavailable=found) if found else rules

@@ -1,12 +1,12 @@
-"""Feature: a version of a workflow is never redefined while orders of it exist.
+"""Feature: version check. A workflow version is never redefined while orders of it exist.
 
-An order is pinned to the version it was submitted with, and its records are numbered by that
-version's steps. So these must not change under a version: the steps and their order, what comes
-after what, the agents, whether a step can be undone, and what follows a failure. Times, thresholds
-and notifications may be tuned at any time; they hold for orders in flight from then on.
+An order keeps the version that it was submitted with, and its records are numbered by the steps of
+that version. So these must not change under one version: the steps, their order and dependencies,
+the agents, whether a step has an undo, and the failure policy. Times, thresholds and notifications
+may change at any time; then they also hold for orders under way.
 
-The fingerprint of each version is stored when it is first used. A process compares it once for each
-version, so no order pays for it.
+The fingerprint of each version is stored when it is first used. A process compares it only once for
+each version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sas.ports import ConflictError, StateStore, StoreMismatchError
 
 
 def fingerprint(workflow: Workflow) -> str:
-    """Return 64 hex digits that change when the definition changes in what orders rely on."""
+    """Return 64 hex digits that differ if a part of the definition differs that must not change."""
     rules = workflow.rules
     steps = [
         [step.name, step.agent, list(rule.after), step.undo is not None, *step.alternatives]
@@ -39,7 +39,7 @@ def value_name(name: str, version: int) -> str:
 
 
 class Versions(VersionCheck):
-    """Compares definitions with the fingerprints in the store. See ``sas.engine.hooks``."""
+    """Compares definitions with the stored fingerprints. See ``sas.engine.hooks``."""
 
     def __init__(self, store: StateStore, workflows: Iterable[Workflow]) -> None:
         self._store = store
@@ -49,10 +49,7 @@ class Versions(VersionCheck):
         self._checked: set[tuple[str, int]] = set()
 
     async def check(self, order: Order) -> None:
-        """See ``VersionCheck.check``.
-
-        An unknown workflow is not this feature's matter: whoever decides about the order says so.
-        """
+        """See ``VersionCheck.check``. An unknown workflow passes: the actor reports it."""
         key = (order.details.workflow, order.details.version)
         if order.rejected or key in self._checked or key not in self._known:
             return
@@ -65,8 +62,8 @@ class Versions(VersionCheck):
                 found = await self._store.read_shared(name)
         if found is None or found.value != self._known[key]:
             raise StoreMismatchError(
-                f"workflow {key[0]!r} version {key[1]} is defined otherwise than when its orders "
-                "were begun: give the new definition a version of its own and keep the old one "
+                f"workflow {key[0]!r} version {key[1]} was redefined since its orders began: give "
+                "the new definition a version of its own and keep the old one "
                 "(sas workflows check says which orders use it)"
             )
         self._checked.add(key)

@@ -6,7 +6,16 @@ import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sas.domain.change import Change, Decision, fence, first_change, next_change, rejection, revival
+from sas.domain.change import (
+    Change,
+    Decision,
+    Origin,
+    fence,
+    first_change,
+    next_change,
+    rejection,
+    revival,
+)
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.content import Content
@@ -67,7 +76,7 @@ def submitted(
     decision = submit(rules, now=at)
     given = cause or fresh("orders:envelope")
     details = details_of(order_id, payload=payload)
-    return first_change(details, decision, by=BY, commit_id=fresh("commit"), cause=given, at=at)
+    return first_change(details, decision, Origin(BY, fresh("commit"), given, at))
 
 
 def upon(
@@ -81,9 +90,7 @@ def upon(
     assert decision is not None
     given = cause or fresh("scheduler:envelope")
     commit_id = fresh("commit")
-    return next_change(
-        order, decision, by=BY, commit_id=commit_id, cause=given, at=at, out_at=out_at
-    )
+    return next_change(order, decision, Origin(BY, commit_id, given, at), out_at=out_at)
 
 
 def claimed(order: Order, rules: Rules = ROW, *, cause: str | None = None) -> Change:
@@ -151,20 +158,20 @@ def with_result(order: Order, number: int, result: Content | None) -> Change:
 
 
 def fenced(order: Order, cause: str) -> Change:
-    return fence(order, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
+    return fence(order, Origin(BY, fresh("commit"), cause, NOW))
 
 
 def rejected(order_id: str, *, at: datetime = NOW) -> Change:
     details = details_of(order_id, payload="what came")
     cause = fresh("dead-letters:envelope")
-    return rejection(details, by=BY, commit_id=fresh("commit"), cause=cause, at=at)
+    return rejection(details, Origin(BY, fresh("commit"), cause, at))
 
 
 def revived(order: Order, rules: Rules = ROW) -> Change:
     decision = submit(rules, now=NOW)
     details = details_of(order.order_id, payload="submitted anew")
     cause = fresh("orders:envelope")
-    return revival(order, details, decision, by=BY, commit_id=fresh("commit"), cause=cause, at=NOW)
+    return revival(order, details, decision, Origin(BY, fresh("commit"), cause, NOW))
 
 
 def every_field_set(order: Order) -> Order:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from sas.domain.change import first_change
+from sas.domain.change import Origin, first_change
 from sas.domain.submit import submit
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
@@ -43,7 +43,7 @@ async def waiting(made: Rig, order_id: str, version: int, since: datetime) -> No
     decision = submit(rules, now=since)
     cause, commit_id = cases.fresh("orders:envelope"), cases.fresh("commit")
     await made.store.commit(
-        first_change(details, decision, by="test", commit_id=commit_id, cause=cause, at=since)
+        first_change(details, decision, Origin("test", commit_id, cause, since))
     )
 
 
@@ -87,7 +87,7 @@ async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig
         await all_have(made, "postponed", *names)
     (alert,) = (await made.alerts())[before:]
     assert (alert.kind, alert.scope) == ("not-runnable", "order version 7")
-    assert "workflow 'order' has no version 7: there is 1. Deploy that version" in alert.text
+    assert "workflow 'order' has no version 7: known are 1. Deploy that version" in alert.text
 
 
 async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_all(

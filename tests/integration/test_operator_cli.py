@@ -182,7 +182,7 @@ async def test_an_order_in_error_is_listed_shown_and_resubmitted_to_its_end(made
 
     edited = await sas(made, "resubmit", "R-1", "--input", "{}", "--yes")
     assert (edited.code, edited.err.count("\n")) == (1, 1)
-    assert "sas: not carried out: its input cannot be taken: Object missing" in edited.err
+    assert "sas: not carried out: its input is not accepted: Object missing" in edited.err
 
     resubmitted = await sas(made, "resubmit", "R-1", "--yes")
     assert (resubmitted.code, resubmitted.err) == (0, "")

@@ -12,7 +12,7 @@ from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict, judge
 from samples.services.faults import FaultKind
 from samples.services.ledger import EffectView, LedgerView
-from sas.domain.change import Decision, first_change, next_change
+from sas.domain.change import Decision, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import Notify, Outcome, Reply
@@ -30,9 +30,7 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
     """Store an order whose first ``steps`` steps are done."""
     details = Details(order_id, "order", 1, "{}", "h", "responses-x", None, NOW)
     made = submit(WORKFLOW.rules, now=NOW)
-    order = await store.commit(
-        first_change(details, made, by="t", commit_id="0", cause="orders:1", at=NOW)
-    )
+    order = await store.commit(first_change(details, made, Origin("t", "0", "orders:1", NOW)))
     order = await _next(store, order, claim(order, WORKFLOW.rules, now=NOW, instance="i"), "c")
     for number in range(steps):
         reply = Reply(order_id, number, Direction.DO, 1, Outcome.DONE, "{}")
@@ -42,7 +40,7 @@ async def processed(store: MemoryStore, order_id: str, steps: int = 3) -> None:
 
 async def _next(store: MemoryStore, order: Order, decision: Decision | None, cause: str) -> Order:
     assert decision is not None
-    change = next_change(order, decision, by="t", commit_id=cause, cause=cause, at=NOW)
+    change = next_change(order, decision, Origin("t", cause, cause, NOW))
     return await store.commit(change)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sas.domain import command
-from sas.domain.change import Change, Decision, Incident, first_change, next_change
+from sas.domain.change import Change, Decision, Incident, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, expire_deadline
@@ -96,9 +96,7 @@ def details_of(order_id: str = "order-1") -> Details:
 
 def submitted(rules: Rules, order_id: str = "order-1", at: datetime = T0) -> Change:
     decision = submit(rules, now=at)
-    return first_change(
-        details_of(order_id), decision, by="test", commit_id="c", cause="orders:1", at=at
-    )
+    return first_change(details_of(order_id), decision, Origin("test", "c", "orders:1", at))
 
 
 def due_at(step: StepRecord, moment: datetime) -> StepRecord:
@@ -145,7 +143,7 @@ class Story:
 
     @property
     def rules(self) -> Rules:
-        return replace(self.workflow.rules, shut=self.shut)
+        return replace(self.workflow.rules, unavailable=self.shut)
 
     @property
     def states(self) -> list[str]:
@@ -168,9 +166,7 @@ class Story:
         if decision is None:
             self.sent = ()
             return False
-        change = next_change(
-            self.order, decision, by="test", commit_id="c", cause=None, at=self.now
-        )
+        change = next_change(self.order, decision, Origin("test", "c", None, self.now))
         self.order, self.sent = change.after, change.entry.messages
         return True
 

@@ -16,7 +16,7 @@ from itertools import product
 from typing import TypeVar
 
 from sas.domain import command
-from sas.domain.change import Change, Decision, Incident, next_change
+from sas.domain.change import Change, Decision, Incident, Origin, next_change
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire, expire_deadline
@@ -276,7 +276,7 @@ def shut_variations(rules: Rules) -> Iterator[Shut]:
 
 
 def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa: PLR0911  a table
-    rules = replace(rules, shut=event.shut) if event.shut else rules
+    rules = replace(rules, unavailable=event.shut) if event.shut else rules
     match event.name:
         case "claim":
             return claim(order, rules, now=event.at, instance="scheduler")
@@ -362,10 +362,7 @@ def _follow(graph: Graph, order: Order, source: Key, event: Event) -> Edge | Non
         change = next_change(
             order,
             decision,
-            by="test",
-            commit_id="c",
-            cause=None,
-            at=event.at,
+            Origin("test", "c", None, event.at),
             out_at=LATE,
         )
     except IllegalMoveError as wrong:

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from sas.domain import command
-from sas.domain.change import Decision, next_change
+from sas.domain.change import Decision, Origin, next_change
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
 from sas.domain.expire import expire
@@ -336,10 +336,10 @@ class Protocol:
     def decide(
         self, order: Order, event: tuple[object, ...], shut: Shut
     ) -> tuple[OrderKey, tuple[Flying, ...]] | None:
-        decision = self.decision(order, event, replace(self.rules, shut=shut))
+        decision = self.decision(order, event, replace(self.rules, unavailable=shut))
         if decision is None:
             return None
-        change = next_change(order, decision, by="test", commit_id="c", cause=None, at=LATE)
+        change = next_change(order, decision, Origin("test", "c", None, LATE))
         messages = []
         for message in decision.messages:
             if isinstance(message, Wake):

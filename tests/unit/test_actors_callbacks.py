@@ -226,7 +226,7 @@ async def test_one_that_comes_when_the_step_is_being_undone_is_kept_and_told() -
     await made.hand(said(callback))
     (kept,) = made.rejected()
     assert kept.reason == "too-late"
-    assert "take back what was done" in kept.description
+    assert "undo what you did" in kept.description
     await made.drain()
     assert made.state() == "Compensated"
 
@@ -395,7 +395,7 @@ async def test_a_step_being_undone_is_410_so_that_the_other_side_can_take_it_bac
     await made.hand(command("undo", made.order().seq))
     answer = await post(made, callback.token)
     assert (answer.status, answer.code) == (410, "too-late")
-    assert "take back what was done" in answer.message
+    assert "undo what you did" in answer.message
 
 
 async def test_an_order_that_was_purged_is_404() -> None:
@@ -609,7 +609,7 @@ async def test_a_token_ends_no_step_of_a_later_order_under_the_same_id() -> None
     before = made.order()
     answer = await post(made, callback.token)
     assert (answer.status, answer.code) == (404, "unknown-order")
-    assert "another one has its id now" in answer.message
+    assert "another order has its id now" in answer.message
     await made.hand(said(callback))
     assert [one.reason for one in made.rejected()] == ["unknown-order"]
     await made.run(made.dead_letters.handle(letter(said(callback))))

@@ -62,8 +62,8 @@ async def test_a_scheduler_away_for_three_hours_is_told_three_times_for_all_orde
     first, second, _ = made.alerts()
     assert first.scope == "ordinary orders"
     assert first.order_id is None
-    assert "met by order O-" in first.text
-    count = re.search(r"met (\d+) times since this was last told", second.text)
+    assert "first seen by order O-" in first.text
+    count = re.search(r"seen (\d+) times since the last alert", second.text)
     assert count is not None
     assert int(count[1]) >= 39
     assert len({alert.id for alert in made.alerts()}) == 3
@@ -141,7 +141,7 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
         await made.run(incidents.report(condition(made), "B"))
     await made.run(incidents.report(condition(made), "C"))
     assert set(told(made)) == {"not-picked-up"}
-    assert "met by order A, B, C first" in made.alerts()[-1].text
+    assert "first seen by order A, B, C" in made.alerts()[-1].text
 
 
 async def test_two_instances_at_once_tell_it_once() -> None:

@@ -166,7 +166,7 @@ async def test_the_operator_is_told_of_a_queue_that_is_a_minute_behind_and_of_it
         await made.sweep()
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("behind", f"queue {STOCK}")
-    assert f"Messages lie 75 s in queue {STOCK} before they are received." in alert.text
+    assert f"Messages wait 75 s in queue {STOCK} before they are received." in alert.text
     for _ in range(20):
         await made.later(30)
         await made.sweep()

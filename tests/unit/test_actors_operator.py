@@ -112,7 +112,7 @@ async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed(
     await tell(made, "resubmit", input='{"amount":1}', step="reserve")
     assert made.state() == "Error"
     assert (
-        "was refused: its input cannot be taken: Object missing required field `lines`"
+        "was refused: its input is not accepted: Object missing required field `lines`"
         in made.alerts()[-1].text
     )
     await tell(made, "resubmit", id="w-2", input='{"lines":[1]}', step="reserve")
@@ -128,8 +128,8 @@ async def test_a_step_that_names_no_undo_takes_no_edited_input() -> None:
     assert made.state() == "Error"
     assert refusals(made) == [
         (
-            "resubmit of order O-1 was refused: its step reserve names no undo that closes its "
-            "key at once, and only such a step takes input."
+            "resubmit of order O-1 was refused: its step reserve accepts no input: its earlier "
+            "calls cannot be undone at once (no undo, a call_limit, or an undo that failed)."
         )
     ]
 
@@ -288,10 +288,10 @@ async def second_failed() -> Kit:
     return made
 
 
-WHOLE = "it is about the whole order: name no step, and give no input."
+WHOLE = "it is for the whole order: name no step, and give no input."
 UNDO_FAILED = (
-    "its undo is decided and has failed in part: resubmit tries that again, skip says that it was "
-    "done by hand."
+    "its undo is decided and failed in part: resubmit to try it again, or skip it once it is "
+    "undone by hand."
 )
 REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
     (
@@ -317,13 +317,13 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
         second_failed,
         "resubmit",
         {"step": "reserve"},
-        "its step reserve is Processed, and only a step in Error can be put to it.",
+        "its step reserve is Processed, and only a step in Error can be resubmitted or skipped.",
     ),
     (
         failed,
         "skip",
         {"step": "pay"},
-        "its step pay is Pending, and only a step in Error can be put to it.",
+        "its step pay is Pending, and only a step in Error can be resubmitted or skipped.",
     ),
     (failed, "undo", {"step": "reserve"}, WHOLE),
     (failed, "cancel", {"step": "reserve"}, WHOLE),
@@ -333,13 +333,13 @@ REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
         both_failed,
         "resubmit",
         {"input": "{}"},
-        "its steps reserve, pay are in Error: say which of them the input is for.",
+        "its steps reserve, pay are in Error: name the one that the input is for.",
     ),
     (
         both_failed,
         "skip",
         {"input": "{}"},
-        "its steps reserve, pay are in Error: say which of them the input is for.",
+        "its steps reserve, pay are in Error: name the one that the input is for.",
     ),
     (undo_failed, "resubmit", {"input": "{}"}, "it is being undone, and an undo takes no input."),
     (
@@ -387,7 +387,7 @@ async def test_a_command_that_names_no_seq_is_refused_unless_it_is_to_cancel(ver
     made = await failed()
     before = made.order()
     await tell(made, verb, seq=None)
-    why = f"it names no seq: look at the order (it is at {before.seq}) and say which you saw."
+    why = f"it names no seq: look at the order, which is at seq {before.seq}, and give that seq."
     assert refusals(made) == [f"{verb} of order O-1 was refused: {why}"]
     assert made.order() == before
 
@@ -401,8 +401,7 @@ async def test_a_rejected_order_is_put_to_nothing() -> None:
         await tell(made, verb, id=f"w-{number}")
     assert len(refusals(made)) == 5
     assert set(refusals(made)) == {
-        f"{verb} of order O-1 was refused: it was rejected, and nothing of it was begun: "
-        "submit it again."
+        f"{verb} of order O-1 was refused: it was rejected before it began: submit it again."
         for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")
     }
     assert made.order() == before

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sas.domain.change import Change, rejection
+from sas.domain.change import Change, Origin, rejection
 from sas.domain.ids import cause_of
 from sas.engine.transition import ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
@@ -380,9 +380,7 @@ async def test_rivals_that_win_for_ever_let_the_message_come_again() -> None:
 
 def _rejected_place(made: Kit) -> Change:
     details = made.order().details
-    return rejection(
-        details, by="test", commit_id="x", cause=cause_of(QUEUES.orders, "m-0"), at=START
-    )
+    return rejection(details, Origin("test", "x", cause_of(QUEUES.orders, "m-0"), START))
 
 
 class _Died(BaseException):

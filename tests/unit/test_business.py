@@ -124,7 +124,7 @@ async def test_an_agent_without_async_works_in_a_thread_of_its_own() -> None:
         ({"alternatives": "hostel"}, "alternatives='hostel': give names in a tuple"),
         ({"failures_max": "3"}, "failures_max='3': give a whole number"),
         ({"backoff": HOUR}, r"give a Backoff\(...\)"),
-        ({"backoff": Backoff(HOUR)}, "begins with 1:00:00, over its most, 0:15:00"),
+        ({"backoff": Backoff(HOUR)}, "first=1:00:00, longer than most=0:15:00"),
         ({"backoff": Backoff(factor="2")}, "backoff: factor='2': give a number"),  # type: ignore[arg-type]
         ({"extended_wait": ExtendedWait(HOUR, 1.5)}, "extended_wait: times=1.5: give a whole"),  # type: ignore[arg-type]
         ({"name": None}, "name=None: give a text"),
@@ -142,10 +142,10 @@ def test_a_step_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_give(
     ("members", "why"),
     [
         ({"steps": Step("book", "hotel")}, r"with its comma: steps=\(Step\(...\),\)"),
-        ({"steps": (TRIP,)}, r"steps\[0\] is no step: give a Step\(...\)"),
+        ({"steps": (TRIP,)}, r"steps\[0\] is not a step: give a Step\(...\)"),
         ({"on_failure": "undo"}, "on_failure='undo': give OnFailure.HOLD or OnFailure.UNDO"),
         ({"version": "1"}, "version='1': give a whole number"),
-        ({"alert_after": -HOUR}, "alert_after lies between 0 and 30 days"),
+        ({"alert_after": -HOUR}, "alert_after must be between 0 and 30 days"),
         ({"pickup": 30}, "pickup=30: give a timedelta"),
         ({"notify_steps": "yes"}, "notify_steps='yes': give True or False"),
     ],
@@ -159,5 +159,5 @@ def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_giv
 
 
 def test_workflows_are_given_in_a_list() -> None:
-    with pytest.raises(WorkflowError, match=r"come in a list: Workflows\(\[Workflow"):
+    with pytest.raises(WorkflowError, match=r"in a list: Workflows\(\[Workflow"):
         Workflows(TRIP)  # type: ignore[arg-type]

@@ -217,4 +217,4 @@ async def test_a_command_upon_an_order_whose_version_is_gone_is_refused_with_wha
     later = kit(replace(CHAIN, version=2), beside=made)
     await later.hand(command("cancel", before.seq))
     assert later.order() == before
-    assert "has no version 1: there is 2; deploy it again as it was" in later.alerts()[-1].text
+    assert "has no version 1: known are 2; deploy it again as it was" in later.alerts()[-1].text

@@ -39,7 +39,7 @@ PARALLEL = cases.rules_of(2, parallel=True)
 class Refusing(Scheduler):
     """Refuses every command, in these words."""
 
-    why = "its input cannot be taken: Expected `object`"
+    why = "its input is not accepted: Expected `object`"
 
     async def _carry_out(self, command: Command) -> None:
         await CommandRefusals(self._store).record(command.command_id, self.why)
@@ -60,7 +60,7 @@ async def test_why_a_command_was_refused_is_said_at_once(
     assert sas(verb, "A", "--yes") == 1
     assert time.monotonic() - began < 25  # it would have waited for 30 s
     assert capsys.readouterr().err == (
-        "sas: not carried out: its input cannot be taken: Expected `object`.\n"
+        "sas: not carried out: its input is not accepted: Expected `object`.\n"
     )
 
 

@@ -45,7 +45,7 @@ def test_a_path_is_read(text: str, path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a[0]", "a[", "a]", "[]", "[].a"])
 def test_what_is_no_path_is_refused_with_how_to_write_one(text: str) -> None:
-    with pytest.raises(ValueError, match="is no path: write member names with dots"):
+    with pytest.raises(ValueError, match="is not a path: write member names with dots"):
         parse_path(text)
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_path_is_refused_with_how_to_write_one(text: str) -> None:
     "texts", [["a", "a"], ["a", "a.b"], ["a[].b.c", "a[].b"], ["x", "l[]", "l[].note"]]
 )
 def test_a_path_within_another_is_refused(texts: list[str]) -> None:
-    with pytest.raises(ValueError, match="one lies within the other; keep one"):
+    with pytest.raises(ValueError, match="one contains the other; keep one"):
         parse_paths(texts)
 
 

@@ -145,7 +145,7 @@ def test_a_business_that_will_start_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* there is payment, st"),
+        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* known are payment, st"),
         (("SAS_QUEUE_SCHEDULER", "agent-stock"), "the queue 'agent-stock' would have two purposes"),
         (("SAS_SHARDS", "none"), "SAS_SHARDS='none': give a whole number"),
         (("ServiceBus", ""), "the setting ServiceBus is missing"),
@@ -182,8 +182,8 @@ def test_secret_fields_without_a_key_are_told_before_any_message_is_taken() -> N
 @pytest.mark.parametrize(
     ("agents", "why"),
     [
-        (("stock",), "AGENTS does not name 'payment', which a step asks for"),
-        (("stock", "payment", "cash"), r"AGENTS names 'cash', and business\(\) gives no such"),
+        (("stock",), "AGENTS does not name 'payment', the agent of a step"),
+        (("stock", "payment", "cash"), r"AGENTS names 'cash', and business\(\) has no such"),
     ],
 )
 def test_an_agent_without_a_function_or_a_function_without_an_agent_is_told(
@@ -209,7 +209,7 @@ def test_an_application_with_secret_fields_does_not_start_without_a_key() -> Non
     application = assemble(made.store, made.bus, made.clock, business, config)
     assert application.context.encryption is not made.context.encryption
     wrong = replace(business, secret_fields={"chain": ("a..b",)})
-    with pytest.raises(WorkflowError, match="is no path"):
+    with pytest.raises(WorkflowError, match="is not a path"):
         assemble(made.store, made.bus, made.clock, wrong, config)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from sas.domain.change import (
     Change,
     Decision,
+    Origin,
     OutDue,
     StepDue,
     due_rows,
@@ -32,9 +33,8 @@ from tests.unit.domain_cases import T0, Story, details_of, story, submitted
 LATER = T0 + timedelta(hours=1)
 
 
-def commit(order: Story, decision: Decision, **changes: object) -> Change:
-    members: dict[str, object] = {"by": "s", "commit_id": "c1", "cause": "q:1", "at": order.now}
-    return next_change(order.order, decision, **(members | changes))  # type: ignore[arg-type]
+def commit(order: Story, decision: Decision, out_at: datetime | None = None) -> Change:
+    return next_change(order.order, decision, Origin("s", "c1", "q:1", order.now), out_at)
 
 
 def claim_of(order: Story) -> Decision:
@@ -46,9 +46,7 @@ def claim_of(order: Story) -> Decision:
 def test_the_first_change_writes_an_order_that_must_not_exist_yet() -> None:
     rules = story("two in a row").rules
     decision = submit(rules, now=T0)
-    change = first_change(
-        details_of(), decision, by="submission", commit_id="c1", cause="orders:1", at=T0
-    )
+    change = first_change(details_of(), decision, Origin("submission", "c1", "orders:1", T0))
     assert change.before is None
     assert (change.after.seq, change.after.settled_at, change.out_at) == (1, None, None)
     assert change.entry == JournalEntry(
@@ -145,7 +143,7 @@ def test_settled_at_is_noted_anew_when_one_rest_follows_another() -> None:
 def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
     order = story("one")
     order.claim()
-    change = fence(order.order, by="dead-letters", commit_id="c", cause="q:9", at=LATER)
+    change = fence(order.order, Origin("dead-letters", "c", "q:9", LATER))
     assert replace(change.after, seq=order.order.seq) == order.order
     assert change.entry == JournalEntry(
         3, LATER, JournalWord.FENCED, "dead-letters", "c", "q:9", ()
@@ -154,7 +152,7 @@ def test_a_fence_remembers_a_cause_and_changes_nothing_else() -> None:
 
 
 def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
-    change = rejection(details_of(), by="dead-letters", commit_id="c", cause="orders:1", at=T0)
+    change = rejection(details_of(), Origin("dead-letters", "c", "orders:1", T0))
     assert change.before is None
     assert change.after.process_state is OrderState.REJECTED
     assert (change.after.seq, change.after.settled_at, change.after.steps) == (1, T0, ())
@@ -164,11 +162,9 @@ def test_a_rejection_keeps_the_place_of_an_order_that_never_began() -> None:
 
 def test_an_order_submitted_anew_takes_the_place_of_a_rejected_one() -> None:
     rules = story("one").rules
-    place = rejection(details_of(), by="d", commit_id="c", cause="orders:1", at=T0).after
+    place = rejection(details_of(), Origin("d", "c", "orders:1", T0)).after
     decision = submit(rules, now=LATER)
-    change = revival(
-        place, details_of(), decision, by="s", commit_id="c2", cause="orders:2", at=LATER
-    )
+    change = revival(place, details_of(), decision, Origin("s", "c2", "orders:2", LATER))
     assert change.before is place
     assert change.after.process_state is OrderState.PENDING
     assert (change.after.seq, change.after.settled_at) == (2, None)
@@ -181,9 +177,7 @@ def test_no_order_takes_the_place_of_one_that_was_not_rejected() -> None:
     decision = submit(rules, now=LATER)
     for running in (submitted(rules).after, claimed_order()):
         with pytest.raises(IllegalMoveError):
-            revival(
-                running, details_of(), decision, by="s", commit_id="c", cause="orders:2", at=LATER
-            )
+            revival(running, details_of(), decision, Origin("s", "c", "orders:2", LATER))
 
 
 def claimed_order() -> Order:

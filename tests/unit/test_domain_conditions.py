@@ -86,8 +86,8 @@ def test_met_again_after_it_was_over_it_begins_anew() -> None:
 def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() -> None:
     standing = rules.seen(None, met("A"), T0)
     assert rules.alert_text(standing, T0) == (
-        "Nobody works. It lasts since 2026-03-01 03:00Z, met by order A first. "
-        "While it lasts this is told again, at 2026-03-01 03:15Z next."
+        "Nobody works. It began at 2026-03-01 03:00Z, first seen by order A. "
+        "While it lasts, the next alert comes at 2026-03-01 03:15Z."
     )
 
 
@@ -95,19 +95,19 @@ def test_the_first_alert_says_what_since_when_by_whom_and_when_it_comes_again() 
 def test_later_alerts_say_how_often_it_was_met_since_the_last(times: int, said: str) -> None:
     standing = rules.seen(begun(), met("B", "C", times=times), T0 + MINUTE)
     text = rules.alert_text(standing, T0 + 15 * MINUTE)
-    assert f"met {said} this was last told, by orders such as B, C." in text
-    assert text.endswith("told again, at 2026-03-01 04:15Z next.")
+    assert f"seen {said} the last alert, by orders such as B, C." in text
+    assert text.endswith("the next alert comes at 2026-03-01 04:15Z.")
 
 
 def test_a_later_alert_may_come_before_any_order_is_looked_at_again() -> None:
     text = rules.alert_text(begun(), T0 + 15 * MINUTE)
-    assert "It lasts since 2026-03-01 03:00Z. While it lasts this is told again" in text
+    assert "It began at 2026-03-01 03:00Z. While it lasts, the next alert" in text
 
 
 def test_what_is_over_says_how_long_it_lasted() -> None:
     standing = rules.seen(begun(), met("B"), T0 + 7 * MINUTE)
     assert rules.over_text(standing) == (
-        "Over: not-picked-up, urgent orders. It lasted from 2026-03-01 03:00Z, and was last "
+        "Over: not-picked-up, urgent orders. It began at 2026-03-01 03:00Z and was last "
         "seen at 2026-03-01 03:07Z."
     )
 

@@ -194,7 +194,7 @@ def test_an_agent_may_be_named_as_anything_else_may(good: str) -> None:
 
 @pytest.mark.parametrize("bad", ["mail-urgent", "a-urgent", "-urgent"])
 def test_no_agent_has_the_name_of_the_queue_of_anothers_urgent_orders(bad: str) -> None:
-    with pytest.raises(InvalidIdError, match=f"agent '{bad}' ends with '-urgent', .*otherwise"):
+    with pytest.raises(InvalidIdError, match=f"agent '{bad}' ends with '-urgent', .*another name"):
         ids.check_agent(bad)
 
 

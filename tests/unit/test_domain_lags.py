@@ -9,9 +9,9 @@ import pytest
 
 from sas.domain.expire import delay_excuses
 from sas.domain.expire import expire as decide_expiry
-from sas.domain.workflow import OnFailure
+from sas.domain.workflow import NO_TIME, OnFailure
 from sas.features.queue_delay.delays import queue_delays
-from sas.features.queue_delay.rules import FRESH, NONE, QueueDelay, grace, longest
+from sas.features.queue_delay.rules import FRESH, QueueDelay, grace, longest
 from sas.simulation.store import MemoryStore
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
@@ -50,7 +50,7 @@ def test_the_longest_of_the_lags_that_are_fresh_counts() -> None:
     ]
     assert longest(found, T0) == 9 * SECOND
     assert longest(found, T0 + SECOND) == 5 * SECOND
-    assert longest([], T0) == NONE
+    assert longest([], T0) == NO_TIME
 
 
 @pytest.mark.parametrize(("lag", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])

@@ -137,7 +137,10 @@ def test_a_step_and_its_undo_that_cannot_be_begun_are_conditions_of_their_own() 
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))
     assert order.condition is not None
     assert order.condition.scope == "test version 1, step a"
-    assert "In test version 1 step a cannot begin: the circuit breaker" in order.condition.text
+    assert (
+        "In test version 1 step a cannot begin: the circuit of its service is open"
+        in order.condition.text
+    )
     assert order.undo()
     assert order.claim()
     assert order.answer(order.reply("a", outcome=Outcome.WAITED, result=None))

@@ -34,12 +34,12 @@ def workflow(*steps: Step, **changes: Any) -> Workflow:
 def test_a_workflow_of_thirty_steps_is_accepted_and_one_more_is_refused() -> None:
     steps = named(*(f"s{n}" for n in range(STEPS_MAX + 1)))
     assert len(workflow(*steps[:STEPS_MAX]).rules.steps) == 30
-    with pytest.raises(WorkflowError, match="workflow 'test' has 31 steps: 1 to 30 are possible"):
+    with pytest.raises(WorkflowError, match="workflow 'test' has 31 steps: 1 to 30 are allowed"):
         workflow(*steps)
 
 
 def test_a_workflow_without_a_step_is_refused() -> None:
-    with pytest.raises(WorkflowError, match="has 0 steps: 1 to 30 are possible"):
+    with pytest.raises(WorkflowError, match="has 0 steps: 1 to 30 are allowed"):
         Workflow("test", 1, ())
 
 
@@ -102,7 +102,7 @@ def test_the_decisions_see_how_many_agents_can_do_a_step_and_not_which() -> None
     step = Step("b", "one", alternatives=("two", "three"))
     rules = workflow(*named("a"), step).rules
     assert [own.routes for own in rules.steps] == [1, 3]
-    assert rules.shut == frozenset()
+    assert rules.unavailable == frozenset()
     assert step.agents == ("one", "two", "three")
 
 
@@ -110,7 +110,9 @@ def test_the_decisions_see_how_many_agents_can_do_a_step_and_not_which() -> None
 @pytest.mark.parametrize("undoing", [False, True])
 def test_a_time_allowed_out_of_bounds_is_refused(time: timedelta, undoing: bool) -> None:
     times: dict[str, Any] = {"undo": Undo(time)} if undoing else {"time_allowed": time}
-    with pytest.raises(WorkflowError, match=r"step 'a': a time allowed \(or waited\) lies between"):
+    with pytest.raises(
+        WorkflowError, match=r"step 'a': a time allowed \(or waited\) must be between"
+    ):
         workflow(*named("a", **times))
 
 
@@ -122,7 +124,7 @@ def test_times_allowed_at_their_bounds_are_accepted(time: timedelta) -> None:
 
 @pytest.mark.parametrize("failures_max", [-1, 1001])
 def test_a_number_of_failures_out_of_bounds_is_refused(failures_max: int) -> None:
-    with pytest.raises(WorkflowError, match="failures_max lies between 0 and 1000"):
+    with pytest.raises(WorkflowError, match="failures_max must be between 0 and 1000"):
         workflow(*named("a", failures_max=failures_max))
 
 
@@ -175,7 +177,7 @@ def test_the_rules_carry_the_policies_of_the_workflow() -> None:
 
 @pytest.mark.parametrize("pickup", [timedelta(0), timedelta(seconds=-1), TIME_ALLOWED_MAX * 2])
 def test_a_pickup_time_that_would_wake_for_ever_or_never_is_refused(pickup: timedelta) -> None:
-    with pytest.raises(WorkflowError, match="workflow 'test': pickup lies between"):
+    with pytest.raises(WorkflowError, match="workflow 'test': pickup must be between"):
         workflow(pickup=pickup)
 
 
@@ -197,10 +199,10 @@ def test_the_newest_version_of_a_workflow_is_found_unless_one_is_named() -> None
 
 
 def test_an_unknown_workflow_or_version_is_refused_naming_what_there_is() -> None:
-    with pytest.raises(UnknownWorkflowError, match="unknown workflow 'three': there is one, two"):
+    with pytest.raises(UnknownWorkflowError, match="unknown workflow 'three': known are one, two"):
         several().find("three")
     with pytest.raises(
-        UnknownWorkflowError, match="workflow 'one' has no version 3: there is 1, 2, 10"
+        UnknownWorkflowError, match="workflow 'one' has no version 3: known are 1, 2, 10"
     ):
         several().find("one", 3)
 
@@ -233,17 +235,23 @@ def test_the_agents_of_all_workflows_are_listed_with_every_alternative() -> None
 
 DAYS = TIME_ALLOWED_MAX
 PATIENCE: list[tuple[dict[str, Any], str]] = [
-    ({"backoff": Backoff(-MICROSECOND)}, "a rest or a call limit lies between 0 and 30 days"),
-    ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
-    ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
-    ({"backoff": Backoff(factor=0.9)}, "the factor of a backoff lies between 1 and 100"),
-    ({"backoff": Backoff(factor=float("nan"))}, "the factor of a backoff lies between"),
-    ({"backoff": Backoff(factor=100.1)}, "the factor of a backoff lies between"),
-    ({"undo": Undo(call_limit=-MICROSECOND)}, "a rest or a call limit lies between"),
-    ({"undo": Undo(call_limit=DAYS + MICROSECOND)}, "a rest or a call limit lies between"),
-    ({"extended_wait": ExtendedWait(timedelta(0))}, "a time allowed .or waited. lies between"),
-    ({"extended_wait": ExtendedWait(DAYS, times=0)}, "an extended wait is made 1 to 1000 times"),
-    ({"extended_wait": ExtendedWait(DAYS, times=1001)}, "an extended wait is made 1 to 1000"),
+    ({"backoff": Backoff(-MICROSECOND)}, "a rest or a call limit must be between 0 and 30 days"),
+    ({"backoff": Backoff(DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"backoff": Backoff(most=DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"backoff": Backoff(factor=0.9)}, "the factor of a backoff must be between 1 and 100"),
+    ({"backoff": Backoff(factor=float("nan"))}, "the factor of a backoff must be between"),
+    ({"backoff": Backoff(factor=100.1)}, "the factor of a backoff must be between"),
+    ({"undo": Undo(call_limit=-MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"undo": Undo(call_limit=DAYS + MICROSECOND)}, "a rest or a call limit must be between"),
+    ({"extended_wait": ExtendedWait(timedelta(0))}, "a time allowed .or waited. must be between"),
+    (
+        {"extended_wait": ExtendedWait(DAYS, times=0)},
+        "the times of an extended wait must be between 1 and 1000",
+    ),
+    (
+        {"extended_wait": ExtendedWait(DAYS, times=1001)},
+        "the times of an extended wait must be between 1",
+    ),
 ]
 
 
@@ -264,7 +272,7 @@ def test_the_decisions_see_how_patient_a_step_is() -> None:
 
 @pytest.mark.parametrize("deadline", [timedelta(0), -DAYS, DAYS + MICROSECOND])
 def test_a_deadline_out_of_bounds_is_refused(deadline: timedelta) -> None:
-    with pytest.raises(WorkflowError, match="workflow 'test': a deadline lies between"):
+    with pytest.raises(WorkflowError, match="workflow 'test': a deadline must be between"):
         workflow(deadline=deadline)
 
 

@@ -113,8 +113,8 @@ def test_a_reference_that_the_platform_did_not_resolve_says_what_to_grant() -> N
         (text_of(NEW, ("two words", b"t" * 32)), "key 2: give an id"),
         (text_of(("", b"t" * 32)), "key 1: give an id"),
         ("new:" + "%" * 44, "key 1: give an id"),
-        (text_of(OLD, OTHER), "key 2: its id or the key itself is there twice"),
-        (text_of(OLD, ("copy", OLD[1])), "key 2: its id or the key itself is there twice"),
+        (text_of(OLD, OTHER), "key 2: its id or the key itself is given twice"),
+        (text_of(OLD, ("copy", OLD[1])), "key 2: its id or the key itself is given twice"),
     ],
 )
 def test_keys_that_cannot_be_are_refused_without_being_quoted(text: str, why: str) -> None:

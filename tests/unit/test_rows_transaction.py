@@ -9,7 +9,7 @@ import pytest
 
 from sas.adapters import keys
 from sas.adapters.transaction import Operation, TransactionTooLargeError, operations
-from sas.domain.change import Change, DeadlineDue, first_change, next_change
+from sas.domain.change import Change, DeadlineDue, Origin, first_change, next_change
 from sas.domain.claim import claim
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Details, Order, Ready, StepRecord, StepState
@@ -27,7 +27,7 @@ def rules_of(steps: int) -> Rules:
 
 def submitted(rules: Rules) -> Change:
     decision = submit(rules, now=NOW)
-    return first_change(DETAILS, decision, by="me", commit_id="c1", cause="orders:1", at=NOW)
+    return first_change(DETAILS, decision, Origin("me", "c1", "orders:1", NOW))
 
 
 def changed(before: Order, after: Order, cause: str | None = "scheduler:1") -> Change:
@@ -145,6 +145,6 @@ def test_an_order_that_was_never_loaded_cannot_be_changed() -> None:
     order = submitted(rules_of(1)).after
     decision = claim(order, rules_of(1), now=NOW, instance="one")
     assert decision is not None
-    change = next_change(order, decision, by="me", commit_id="c", cause="scheduler:1", at=NOW)
+    change = next_change(order, decision, Origin("me", "c", "scheduler:1", NOW))
     with pytest.raises(ValueError, match="order-1 has no token"):
         operations(change)

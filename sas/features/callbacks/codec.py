@@ -1,8 +1,8 @@
-"""Callbacks as they travel: the token that allows one, and the message that brings it.
+"""Callbacks as they travel: the token that allows one, and the message that carries it.
 
-A token is ``<claims>.<HMAC-SHA256 of them>``, both in base64url. It names an order (one submission
-of it), a step, the generation of its key and when it expires, and is checked before anything in
-it is read.
+A token is ``<claims>.<HMAC-SHA256 of the claims>``, both in base64url. The claims name an order and
+its submission, a step, the generation of its key, and when the token expires. The signature is
+checked before any claim is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ from sas.codec.internal import (
     text_of,
 )
 from sas.codec.strict import (
-    DEPTH_MAX,
+    CONTENT_DEPTH_MAX,
     MalformedError,
     Reason,
     canonical,
@@ -39,34 +39,24 @@ from sas.codec.strict import (
 )
 from sas.domain.ids import digest_id
 from sas.domain.messages import Outcome
-from sas.domain.order import Direction, Fault, Order
+from sas.domain.order import Direction, Fault, FaultCode, Order
 from sas.engine.hooks import CallbackIssuer
 from sas.features.callbacks.rules import CallbackResult
 from sas.ports import Callback, CallbacksOffError, Clock
 
+T = TypeVar("T")
 TOKEN_LENGTH_MAX = 2000
-
-
 CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
-
-
 KEY_LENGTH_MIN = 32
-
-
-CONTENT_DEPTH_MAX = DEPTH_MAX - 2
-
-
 _SIGNED_AS = b"sas-callback-1."
-"""Signed along, so that no other use of the key could ever make a token."""
-
-
+"""Prefix of the signed text, so that no other use of the key can make a token."""
 _BEARER = "bearer "
 
 
 class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """How a step ended, as it is POSTed to the callback endpoint.
+    """The body that is POSTed to the callback endpoint: how a step ended.
 
-    ``result`` is the step's, for *done*; ``error`` says why, for *refused*.
+    ``result`` belongs to *done*, ``error`` to *refused*.
     """
 
     outcome: Literal["done", "refused"]
@@ -75,9 +65,9 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
 
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """How a step ended, as it lies on the ``callbacks`` queue: with the token that allows it.
+    """A message of the ``callbacks`` queue: how a step ended, and the token that allows it.
 
-    ``result_ref`` stands for a large result that came by HTTP and is kept apart by now.
+    ``result_ref`` replaces a large result that came by HTTP and was offloaded.
     """
 
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
@@ -92,9 +82,9 @@ class Claims(
 ):
     """What a token allows: to end this step, under this generation of its key.
 
-    ``submission`` tells the order from a later one under the same id (None: a token from before
-    there was any); ``alternative`` is the agent's name where it is not the step's first (it has
-    keys of its own); ``expires`` is in seconds since 1970.
+    ``submission`` differs from that of a later order under the same id; a very old token has none.
+    ``alternative`` is the name of the agent if it is not the step's first one; it has its own keys.
+    ``expires`` is in seconds since 1970.
     """
 
     order_id: str
@@ -107,36 +97,36 @@ class Claims(
 
     @property
     def expires_at(self) -> datetime:
-        """The moment from which on it allows nothing."""
+        """When the token expires."""
         return datetime.fromtimestamp(self.expires, UTC)
 
     def check_order(self, order: Order | None) -> Order:
-        """Return the order that the token is about.
+        """Return the order, if the token is for this one.
 
         Raises:
-            MalformedError: it is there no more, though another one may be under its id.
+            MalformedError: the order is gone, and perhaps another one has its id now.
         """
         if order is None:
             raise MalformedError(Reason.UNKNOWN_ORDER, f"there is no order {self.order_id!r}")
         if self.submission not in {None, order.details.submission}:
             raise MalformedError(
                 Reason.UNKNOWN_ORDER,
-                f"the order {self.order_id!r} that the token is about is there no more, and "
-                "another one has its id now",
+                f"the order {self.order_id!r} of this token is gone, and another order has its id "
+                "now",
             )
         return order
 
 
 class ForgedError(Exception):
-    """A token was not made by this system, or was changed since, or its key is gone."""
+    """A token was not issued by this system, was changed since, or its key is gone."""
 
     def __init__(self) -> None:
-        super().__init__("the token is none of this system's: send it unchanged, as it was given")
+        super().__init__("the token was not issued by this system: send it exactly as you got it")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallbackKeys:
-    """The keys that tokens are made with: the first makes them, all are believed.
+    """The keys of tokens. The first one signs, and all are accepted.
 
     ``url`` is the public address of the callback endpoint, if there is one.
     """
@@ -145,16 +135,16 @@ class CallbackKeys:
     url: str | None = None
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
+        """Return whether there is a key."""
         return bool(self.keys)
 
     def issue(self, claims: Claims) -> str:
-        """Return a token of these claims."""
-        told = _base64(msgspec.json.encode(claims))
-        return f"{told}.{_signature(self.keys[0], told)}"
+        """Return a token with these claims."""
+        payload = _base64(msgspec.json.encode(claims))
+        return f"{payload}.{_signature(self.keys[0], payload)}"
 
     def issuer(self, clock: Clock) -> CallbackIssuer:
-        """Return what gives out callbacks for requests, under one generation of their key."""
+        """Return what issues callbacks. See ``sas.engine.hooks``."""
 
         def issuer(request: RequestMessage, generation: int) -> Callable[[timedelta], Callback]:
             def issue(within: timedelta) -> Callback:
@@ -178,53 +168,49 @@ class CallbackKeys:
         return issuer
 
     def read(self, token: str) -> Claims:
-        """Return what a token allows, whether or not it has expired.
+        """Return the claims of a token, expired or not.
 
         Raises:
-            ForgedError: it is none.
+            ForgedError: its signature is wrong.
         """
-        told, _, signature = token.partition(".")
-        if len(token) > TOKEN_LENGTH_MAX or not self._is_signed(told, signature):
+        payload, _, signature = token.partition(".")
+        if len(token) > TOKEN_LENGTH_MAX or not self._is_signed(payload, signature):
             raise ForgedError
-        return msgspec.json.decode(base64.urlsafe_b64decode(told + "=="), type=Claims)
+        return msgspec.json.decode(base64.urlsafe_b64decode(payload + "=="), type=Claims)
 
-    def _is_signed(self, told: str, signature: str) -> bool:
+    def _is_signed(self, payload: str, signature: str) -> bool:
         given = signature.encode("utf-8", "replace")
-        expected = [_signature(key, told).encode() for key in self.keys]
+        expected = [_signature(key, payload).encode() for key in self.keys]
         return sum(hmac.compare_digest(one, given) for one in expected) > 0
 
 
 NO_KEYS = CallbackKeys()
-"""No callback is given out or believed."""
+"""No callbacks are issued or accepted."""
 
 
 def parse_body(body: bytes) -> CallbackBody:
-    """Return what was POSTed.
+    """Return the body that was POSTed.
 
     Raises:
         MalformedError: with a reason code and a sentence that says what to change.
     """
-    _check_size(body)
-    parse(body)
-    said = convert(body, CallbackBody)
-    _check_result(said.result)
-    return said
+    found = _parsed(body, CallbackBody)
+    _check_result(found.result)
+    return found
 
 
 def parse_message(body: bytes) -> CallbackMessage:
-    """Return what lies on the ``callbacks`` queue; raises as ``parse_body`` does."""
-    _check_size(body)
-    parse(body)
-    said = convert(body, CallbackMessage)
-    _check_result(said.result, said.result_ref)
-    return said
+    """Return a message of the ``callbacks`` queue; raises as ``parse_body`` does."""
+    found = _parsed(body, CallbackMessage)
+    _check_result(found.result, found.result_ref)
+    return found
 
 
 def read_message(body: bytes, keys: CallbackKeys) -> tuple[CallbackMessage, Claims]:
-    """Return a message of the queue and what its token allows, expired or not.
+    """Return a message of the ``callbacks`` queue and the claims of its token, expired or not.
 
     Raises:
-        MalformedError: it is none, or its token is none of this system's.
+        MalformedError: it is not a callback, or this system did not issue its token.
     """
     message = parse_message(body)
     if not keys:
@@ -236,12 +222,12 @@ def read_message(body: bytes, keys: CallbackKeys) -> tuple[CallbackMessage, Clai
 
 
 def encode_message(message: CallbackMessage) -> bytes:
-    """Return the bytes of a callback; the other half of ``parse_message``."""
+    """Return the bytes of a callback message."""
     return msgspec.json.encode(message)
 
 
 def own_id(message: CallbackMessage) -> str:
-    """Return what a callback is remembered by: the same token and answer twice are one."""
+    """Return the id of a callback. The same token with the same answer has the same id."""
     result = text_of(message.result)
     if message.result_ref is not None:
         result = message.result_ref.sha256
@@ -253,12 +239,14 @@ def own_id(message: CallbackMessage) -> str:
     return f"callback/{digest_id(text)}"
 
 
-def to_returned(message: CallbackMessage, claims: Claims, agents: Sequence[str]) -> CallbackResult:
-    """Return a callback as the domain knows it; ``agents`` are the step's, by route."""
+def to_callback_result(
+    message: CallbackMessage, claims: Claims, agents: Sequence[str]
+) -> CallbackResult:
+    """Return what a callback says, for a decision. ``agents`` are those of the step, by route."""
     named = claims.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
     refused = message.outcome == Outcome.REFUSED.value
-    error = message.error or FaultBody("refused", "the callback gave no reason")
+    error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
         claims.order_id,
         claims.step,
@@ -272,28 +260,28 @@ def to_returned(message: CallbackMessage, claims: Claims, agents: Sequence[str])
 
 
 def bearer(authorization: str | None) -> str | None:
-    """Return the token of an Authorization header; None where it has none."""
+    """Return the token of an Authorization header; None if it has none."""
     text = (authorization or "").strip()
     found = text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else ""
     return found or None
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """Return the keys of a setting, in their order.
+    """Return the keys of a setting, in order.
 
     Raises:
-        ValueError: one is too short to be a secret.
+        ValueError: a key is too short to be secret.
     """
     keys = tuple(key.strip() for key in text.split(","))
     if any(len(key) < KEY_LENGTH_MIN for key in keys):
         raise ValueError(
-            f"each key has {KEY_LENGTH_MIN} characters or more, and a comma stands between two"
+            f"give keys of {KEY_LENGTH_MIN} characters or more, with a comma between two"
         )
     return keys
 
 
-def _signature(key: str, told: str) -> str:
-    text = _SIGNED_AS + told.encode("utf-8", "replace")
+def _signature(key: str, payload: str) -> str:
+    text = _SIGNED_AS + payload.encode("utf-8", "replace")
     return _base64(hmac.digest(key.encode(), text, "sha256"))
 
 
@@ -301,15 +289,17 @@ def _base64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _check_size(body: bytes) -> None:
+def _parsed(body: bytes, kind: type[T]) -> T:
     if len(body) > CALLBACK_BYTES_MAX:
         raise MalformedError(
             Reason.TOO_LARGE,
-            f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are taken: "
-            "keep large results elsewhere and send a reference to them",
+            f"the callback has {len(body):,} bytes, at most {CALLBACK_BYTES_MAX:,} are accepted: "
+            "store large results elsewhere and send a reference to them",
         )
+    parse(body)
+    return convert(body, kind)
 
 
-def _check_result(result: Part, kept: PayloadRefBody | None = None) -> None:
-    check_result(content_of(result, kept), RESULT_BYTES_MAX)
+def _check_result(result: Part, ref: PayloadRefBody | None = None) -> None:
+    check_result(content_of(result, ref), RESULT_BYTES_MAX)
     check_depth(text_of(result) or "", CONTENT_DEPTH_MAX)

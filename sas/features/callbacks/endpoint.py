@@ -1,14 +1,13 @@
-"""Callbacks: an event outside (a carrier, a person's approval) ends a step.
+"""Callbacks: an outside event (a carrier's message, a person's approval) ends a step.
 
-It comes by HTTP or on the ``callbacks`` queue. Both ways end on that queue, so that an accepted
-callback has a message that comes again until it is done. The token is the authentication. A
-callback between two attempts of its step, or one that cannot be read now, waits there until its
-token expires.
+A callback comes by HTTP or on the ``callbacks`` queue. The HTTP endpoint puts it on that queue, so
+an accepted callback is a message that is redelivered until it is processed. The token authenticates
+it. A callback that arrives between two attempts of its step, or cannot be read now, waits on the
+queue until its token expires.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from opentelemetry.trace import SpanKind
 
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Decision
-from sas.domain.ids import cause_of, key_time
+from sas.domain.ids import cause_of, digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import CLOCK_SKEW, Order
 from sas.domain.queues import lane
@@ -42,37 +41,25 @@ from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 AGAIN_MIN = timedelta(seconds=5)
-
-
 AGAIN_MAX = timedelta(minutes=15)
-"""How soon, and how late, a callback that waits for its step is looked at again."""
-
-
+"""Shortest and longest pause before a callback that waits for its step is looked at again."""
 RETRY_AFTER_S = 5
-
-
 _ANSWERS = {
-    StepStatus.OUT: (202, "accepted", "it is taken, and counts"),
-    StepStatus.WAITS: (
-        202,
-        "accepted",
-        "it is taken, and counts as soon as the step is tried again",
-    ),
-    StepStatus.ALREADY: (200, "already", "the step has ended; nothing is left to do"),
+    StepStatus.OUT: (202, "accepted", "the callback counts"),
+    StepStatus.WAITS: (202, "accepted", "the callback counts as soon as the step is tried again"),
+    StepStatus.ALREADY: (200, "already", "the step has ended already; nothing is left to do"),
     StepStatus.CLOSED: (
         410,
         "too-late",
-        "the step is being undone, or goes on with another input or agent: take back what was done",
+        "the step is being undone, or goes on with another input or agent: undo what you did",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the callback endpoint answers: status, headers, and a code and a sentence in JSON."""
+    """An answer of the callback endpoint: status, headers, and a code and a sentence in JSON."""
 
     status: int
     code: str
@@ -92,7 +79,7 @@ def _answer(status: int, code: str, message: str) -> Answer:
 
 
 class Callbacks:
-    """Handles the callback endpoint and the ``codec`` queue."""
+    """Handles the callback endpoint and the ``callbacks`` queue."""
 
     def __init__(self, context: Context, business: Business, keys: CallbackKeys) -> None:
         self._context = context
@@ -101,10 +88,10 @@ class Callbacks:
         self._runner = TransitionRunner(context, business.workflow_of)
 
     async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
-        """Take a callback by HTTP, its token from the address or the Authorization header.
+        """Handle a callback by HTTP. Its token is in the address or the Authorization header.
 
-        202: it lies on the queue and will count; 200: the step has ended already; 400, 401, 404,
-        410: it never will, and why; 503: try again.
+        202: it is on the queue; 200: the step has ended already; 400, 401, 404, 410: it never
+        counts, and why; 503: send it again.
         """
         with tracing.span("callback endpoint", kind=SpanKind.SERVER, actor="callbacks"):
             try:
@@ -117,8 +104,8 @@ class Callbacks:
                 UndeliverableError,
                 UnreadableError,
             ) as down:
-                log.warning("a callback could not be taken: %s", down)
-                return _answer(503, "unavailable", "it could not be taken just now: send it again")
+                log.warning("a callback could not be accepted: %s", down)
+                return _answer(503, "unavailable", "it cannot be accepted now: send it again")
 
     async def _answer(self, token: str | None, body: bytes) -> Answer:
         if not self._keys:
@@ -137,27 +124,26 @@ class Callbacks:
             return _answer(404, gone.reason, gone.description)
         message = CallbackMessage(token or "", said.outcome, said.result, said.error)
         message = await results.redact_fault(message, claims, order, self._context)
-        status = decisions.status_of(order, self._to_returned(message, claims, order))
+        status = decisions.status_of(order, self._result_of(message, claims, order))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
             message = await results.offload_result(message, order, self._context)
             encoded, own_id = codec.encode_message(message), codec.own_id(message)
-            queue = self._lane(order)
-            await self._context.bus.send([Message(queue, own_id, encoded)])
+            await self._context.bus.send([Message(self._lane(order), own_id, encoded)])
         return _answer(http_status, code, f"order {claims.order_id}: {sentence}")
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
-        """Take one message of the ``callbacks`` queue.
+        """Handle one message of the ``callbacks`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: let it come again.
+            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
         """
         order_id: str | None = None
         with tracing.received("callback", "callbacks", delivery.properties):
             try:
                 message, claims = codec.read_message(delivery.body, self._keys)
                 order_id = claims.order_id
-                return await self._take(message, claims, delivery)
+                return await self._process(message, claims, delivery)
             except MalformedError as wrong:
                 rejection = delivery.rejected(wrong, order_id)
                 await self._context.rejections.put_aside(rejection, AlertKind.REJECTED)
@@ -166,7 +152,7 @@ class Callbacks:
     async def identify(self, body: bytes) -> tuple[str, str | None]:
         """Return the order and the cause of a dead-lettered callback.
 
-        The cause is None where the order is gone: another order under its id must not be fenced.
+        The cause is None if the order is gone: another order under its id must not be fenced.
 
         Raises:
             MalformedError: it is not a callback of this system.
@@ -178,26 +164,23 @@ class Callbacks:
             return claims.order_id, None
         return claims.order_id, cause_of(self._context.queues.callbacks, codec.own_id(message))
 
-    async def _take(
+    async def _process(
         self, message: CallbackMessage, claims: Claims, delivery: Delivery
     ) -> ApplyResult:
         order = claims.check_order(await self._context.load(claims.order_id))
-        of_order = tracing.of_order(
-            "callback act", order.details.traceparent, order_id=order.order_id
-        )
-        with of_order:
+        trace = order.details.traceparent
+        with tracing.of_order("callback act", trace, order_id=order.order_id):
             try:
                 said = await self._readable(message, claims, order)
             except UnreadableError as wrong:
                 return await self._wait(message, claims, order, delivery, wrong)
-            result, status, since = await self._act(said, claims, codec.own_id(message))
+            result, status, since = await self._apply(said, claims, codec.own_id(message))
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
                 raise MalformedError(Reason.TOO_LATE, _ANSWERS[status][2])
             if status is StepStatus.WAITS:
-                again_on = self._lane(order)
-                await self._put_back(again_on, claims, delivery, since)
+                await self._put_back(order, claims, delivery, since)
         return result
 
     async def _wait(
@@ -208,41 +191,43 @@ class Callbacks:
         delivery: Delivery,
         wrong: UnreadableError,
     ) -> ApplyResult:
-        """Let a callback that cannot be read come again; one that was result upon is finished."""
+        """Put a callback that cannot be read back. One that is recorded already is finished."""
         own_id = codec.own_id(message)
         cause = cause_of(self._context.queues.callbacks, own_id)
         if await self._runner.repeat(order, cause):
             return ApplyResult.REPEATED
         await results.alert_unreadable(order, own_id, wrong, AGAIN_MAX, self._context)
-        since = _since(order, claims, self._context.clock.now())
-        await self._put_back(self._lane(order), claims, delivery, since)
+        known = 0 <= claims.step < len(order.steps)
+        since = order.steps[claims.step].since if known else self._context.clock.now()
+        await self._put_back(order, claims, delivery, since)
         return ApplyResult.NOTHING
 
     async def _readable(
         self, message: CallbackMessage, claims: Claims, order: Order
     ) -> CallbackResult:
-        """Return what a callback says, fit to be recorded; raises as ``results`` does."""
+        """Return a callback's result, redacted and offloaded; raises as ``results`` does."""
         message = await results.redact_fault(message, claims, order, self._context)
-        said = self._to_returned(message, claims, order)
+        said = self._result_of(message, claims, order)
         if decisions.status_of(order, said) not in {StepStatus.OUT, StepStatus.WAITS}:
             return said
         message = await results.offload_result(message, order, self._context)
-        return self._to_returned(message, claims, order)
+        return self._result_of(message, claims, order)
 
-    def _to_returned(
-        self, message: CallbackMessage, claims: Claims, order: Order
-    ) -> CallbackResult:
-        return codec.to_returned(message, claims, self._agents(order, claims))
+    def _result_of(self, message: CallbackMessage, claims: Claims, order: Order) -> CallbackResult:
+        agents: Sequence[str] = ()
+        if claims.alternative is not None and not order.rejected:
+            agents = self._business.workflow_of(order).steps[claims.step].agents
+        return codec.to_callback_result(message, claims, agents)
 
-    async def _act(
+    async def _apply(
         self, said: CallbackResult, claims: Claims, own_id: str
     ) -> tuple[ApplyResult, StepStatus, datetime]:
-        """Let a callback count; return also how its step stood, and since when."""
+        """Decide about a callback; return also the status of its step, and since when."""
         status, since = StepStatus.CLOSED, self._context.clock.now()
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal status, since
-            claims.check_order(order)  # it may have been purged, and its id used, since
+            claims.check_order(order)  # it may have been purged since, and its id used again
             status = decisions.status_of(order, said)
             if status is StepStatus.CLOSED:
                 return None
@@ -262,43 +247,31 @@ class Callbacks:
         return result, status, since
 
     def _lane(self, order: Order) -> str:
-        """Return the queue of an order's callbacks: whoever sends to one knows no lanes."""
+        """Return the callback queue of an order's lane."""
         return lane(self._context.queues.callbacks, urgent=order.details.urgent)
 
-    def _agents(self, order: Order, claims: Claims) -> Sequence[str]:
-        """Return the agents of a step by route, where the token names one that is not its first."""
-        if claims.alternative is None or order.rejected:
-            return ()
-        return self._business.workflow_of(order).steps[claims.step].agents
-
     async def _put_back(
-        self, queue: str, claims: Claims, delivery: Delivery, since: datetime
+        self, order: Order, claims: Claims, delivery: Delivery, since: datetime
     ) -> None:
-        """Let a callback come again once its step may be out: the longer it has not been, the
-        later; within the token's time.
+        """Put a callback back until its step may be out. The pause grows with the step's wait.
 
         Raises:
-            MalformedError: that is over.
+            MalformedError: the token has expired.
         """
         now = self._context.clock.now()
         _check_time(claims, now)
         at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + CLOCK_SKEW)
-        digest = hashlib.sha256(f"{delivery.message_id}|{key_time(at)}".encode()).hexdigest()
-        own_id = f"callback/again/{digest[:32]}"
-        await self._context.bus.send([Message(queue, own_id, delivery.body, scheduled_at=at)])
+        own_id = f"callback/again/{digest_id(delivery.message_id, key_time(at))}"
+        message = Message(self._lane(order), own_id, delivery.body, scheduled_at=at)
+        await self._context.bus.send([message])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
 
 
-def _since(order: Order, claims: Claims, now: datetime) -> datetime:
-    """Return since when a callback's step is as it is."""
-    return order.steps[claims.step].since if 0 <= claims.step < len(order.steps) else now
-
-
 def _check_time(claims: Claims, now: datetime) -> None:
-    """Refuse what comes too late, by whichever clock of ours the endpoint took it in time."""
+    """Refuse an expired token. The clock of another instance may have accepted it in time."""
     if claims.expires_at + CLOCK_SKEW <= now:
         raise MalformedError(Reason.EXPIRED, _expired(claims))
 
 
 def _expired(claims: Claims) -> str:
-    return f"the token expired at {claims.expires_at.isoformat()}: it allows nothing any more"
+    return f"the token expired at {claims.expires_at.isoformat()}: it is not accepted any more"

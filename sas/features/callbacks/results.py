@@ -1,4 +1,4 @@
-"""What a callback says, made fit to be recorded by the same rules as what an agent says.
+"""The result of a callback is recorded by the same rules as that of an agent.
 
 A large result is offloaded. A refusal quotes no secret field of its order.
 """
@@ -25,11 +25,11 @@ from sas.ports import UnreadableError
 async def redact_fault(
     message: CallbackMessage, claims: Claims, order: Order, context: Context
 ) -> CallbackMessage:
-    """Return a callback whose refusal quotes no secret field of what its step was given.
+    """Return a callback whose refusal quotes no secret field of its order.
 
     Raises:
-        UnreadableError: those fields cannot be read, so what it quotes is not known.
-        StoreUnavailableError: let it come again.
+        UnreadableError: those fields cannot be read, so the refusal may quote them.
+        StoreUnavailableError: redeliver the message.
     """
     if message.error is None:
         return message
@@ -44,11 +44,11 @@ async def redact_fault(
 async def offload_result(
     message: CallbackMessage, order: Order, context: Context
 ) -> CallbackMessage:
-    """Return a callback with its result offloaded where it is large, so that any queue carries it.
+    """Return a callback with a large result offloaded, so that a message can carry it.
 
     Raises:
-        StoreUnavailableError: it could not be written, or what it refers to could not be read.
-        UnreadableError: what it refers to is not there.
+        StoreUnavailableError: the result could not be written, or read.
+        UnreadableError: the message refers to content that is missing.
     """
     result = content_of(message.result, message.result_ref)
     if isinstance(result, PayloadRef):
@@ -65,8 +65,8 @@ async def offload_result(
 async def alert_unreadable(
     order: Order, own_id: str, wrong: UnreadableError, again_within: timedelta, context: Context
 ) -> None:
-    """Alert the operator of a callback that cannot be read, once."""
-    told = AlertMessage(
+    """Alert the operator, once, that a callback cannot be read."""
+    body = AlertMessage(
         kind=AlertKind.UNREADABLE.value,
         at=key_time(context.clock.now()),
         text=f"A callback of order {order.order_id} waits: {wrong}. It is tried again until its "
@@ -75,7 +75,7 @@ async def alert_unreadable(
         order_id=order.order_id,
         workflow=order.details.workflow,
     )
-    await context.report_unreadable(wrong, told, again_within)
+    await context.report_unreadable(wrong, body, again_within)
 
 
 async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple[str, ...]]:

@@ -1,8 +1,8 @@
-"""Callbacks, pure: what follows when an event outside says that a step has ended.
+"""Callbacks, pure: the decision when an outside event ends a step.
 
-An event knows no epoch. Whichever dispatch asked for it, its effect is that of the step's key. So
-it counts for the key (a generation, at one agent) and for the dispatch of it that is out at that
-time.
+A callback names no epoch, because the outside system knows none. It names the idempotency key: one
+generation, at one agent. So it counts for the dispatch with that key that is out now, whichever
+dispatch asked for the callback.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from sas.domain.workflow import Rules
 
 @dataclass(frozen=True, slots=True)
 class CallbackResult:
-    """What an external event said of a step, by a callback.
+    """What a callback says of a step: done with a result, or refused.
 
-    It names no epoch but the key: its ``generation``, and its ``route`` (the agent by number,
-    below 0 one that the step has no more). It is about the effect, whichever dispatch of the
-    step it was that asked for it.
+    ``generation`` and ``route`` name the key. A route below 0 is an agent that the workflow no
+    longer has.
     """
 
     order_id: str
@@ -39,20 +38,20 @@ class CallbackResult:
 
 
 class StepStatus(Enum):
-    """How a step stands to a callback."""
+    """The status of a step, for a callback."""
 
     OUT = "out"
-    """It is with its agent: the callback counts."""
+    """A request of it is out: the callback counts."""
     WAITS = "waits"
     """Between two attempts, or in Error: the callback counts once the step is out again."""
     ALREADY = "already"
     """It has ended in this way: nothing is left to do."""
     CLOSED = "closed"
-    """It comes too late: the step is being undone, or has another input or agent by now."""
+    """The callback is too late: the step is being undone, or has another input or agent now."""
 
 
 def status_of(order: Order, said: CallbackResult) -> StepStatus:
-    """Return how an order's step stands to a callback."""
+    """Return the status of a callback's step."""
     if order.rejected or not 0 <= said.step < len(order.steps):
         return StepStatus.CLOSED
     step = order.steps[said.step]
@@ -66,7 +65,7 @@ def status_of(order: Order, said: CallbackResult) -> StepStatus:
 def decide(
     order: Order, said: CallbackResult, rules: Rules, *, now: datetime, instance: str
 ) -> Decision | None:
-    """Decide upon a callback: as upon the reply to the dispatch that is out; else nothing."""
+    """Decide about a callback as about a reply to the dispatch that is out; None without one."""
     if status_of(order, said) is not StepStatus.OUT:
         return None
     epoch = order.steps[said.step].epoch
@@ -95,7 +94,7 @@ def _doing(step: StepRecord, said: CallbackResult) -> StepStatus:
 
 
 def _undoing(step: StepRecord, said: CallbackResult) -> StepStatus:
-    """It is undone at one agent after another: first at the first of ``undo.routes``."""
+    """Return the status of a step's undo, which runs at the agents of ``undo.routes`` in order."""
     failed = step.process_state is StepState.ERROR and step.undo_failed
     if step.process_state is StepState.COMPENSATED:
         return StepStatus.ALREADY

@@ -1,6 +1,6 @@
-"""The circuit breaker around one agent's calls, shared by all instances through the store.
+"""The circuit breaker around one agent's calls. All instances share its state through the store.
 
-While the circuit is closed a call costs a read every second at most. The shared state is written
+While the circuit is closed, an instance reads the state at most once a second. The state is written
 only when it changes, guarded by its token.
 """
 
@@ -29,8 +29,8 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 LOOK_AGAIN_AFTER = timedelta(seconds=1)
 _TRIES = 4
-_STANDS_FOR = timedelta(days=1)
-"""Longer than any sweep is away: this incident ends when the circuit is closed."""
+_ACTIVE_FOR = timedelta(days=1)
+"""Much longer than the time between two sweeps: the incident ends when the circuit is closed."""
 
 
 def breakers(store: StateStore) -> SharedValues[Breaker]:
@@ -54,8 +54,7 @@ class CircuitBreaker:
     async def admit(self, attempt: CallAttempt) -> datetime | None:
         """See ``CallGuard.admit``.
 
-        Where the circuit is due for a probe, this request becomes it, or waits for the rival that
-        did.
+        If a probe is due, this request becomes the probe, or waits for a rival that became it.
         """
         if not self._policy.failures_max:
             return None
@@ -92,7 +91,7 @@ class CircuitBreaker:
                     await self._change(rules.given_up(found, self._context.clock.now()))
 
     async def _succeeded(self) -> None:
-        """The service answered; a probe's answer closes the circuit."""
+        """Record an answer of the service. The answer to a probe closes the circuit."""
         self._failures = 0
         if self._breaker.state is BreakerState.CLOSED:
             return
@@ -100,7 +99,7 @@ class CircuitBreaker:
             await self._report()
 
     async def _failed(self, why: str) -> None:
-        """The service failed; enough failures in a row, or a failed probe, open the circuit."""
+        """Record a failure. Enough failures in a row, or a failed probe, open the circuit."""
         self._failures += 1
         probing = self._breaker.state is BreakerState.HALF_OPEN
         if self._breaker.state is BreakerState.OPEN:
@@ -122,11 +121,11 @@ class CircuitBreaker:
         self._looked_at = now
 
     async def _change(self, to: Breaker) -> bool:
-        """Write the shared state; False where a rival changed it first (then look again)."""
+        """Write the shared state; False if a rival changed it first."""
         try:
             self._value = await self._shared.write(self._agent, to, self._value)
         except ConflictError:
-            # A write repeated inside the store may meet its own first try: then it is ours.
+            # The store's adapter may repeat a write that succeeded: then the state is as written.
             self._looked_at = None
             await self._look(self._context.clock.now())
             return self._breaker == to
@@ -136,10 +135,9 @@ class CircuitBreaker:
         return True
 
     async def _report(self) -> None:
-        """Tell the operator how the circuit stands now.
+        """Report the incident of an open circuit, or its end.
 
-        Where store or bus are down the supervisor's next sweep does it. That must not fail the
-        call that went through.
+        If the store or the bus is down, the next sweep reports it. The call itself must not fail.
         """
         try:
             if self._breaker.state is BreakerState.CLOSED:
@@ -148,27 +146,27 @@ class CircuitBreaker:
                 now = self._context.clock.now()
                 await self._context.incidents.report(_incident(self._agent, self._breaker, now))
         except (StoreUnavailableError, BusUnavailableError) as down:
-            log.warning("circuit of %s: the operator is told later: %s", self._agent, down)
+            log.warning("circuit of %s: its alert is sent later: %s", self._agent, down)
 
 
 async def open_circuits(context: Context) -> tuple[list[Incident], list[tuple[AlertKind, str]]]:
-    """Return the incidents of circuits that are not closed, and the names of those that are.
+    """Health check: return the incidents of open circuits, and the names of those that are over.
 
     They follow from the shared state, so neither a crash nor an outage loses one.
 
     Raises:
-        StoreUnavailableError: they could not be read.
+        StoreUnavailableError: the circuits could not be read.
     """
     now = context.clock.now()
     found = {name: one.value for name, one in (await breakers(context.store).all()).items()}
     return (
-        [_incident(agent, one, now) for agent, one in found.items() if _is_shut(one)],
-        [_name(agent) for agent, one in found.items() if not _is_shut(one)],
+        [_incident(agent, one, now) for agent, one in found.items() if _is_open(one)],
+        [_name(agent) for agent, one in found.items() if not _is_open(one)],
     )
 
 
 class OpenCircuits:
-    """The agents whose circuit is open, read once a second at most."""
+    """The agents whose circuit is open. See ``sas.features.routing.Unavailable``."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -177,7 +175,7 @@ class OpenCircuits:
         self._looked_at: datetime | None = None
 
     async def refresh(self, agents: Mapping[str, object]) -> None:
-        """Read the circuits of these agents, where the last look is not a second ago.
+        """Read the circuits of these agents, at most once a second.
 
         Raises:
             StoreUnavailableError: they could not be read.
@@ -191,11 +189,11 @@ class OpenCircuits:
         self._looked_at = now
 
     def is_open(self, agent: str, now: datetime) -> bool:
-        """Return whether a new request of an agent would have to wait."""
+        """Return whether a new request to an agent would have to wait."""
         return rules.wait_of(self._known.get(agent, Breaker()), "", now) is not None
 
 
-def _is_shut(found: Breaker) -> bool:
+def _is_open(found: Breaker) -> bool:
     return found.state is not BreakerState.CLOSED
 
 
@@ -209,4 +207,4 @@ def _incident(agent: str, found: Breaker, now: datetime) -> Incident:
         "out until a probe succeeds; requests wait, and no failure is counted for it."
     )
     kind, scope = _name(agent)
-    return Incident(kind, scope, text, found.since or now, now + _STANDS_FOR)
+    return Incident(kind, scope, text, found.since or now, now + _ACTIVE_FOR)

@@ -1,7 +1,7 @@
-"""A circuit breaker per remote service: closed, open, half open; pure, shared through the store.
+"""Circuit breaker, pure: one circuit for each agent. It is closed, open or half-open.
 
-After Nygard, "Release It!": consecutive failures open it; open, no call is made; after a
-while one probe at a time may try, and its success closes it again.
+After Nygard, "Release It!": consecutive failures open the circuit. While it is open, no call goes
+out. After a pause one request at a time is the probe, and its success closes the circuit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class BreakerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """``failures_max`` consecutive failures (of one instance) open the breaker for ``open_for``,
-    and twice as long after every failed probe, up to ``open_for_max``. A probe that says nothing
-    for ``probe_for`` is given up. 0 failures switch it off.
+    """``failures_max`` consecutive failures in one instance open the circuit for ``open_for``.
+
+    The time doubles after every failed probe, up to ``open_for_max``. A probe without a result
+    is given up after ``probe_for``. With ``failures_max`` 0 the circuit never opens.
     """
 
     failures_max: int = 10
@@ -37,10 +38,11 @@ class BreakerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The state that all instances share.
+    """The state of a circuit, as all instances share it.
 
-    ``until`` is when a probe may go out (OPEN), or is given up (HALF_OPEN); ``prober`` is the
-    request that probes; ``rounds`` counts openings since it was closed; ``why`` is for people.
+    ``until`` is when a probe may go out (OPEN) or is given up (HALF_OPEN). ``prober`` is the id of
+    the request that probes. ``rounds`` counts openings since the circuit was closed. ``why`` is for
+    people.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -52,9 +54,9 @@ class Breaker:
 
 
 def wait_of(breaker: Breaker, request: str, now: datetime) -> datetime | None:
-    """Return until when a request must wait; None where it may go out now.
+    """Return the time until which a request must wait; None if it may go out now.
 
-    Where it may go out although the breaker is not closed, ``probe`` must be won first.
+    If the circuit is not closed, the request must become the probe before it goes out.
     """
     if breaker.state is BreakerState.CLOSED or breaker.until is None:
         return None
@@ -66,19 +68,13 @@ def wait_of(breaker: Breaker, request: str, now: datetime) -> datetime | None:
 
 
 def probe(breaker: Breaker, request: str, policy: BreakerPolicy, now: datetime) -> Breaker:
-    """Return the breaker with this request as its probe."""
-    return Breaker(
-        BreakerState.HALF_OPEN,
-        breaker.since,
-        now + policy.probe_for,
-        request,
-        breaker.rounds,
-        breaker.why,
-    )
+    """Return the circuit half-open, with this request as its probe."""
+    until = now + policy.probe_for
+    return replace(breaker, state=BreakerState.HALF_OPEN, until=until, prober=request)
 
 
 def opened(breaker: Breaker, policy: BreakerPolicy, now: datetime, why: str) -> Breaker:
-    """Return the breaker opened, for longer every time until a probe succeeds."""
+    """Return the circuit open, longer each time until a probe succeeds."""
     seconds = policy.open_for.total_seconds() * 2.0 ** min(breaker.rounds, 30)
     rest = timedelta(seconds=min(seconds, policy.open_for_max.total_seconds()))
     since = breaker.since if breaker.rounds else now
@@ -86,10 +82,10 @@ def opened(breaker: Breaker, policy: BreakerPolicy, now: datetime, why: str) -> 
 
 
 def given_up(breaker: Breaker, now: datetime) -> Breaker:
-    """Return the breaker whose probe found nothing out: another may probe at once."""
+    """Return the circuit after a probe without a result: another request may probe at once."""
     return replace(breaker, state=BreakerState.OPEN, until=now, prober=None)
 
 
 def closed(now: datetime) -> Breaker:
-    """Return the breaker closed."""
+    """Return a closed circuit."""
     return Breaker(since=now)

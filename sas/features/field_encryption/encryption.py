@@ -1,7 +1,7 @@
-"""Secret fields: encrypted before anything is written, decrypted just before an agent is called.
+"""Field encryption: secret fields are encrypted before any write, and decrypted just before a call.
 
-At rest, in the store and in every message of ours, ``{"$encrypted": "<key id>:<base64>"}`` stands
-in place of each secret field.
+In the store and in every internal message, ``{"$encrypted": "<key id>:<base64>"}`` replaces each
+secret field.
 """
 
 from __future__ import annotations
@@ -17,25 +17,22 @@ from sas.domain.workflow import WorkflowError
 from sas.engine.hooks import Encryption
 from sas.features.field_encryption import paths
 from sas.features.field_encryption.paths import ENCRYPTED, Path
-from sas.ports import Business, DecryptionError, KeyMissingError, KeyRing
+from sas.ports import DecryptionError, KeyMissingError, KeyRing
 
 SECRET_LENGTH_MIN = 3
-"""A shorter text is not looked for in what is told: it would be found in every sentence."""
+"""Shorter texts are not redacted: they would be found in every sentence."""
 
 
 class FieldEncryption(Encryption):
-    """Knows which fields are secret, by workflow, and the keys.
-
-    Without fields it changes nothing.
-    """
+    """Knows the secret fields of each workflow, and the keys. Without fields it changes nothing."""
 
     def __init__(
         self, secret: Mapping[str, Sequence[str]] | None = None, ring: KeyRing | None = None
     ) -> None:
-        """Check the fields' paths.
+        """Parse the paths of the secret fields.
 
         Raises:
-            WorkflowError: a path is none.
+            WorkflowError: a path is wrong.
         """
         self._ring = ring
         self._paths: dict[str, tuple[Path, ...]] = {}
@@ -45,21 +42,12 @@ class FieldEncryption(Encryption):
             except ValueError as wrong:
                 raise WorkflowError(f"secret_fields of workflow {workflow!r}: {wrong}") from None
 
-    @classmethod
-    def of(cls, business: Business, ring: KeyRing | None) -> FieldEncryption:
-        """Return the privacy of a business.
-
-        Raises:
-            WorkflowError: a path that is none.
-        """
-        return cls(business.secret_fields, ring)
-
     def has_secrets(self, workflow: str) -> bool:
-        """Return whether orders of a workflow have, or once had, secret fields."""
+        """See ``Encryption.has_secrets``."""
         return workflow in self._paths
 
     def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:
-        """See ``Encryption.protect``: the secret fields encrypted, the hash signed."""
+        """See ``Encryption.protect``: encrypts the secret fields and signs the hash."""
         if workflow not in self._paths:
             return submission.payload, submission.content_hash
         return self._encrypted(submission, workflow), self._keys.sign(submission.content_hash)
@@ -76,13 +64,13 @@ class FieldEncryption(Encryption):
             raise MalformedError(
                 Reason.ORDER_ID_TAKEN,
                 f"order_id {details.order_id!r} was submitted before. The key that signed its "
-                "content is gone, so the two cannot be compared: give every order an id of its own",
+                "content is gone, so the two cannot be compared: give every order its own id",
             ) from None
 
     def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:
         """See ``Encryption.encrypt_input``.
 
-        A field that comes encrypted, as the operator was shown it, is kept if it is this order's.
+        The operator may send an encrypted field of the order back as it was shown; it is kept.
         """
         if workflow not in self._paths:
             return text
@@ -100,7 +88,7 @@ class FieldEncryption(Encryption):
     def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
         """See ``Encryption.decrypt``.
 
-        A field that is still in plain, from before it was named, is secret as well.
+        A field that was stored before it was named as secret is not encrypted, but secret too.
         """
         if workflow not in self._paths:
             return value, ()
@@ -113,16 +101,16 @@ class FieldEncryption(Encryption):
         for path in self._paths[workflow]:
             try:
                 found = [holder[key] for holder, key, _ in paths.places(value, path)]
-            except MalformedError:  # an operator's input of long ago
+            except MalformedError:  # an old input of an operator
                 continue
             secret += [text for inner in found for text in paths.texts_in(inner)]
         return value, _searchable(secret)
 
     def secrets_of(self, content: bytes, workflow: str) -> tuple[str, ...]:
-        """Return the texts that are secret in an order's content in plain.
+        """Return the secret texts in the decrypted content of an order.
 
         Raises:
-            MalformedError: a secret field is not where it should be.
+            MalformedError: a secret field is in the wrong place.
         """
         if workflow not in self._paths:
             return ()
@@ -138,7 +126,7 @@ class FieldEncryption(Encryption):
     @property
     def _keys(self) -> KeyRing:
         if self._ring is None:
-            text = "it needs a key, and SAS_ENCRYPTION_KEYS is missing: give it back"
+            text = "it needs a key, and SAS_ENCRYPTION_KEYS is missing: set it again"
             raise KeyMissingError(text, "any")
         return self._ring
 
@@ -147,7 +135,7 @@ class FieldEncryption(Encryption):
         if next(paths.encrypted_places(value), None) is not None:
             raise MalformedError(
                 Reason.INVALID_ORDER,
-                f"the order holds a member {ENCRYPTED!r}: send the field as it is, for it is "
+                f"the order holds a member {ENCRYPTED!r}: send the field in plain text; it is "
                 "encrypted here",
             )
         return self._encrypt(workflow, submission.order_id, value, set())
@@ -162,13 +150,13 @@ class FieldEncryption(Encryption):
 
 
 def _searchable(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts worth redacting, longest first, so that none hides part of another."""
+    """Return the texts to redact, longest first, because one may contain another."""
     worth = {text for text in texts if len(text.strip()) >= SECRET_LENGTH_MIN}
     return tuple(sorted(worth, key=lambda text: (-len(text), text)))
 
 
 def _not_taken(at: paths.Place, why: DecryptionError) -> str:
     return (
-        f"{'.'.join(map(str, at))} is encrypted and cannot be taken for this place of this order: "
-        f"{why}; give the field as it is, or as `sas show --json --content` shows it here"
+        f"{'.'.join(map(str, at))} is encrypted, and not for this place of this order: {why}; give "
+        "the field in plain text, or as `sas show --json --content` shows it here"
     )

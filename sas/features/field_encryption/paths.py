@@ -1,6 +1,6 @@
-"""Named fields of an order: where they are, and what stands in their place once they are encrypted.
+"""Paths of secret fields: where a field is in an order, and how it looks once it is encrypted.
 
-A path is member names with dots between them; ``[]`` after a name means every element of that
+A path is member names with dots between them. ``[]`` after a name means every element of that
 list: ``customer.card``, ``lines[].note``.
 """
 
@@ -14,40 +14,37 @@ from typing import Any
 from sas.codec.strict import MalformedError, Reason
 
 ENCRYPTED = "$encrypted"
-"""The one member of what stands in an encrypted field's place."""
-
+"""The only member of the object that replaces an encrypted field."""
 Path = tuple[str | None, ...]
 """Member names; None for every element of a list."""
-
 Place = tuple[str | int, ...]
-
-
+"""Member names and list indexes: one field of one order."""
 _SEGMENT = re.compile(r"([^.\[\]]+)((?:\[\])*)")
 
 
 def parse_path(text: str) -> Path:
-    """Return a path as it was written.
+    """Return a parsed path.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a path.
     """
     path: list[str | None] = []
     for segment in text.split("."):
         found = _SEGMENT.fullmatch(segment)
         if found is None:
             raise ValueError(
-                f"{text!r} is no path: write member names with dots between them, and [] after a "
-                "list's name for each of its elements (customer.card, lines[].note)"
+                f"{text!r} is not a path: write member names with dots between them, and [] after "
+                "a list's name for each of its elements (customer.card, lines[].note)"
             )
         path += [found[1], *[None] * (len(found[2]) // 2)]
     return tuple(path)
 
 
 def parse_paths(texts: Iterable[str]) -> tuple[Path, ...]:
-    """Return paths of which none lies within another.
+    """Return parsed paths, none of which contains another.
 
     Raises:
-        ValueError: one is none, or lies within another.
+        ValueError: a text is not a path, or one path contains another.
     """
     by_path: dict[Path, str] = {}
     for text in texts:
@@ -55,25 +52,24 @@ def parse_paths(texts: Iterable[str]) -> tuple[Path, ...]:
         for other, written in by_path.items():
             common = min(len(path), len(other))
             if path[:common] == other[:common]:
-                raise ValueError(f"{text!r} and {written!r}: one lies within the other; keep one")
+                raise ValueError(f"{text!r} and {written!r}: one contains the other; keep one")
         by_path[path] = text
     return tuple(by_path)
 
 
 def places(value: Any, path: Path, at: Place = ()) -> Iterator[tuple[Any, str | int, Place]]:
-    """Yield what holds a field, under which name or number, and its place; nothing where it is
-    absent.
+    """Yield each field of a path: its container, its name or index there, and its place.
 
     Raises:
-        MalformedError: there is no list, or no object, where the path says that there is one: what
-            is there instead may be as secret.
+        MalformedError: the order has no list or object where the path needs one. The value there
+            may be secret too.
     """
     head, rest = path[0], path[1:]
     if not isinstance(value, list if head is None else dict):
         kind = "a list" if head is None else "an object"
         raise MalformedError(
             Reason.INVALID_ORDER,
-            f"Expected {kind} - at `{_spelled(at)}`, which holds a field that is kept secret",
+            f"Expected {kind} - at `{_spelled(at)}`, which holds a secret field",
         )
     keys: Iterable[Any] = range(len(value)) if head is None else [head] if head in value else []
     for key in keys:
@@ -84,7 +80,7 @@ def places(value: Any, path: Path, at: Place = ()) -> Iterator[tuple[Any, str | 
 
 
 def encrypted_places(value: Any) -> Iterator[tuple[Any, str | int, Place]]:
-    """Yield what holds something encrypted, under which name or number, and its place."""
+    """Yield each encrypted field: its container, its name or index there, and its place."""
     waiting: list[tuple[Any, Place]] = [(value, ())]
     while waiting:
         holder, at = waiting.pop()
@@ -99,7 +95,7 @@ def encrypted_places(value: Any) -> Iterator[tuple[Any, str | int, Place]]:
 
 
 def encrypted_text(value: Any) -> str | None:
-    """Return the encrypted text that stands in a field's place; None where it is anything else."""
+    """Return the encrypted text of a field; None if the value is not an encrypted field."""
     if not isinstance(value, dict) or value.keys() != {ENCRYPTED}:
         return None
     text = value[ENCRYPTED]
@@ -107,12 +103,12 @@ def encrypted_text(value: Any) -> str | None:
 
 
 def about(order_id: str, at: Place) -> str:
-    """Return what a field is encrypted for: this place of this order, and no other."""
+    """Return the context of an encrypted field. It is valid only in this place of this order."""
     return json.dumps(["order", order_id, *at])
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text and number of a value, as it may be quoted."""
+    """Yield every text and number of a value, in the forms in which an error may quote it."""
     match value:
         case dict():
             for inner in value.values():

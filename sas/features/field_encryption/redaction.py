@@ -1,7 +1,7 @@
-"""Redaction: what the business's own code says about an order quotes no secret field.
+"""Redaction: refusals and errors of the business's code never quote a secret field.
 
-Its refusals and errors become journal rows, alerts, notifications and log lines. A secret that one
-quotes is removed. The text of a bug is withheld; only its type and place are told.
+They become journal rows, alerts, notifications and log lines. A secret text in one of them is
+replaced. The text of a bug is withheld; only its type and its place in the code are reported.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sas.ports import (
 
 
 class WithheldError(Exception):
-    """The business's own code failed upon an order with secret fields: its text may quote them, and
-    is withheld. Look at the place that is named.
+    """The business's code failed for an order with secret fields. Its text may quote them, so only
+    the place in the code is named.
     """
 
 
 class RedactingAgent:
-    """An agent that quotes no secret of the orders it is given. See ``sas.ports.Agent``."""
+    """An agent whose answers and errors are redacted. See ``sas.ports.Agent``."""
 
     def __init__(self, name: str, agent: Agent) -> None:
         self._name = name
@@ -40,17 +40,17 @@ class RedactingAgent:
 
     async def do(self, call: Call) -> Any:
         """See ``Agent.do``."""
-        return await self._told(self._agent.do, call)
+        return await self._redacted(self._agent.do, call)
 
     async def undo(self, call: Call) -> Any:
         """See ``Agent.undo``."""
-        return await self._told(self._agent.undo, call)
+        return await self._redacted(self._agent.undo, call)
 
     async def close(self) -> None:
         """See ``Agent.close``."""
         await self._agent.close()
 
-    async def _told(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
+    async def _redacted(self, attempt: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
         if not call.secrets:
             return await attempt(call)
 
@@ -59,17 +59,17 @@ class RedactingAgent:
 
         try:
             result = await attempt(replace(call, beats=beat))
-        except Exception as error:  # noqa: BLE001  told anew, below
-            told = redacted_error(error, f"agent {self._name}", call.secrets)
+        except Exception as error:  # noqa: BLE001  raised again, redacted
+            failed = redacted_error(error, f"agent {self._name}", call.secrets)
         else:
             if isinstance(result, StillRunning | AwaitCallback):
                 return replace(result, note=redact(result.note, call.secrets))
             return result
-        raise told  # outside of the handler: with no context that still has the text
+        raise failed  # outside of the handler: its context would still hold the text
 
 
 def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Exception:
-    """Return an error that says the same without the secrets."""
+    """Return the same error without the secrets."""
     if isinstance(error, RefusedError):
         return RefusedError(redact(error.code, secrets), redact(str(error), secrets))
     if isinstance(error, TransientError):
@@ -102,21 +102,21 @@ def _redacted_check(
             check(content)
         except ValueError as wrong:
             failed: Exception = ValueError(redact(str(wrong), secrets))
-        except Exception as bug:  # noqa: BLE001  raised anew, below
+        except Exception as bug:  # noqa: BLE001  raised again, redacted
             failed = withheld_error(bug, f"the check of workflow {workflow}")
         else:
             return
-        raise failed  # outside of the handler: without the context that still has the text
+        raise failed  # outside of the handler: its context would still hold the text
 
     return checked
 
 
 def withheld_error(error: Exception, who: str) -> WithheldError:
-    """Return what may be said of a bug: its type, and where it was raised."""
+    """Return an error that names only the type of a bug and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     where = f"{Path(last.filename).name}, line {last.lineno}" if last else "an unknown place"
     return WithheldError(
-        f"{who} raised {type(error).__name__} ({where}); what it says is withheld, since the order "
+        f"{who} raised {type(error).__name__} ({where}); its text is withheld, because the order "
         "has secret fields"
     )

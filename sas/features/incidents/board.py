@@ -1,8 +1,9 @@
-"""Tells the operator of incidents: one alert for all the orders that meet one, not one each.
+"""Alerts operators of incidents: one alert for all the orders that an incident affects.
 
-An incident is a shared value, written with its token. Its alert is sent before it is noted as sent,
-and before the order that met it is committed: after a crash in between it comes again under the
-same id. How many orders met it, and which, is written now and then: a crash may lose some of that.
+An incident is a shared value, written with its token. Its alert is sent before it is recorded as
+sent, and before the order that reports it is committed. After a crash in between, the alert is sent
+again with the same id. The number of orders affected is written only now and then, so a crash may
+lose a part of it.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ log = logger(__name__)
 _TRIES = 4
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9 ,._-]")
 NOTED_EVERY = timedelta(minutes=1)
-"""How often at most an instance writes what it saw, apart from the beginning of an incident."""
+"""Shortest time between two writes of an instance, apart from the beginning of an incident."""
 
 Name = tuple[AlertKind, str]
 """The kind and the scope of an incident."""
 HealthCheck = Callable[[], Awaitable[tuple[Sequence[Incident], Sequence[Name]]]]
-"""Looks at one part of the system: returns the incidents that are active and those that are over.
+"""Returns the incidents of one part of the system: those that are active and those that are over.
 
-Raises StoreUnavailableError where it cannot look.
+Raises StoreUnavailableError if it cannot read its part.
 """
 
 
 def active_incidents(store: StateStore) -> SharedValues[ActiveIncident | None]:
-    """Return the incidents that all instances share; None stands for one that is over."""
+    """Return the incidents that all instances share. The value of one that is over is None."""
     return SharedValues(store, "incident|", ActiveIncident | None)
 
 
@@ -61,7 +62,7 @@ def name_of(kind: AlertKind, scope: str) -> str:
 
 
 class IncidentBoard(Incidents):
-    """What this instance saw of incidents, and what it knows was told."""
+    """What this instance saw of incidents, and the alerts that it knows of."""
 
     def __init__(
         self,
@@ -82,13 +83,13 @@ class IncidentBoard(Incidents):
         self._turn = asyncio.Lock()
 
     async def report(self, incident: Incident, *order_ids: str) -> None:
-        """See ``Incidents.report``: where it begins, the operator is told before this returns."""
+        """See ``Incidents.report``. The first alert is sent before this returns."""
         name = self._saw(incident, *order_ids)
         async with self._turn:
             for _ in range(_TRIES):
-                if self._is_told(name):
+                if self._is_known(name):
                     break
-                with suppress(ConflictError):  # a rival reported it: then it may be told
+                with suppress(ConflictError):  # a rival reported it
                     await self._update(name, await self._shared.read(name))
         if not self._noted_lately:
             await self.note()
@@ -97,13 +98,13 @@ class IncidentBoard(Incidents):
         """See ``Incidents.end``."""
         name = name_of(kind, scope)
         async with self._turn:
-            with suppress(ConflictError):  # a rival is at it
+            with suppress(ConflictError):  # a rival ends it
                 await self._update(name, await self._shared.read(name), ended=True)
 
     async def check_health(self) -> None:
-        """Look for what is wrong with the system, and write what was seen; once a minute at most.
+        """Run the health checks and write what was seen, at most once a minute.
 
-        Where the store or the bus is down it waits for the next time.
+        If the store or the bus is down, the next sweep does it.
         """
         if self._noted_lately and not self._seen:
             return
@@ -120,10 +121,10 @@ class IncidentBoard(Incidents):
         await self.note(ended)
 
     async def note(self, ended: Iterable[Name] = ()) -> None:
-        """Write what was seen, tell again what lasts, and tell what is over.
+        """Write what was seen, and send the alerts that are due.
 
-        An incident is over by its time, or because it is among ``ended``. Where the store or the
-        bus is down it waits for the next time.
+        An incident is over if it is among ``ended``, or was not seen for some minutes. If the store
+        or the bus is down, the next sweep does it.
         """
         over = {name_of(*one) for one in ended}
         async with self._turn:
@@ -131,10 +132,10 @@ class IncidentBoard(Incidents):
             try:
                 values = await self._shared.all()
                 for name in sorted({*values, *self._seen}):
-                    with suppress(ConflictError):  # a rival is at it; what was seen is kept
+                    with suppress(ConflictError):  # a rival writes it; what was seen is kept
                         await self._update(name, values.get(name), ended=name in over)
             except (StoreUnavailableError, BusUnavailableError) as down:
-                log.warning("incidents are told later: %s", down)
+                log.warning("alerts of incidents are sent later: %s", down)
 
     @property
     def _noted_lately(self) -> bool:
@@ -143,7 +144,7 @@ class IncidentBoard(Incidents):
     async def _update(
         self, name: str, value: SharedValue[ActiveIncident | None] | None, *, ended: bool = False
     ) -> None:
-        """Bring one incident up to date: write what was seen of it, send what alert is due."""
+        """Update one incident: write what was seen of it, and send the alert that is due."""
         now = self._clock.now()
         active = value.value if value else None
         if active is not None and (ended or rules.is_over(active, now)):
@@ -157,7 +158,7 @@ class IncidentBoard(Incidents):
             if seen is not None:
                 active = rules.seen(active, seen, now)
             if active is not None and not active.alerts_sent:
-                # Its beginning is written first: later alerts are about the same incident.
+                # Its beginning is written before its first alert: it is part of the alert's id.
                 value, seen = await self._written(name, active, value), None
             if active is not None and rules.next_alert_at(active) <= now:
                 await self._send(_alert(active, now))
@@ -186,7 +187,7 @@ class IncidentBoard(Incidents):
         before = self._seen.get(name)
         self._seen[name] = before.and_then(seen) if before else seen
 
-    def _is_told(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         active = self._active.get(name)
         return active is not None and not rules.is_over(active, self._clock.now())
 
@@ -222,5 +223,4 @@ def _over(active: ActiveIncident, now: datetime) -> AlertMessage:
 
 
 def _id_of(active: ActiveIncident) -> str:
-    began = f"{active.scope}/{key_time(active.since)}"
-    return f"{active.kind.value}/{digest_id(began)}"
+    return f"{active.kind.value}/{digest_id(active.scope, key_time(active.since))}"

@@ -1,8 +1,8 @@
-"""What is wrong with the system rather than with one order: told once, however many orders meet it.
+"""Incidents, pure: when operators are alerted of something wrong with the system.
 
-A scheduler that is away is met by every order under way, again and again. Alerts of each would bury
-the one thing that is wrong. So a condition stands: it is told when it begins, at growing
-intervals while it lasts, and once when it is over.
+If no scheduler runs, every order under way finds out, again and again. An alert for each would hide
+the one thing that is wrong. So there is one alert when an incident begins, more at growing
+intervals while it lasts, and one when it is over.
 """
 
 from __future__ import annotations
@@ -20,44 +20,40 @@ NEXT_ALERT_AFTER = (
     timedelta(hours=4),
     timedelta(days=1),
 )
-"""How long after an alert the next one of the same condition comes; the last one holds on."""
-
-
+"""Pause between two alerts of one incident. The last one repeats."""
 OVER_AFTER = timedelta(minutes=5)
-"""How long after the moment at which orders that met it were to be looked at again a condition is
-taken as over: time for a sweep, and for one that failed.
+"""An incident is over if it was not seen again this long after its ``until``: time for one sweep,
+and for one that failed.
 """
-
-
 ORDERS_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What was seen of one condition since it was last noted: how often, by which orders (none
-    where it was seen by itself).
+    """What an instance saw of one incident since its last write: how often, and which orders.
+
+    A health check names no order.
     """
 
-    condition: Incident
+    incident: Incident
     times: int
     orders: tuple[str, ...]
 
     def and_then(self, later: Sightings) -> Sightings:
-        """Return these and later ones of the same condition together."""
+        """Return these and later ones of the same incident together."""
         both = replace(
-            later.condition,
-            since=min(self.condition.since, later.condition.since),
-            until=max(self.condition.until, later.condition.until),
+            later.incident,
+            since=min(self.incident.since, later.incident.since),
+            until=max(self.incident.until, later.incident.until),
         )
         return Sightings(both, self.times + later.times, _some(self.orders, later.orders))
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveIncident:
-    """A condition as all instances share it. ``since`` is that of the order that met it first: all
-    that is told of it is known by it.
+    """An incident as all instances share it. ``since`` is part of the ids of its alerts.
 
-    ``times`` and ``orders`` are of the time since it was last told; ``alerts_sent`` counts alerts.
+    ``times`` and ``orders`` count from the last alert. ``alerts_sent`` counts alerts.
     """
 
     kind: AlertKind
@@ -73,8 +69,8 @@ class ActiveIncident:
 
 
 def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> ActiveIncident:
-    """Return a condition after it was seen (again); it begins anew where it was over."""
-    what = found.condition
+    """Return an incident after it was seen. One that was over begins again."""
+    what = found.incident
     if active is None or is_over(active, now):
         active = ActiveIncident(what.kind, what.scope, what.text, what.since, now, what.until)
     return replace(
@@ -88,53 +84,50 @@ def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> Acti
 
 
 def is_over(active: ActiveIncident, now: datetime) -> bool:
-    """Return whether orders would have met it again by now if it still stood."""
+    """Return whether an incident was not seen again for so long that it is over."""
     return now > active.until + OVER_AFTER
 
 
 def next_alert_at(active: ActiveIncident) -> datetime:
-    """Return when the next alert of a active condition is due."""
+    """Return when the next alert of an active incident is due."""
     if active.last_alert_at is None:
         return active.last_seen
-    return (
-        active.last_alert_at + NEXT_ALERT_AFTER[min(active.alerts_sent, len(NEXT_ALERT_AFTER)) - 1]
-    )
+    pause = NEXT_ALERT_AFTER[min(active.alerts_sent, len(NEXT_ALERT_AFTER)) - 1]
+    return active.last_alert_at + pause
 
 
 def alert_sent(active: ActiveIncident, now: datetime) -> ActiveIncident:
-    """Return a condition after an alert of it was sent."""
+    """Return an incident after an alert of it was sent."""
     return replace(
         active, alerts_sent=active.alerts_sent + 1, last_alert_at=now, times=0, orders=()
     )
 
 
 def alert_text(active: ActiveIncident, now: datetime) -> str:
-    """Return what an alert says of a condition that stands: what, since when, where, and when it
-    is said again.
-    """
+    """Return the text of an alert: what is wrong, since when, for which orders, what comes next."""
     again = _minute(next_alert_at(alert_sent(active, now)))
     return (
-        f"{active.text} It lasts since {_minute(active.since)}{_met_by(active)}. "
-        f"While it lasts this is told again, at {again} next."
+        f"{active.text} It began at {_minute(active.since)}{_seen_by(active)}. "
+        f"While it lasts, the next alert comes at {again}."
     )
 
 
 def over_text(active: ActiveIncident) -> str:
-    """Return what an alert says of a condition that is over."""
+    """Return the text of the alert that an incident is over."""
     return (
-        f"Over: {active.kind.value}, {active.scope}. It lasted from {_minute(active.since)}, "
+        f"Over: {active.kind.value}, {active.scope}. It began at {_minute(active.since)} "
         f"and was last seen at {_minute(active.last_seen)}."
     )
 
 
-def _met_by(active: ActiveIncident) -> str:
+def _seen_by(active: ActiveIncident) -> str:
     if not active.orders:
         return ""
     named = ", ".join(active.orders)
     if not active.alerts_sent:
-        return f", met by order {named} first"
+        return f", first seen by order {named}"
     count = f"{active.times:,} times" if active.times > 1 else "once"
-    return f", met {count} since this was last told, by orders such as {named}"
+    return f", seen {count} since the last alert, by orders such as {named}"
 
 
 def _some(*orders: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""The deadline of a request that may be given more time: heartbeats of a running call.
+"""The call deadline of a request that may get more time, by heartbeats of a running call.
 
-A heartbeat asks the scheduler for time, by a progress message. What holds is what the scheduler
-granted: the order is read before the CompleteBy that is known has passed. If the step is no longer
-this request's, the running call is cut off.
+A heartbeat asks the scheduler for time with a progress message. Only the time that the scheduler
+granted counts: the order is read again shortly before the known CompleteBy. If the request is
+superseded, the running call is cut off.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import msgspec
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
+from sas.codec.results import whole_text
 from sas.domain.claim import calls_until, is_out
 from sas.domain.ids import digest_id, key_time, reply_id
 from sas.domain.messages import Progress
 from sas.domain.order import Direction
-from sas.domain.queues import lane
+from sas.domain.queues import Queues, lane
 from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
@@ -27,14 +28,14 @@ from sas.telemetry.tracing import logger
 log = logger(__name__)
 HEARTBEAT_INTERVAL_MIN = timedelta(seconds=10)
 LOOK_EARLY_MAX = timedelta(seconds=2)
-"""How long before CompleteBy, at most, a request that asked for more time begins to look for it."""
+"""Longest time before CompleteBy at which a request begins to look for the time it asked for."""
 
 
 def heartbeat_interval(allowed: timedelta) -> timedelta:
-    """Return how often a heartbeat is passed on.
+    """Return the shortest time between two heartbeats that are sent.
 
-    A third of the time allowed, ten seconds at least (half of it where it is shorter than twenty).
-    So the journal of a step has at most three rows for each time allowed.
+    A third of the time allowed, but at least ten seconds, or half of the time allowed if that is
+    shorter. So a step has at most three journal rows for each time allowed.
     """
     return max(allowed / 3, min(HEARTBEAT_INTERVAL_MIN, allowed / 2))
 
@@ -51,11 +52,11 @@ class ExtensibleDeadline(CallDeadline):
         self._superseded = asyncio.Event()
 
     async def begin(self) -> None:
-        """Ask for the time allowed once more where a request was received late.
+        """Ask for the time allowed again if the request was received late.
 
-        What stood before it in its queue is not its service's fault. Only once, and not for a
-        request that was put back: its time is over at some time. Nor close to CompleteBy: the
-        call would be cut off before the time is granted.
+        Queue delay is not the fault of the remote service. This happens only once, and not for a
+        request that was put back, so that its time ends. It does not happen close to CompleteBy:
+        the call would be cut off before the time is granted.
         """
         first, self._first = self._first, False
         late = self.left() < self.fair_share.total_seconds()
@@ -63,10 +64,10 @@ class ExtensibleDeadline(CallDeadline):
             await self.heartbeat("received late")
 
     async def heartbeat(self, note: str = "") -> None:
-        """Say that the call goes on, and ask for the time allowed once more; throttled.
+        """Report that the call goes on, and ask for the time allowed again; throttled.
 
-        Store or bus being down fails no call: the next heartbeat says it again. Where the step is
-        no longer this request's it does not return: the call is about to be cut off.
+        A failure of the store or the bus fails no call: the next heartbeat asks again. If the
+        request is superseded, this never returns: the call is about to be cut off.
         """
         now = self._clock.now()
         if self.left() <= 0 and not self.superseded:
@@ -81,12 +82,12 @@ class ExtensibleDeadline(CallDeadline):
                 await self._context.bus.send([self._progress(now, note)])
                 self._asked = True
         except (StoreUnavailableError, BusUnavailableError) as down:
-            log.warning("order %s: a heartbeat was not passed on: %s", self.request.order_id, down)
+            log.warning("order %s: a heartbeat was not sent: %s", self.request.order_id, down)
         if self.superseded:
             await asyncio.Event().wait()
 
     async def passed(self) -> None:
-        """See ``CallDeadline.passed``. Where more time was granted it waits on."""
+        """See ``CallDeadline.passed``. If more time was granted, it waits on."""
         over = asyncio.ensure_future(self._superseded.wait())
         try:
             while True:
@@ -105,7 +106,7 @@ class ExtensibleDeadline(CallDeadline):
             await asyncio.gather(over, return_exceptions=True)
 
     async def _more(self) -> bool:
-        """Return, close to CompleteBy, whether there is more time; False once it has passed."""
+        """Wait until shortly before CompleteBy; return whether more time was granted."""
         early = min(LOOK_EARLY_MAX, self._allowed / 6).total_seconds()
         await self._clock.sleep(self.left() - early)
         while self.left() > 0:
@@ -125,7 +126,7 @@ class ExtensibleDeadline(CallDeadline):
         return True
 
     async def _look(self) -> None:
-        """Learn the CompleteBy that was granted, and whether the step is this request's still."""
+        """Read the CompleteBy that was granted, and whether the request is superseded."""
         request = self.request
         order = await self._context.load(request.order_id)
         direction = Direction(request.direction)
@@ -140,15 +141,25 @@ class ExtensibleDeadline(CallDeadline):
 
     def _progress(self, now: datetime, note: str) -> Message:
         request = self.request
-        said = Progress(
-            request.order_id,
-            request.step,
-            Direction(request.direction),
-            request.epoch,
-            now + self._allowed,
-            note.encode("utf-8", "replace").decode(),
-        )
         reply = reply_id(request.order_id, request.step, request.direction, request.epoch)
         own_id = f"heartbeat/{digest_id(reply, key_time(now))}"
-        queue = lane(self._context.queues.replies, urgent=request.urgent)
-        return Message(queue, own_id, internal.encode(internal.from_progress(said, own_id)))
+        until = now + self._allowed
+        return progress_message(request, own_id, until, whole_text(note), self._context.queues)
+
+
+def progress_message(
+    request: RequestMessage,
+    own_id: str,
+    until: datetime,
+    note: str,
+    queues: Queues,
+    *,
+    awaits: bool = False,
+) -> Message:
+    """Return a progress message that asks for time until ``until``."""
+    direction = Direction(request.direction)
+    progress = Progress(
+        request.order_id, request.step, direction, request.epoch, until, note, awaits=awaits
+    )
+    queue = lane(queues.replies, urgent=request.urgent)
+    return Message(queue, own_id, internal.encode(internal.from_progress(progress, own_id)))

@@ -1,8 +1,8 @@
-"""Steps that last longer than a call: looked at again later, or ended by a callback.
+"""Long steps: they outlast a call. The agent looks at them again later, or a callback ends them.
 
-The agent asks the scheduler for time (a progress message) and puts its request back for the next
-look. No message's lease and no function lasts as long as the step. The CompleteBy that holds is the
-one the scheduler granted, so a request that comes back reads it first.
+The agent asks the scheduler for time with a progress message, and puts its request back until the
+next look. So no message lock and no function lasts as long as the step. Only the CompleteBy that
+the scheduler granted counts, so a request that comes back reads it first.
 """
 
 from __future__ import annotations
@@ -15,25 +15,21 @@ from sas.codec import internal
 from sas.codec.internal import RequestMessage
 from sas.domain.claim import calls_until, is_out
 from sas.domain.ids import digest_id, progress_id
-from sas.domain.messages import Progress
 from sas.domain.order import Direction
-from sas.domain.queues import lane
 from sas.domain.workflow import TIME_ALLOWED_MAX
 from sas.engine.context import Context
 from sas.engine.hooks import CallDeadline, LongSteps, MustWaitError
-from sas.features.long_steps.deadline import ExtensibleDeadline
+from sas.features.long_steps.deadline import ExtensibleDeadline, progress_message
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-
-
 GRANT_RECHECK = timedelta(seconds=2)
-"""How long a request waits for the grant of the time that was asked for, before it looks again."""
+"""Pause before a request looks again for the time that it asked for."""
 
 
 class ContinuedSteps(LongSteps):
-    """One agent's steps that go on. See ``sas.engine.hooks.LongSteps``."""
+    """The long steps of one agent. See ``sas.engine.hooks.LongSteps``."""
 
     def __init__(self, context: Context, agent: str) -> None:
         super().__init__(context.clock)
@@ -45,11 +41,11 @@ class ContinuedSteps(LongSteps):
         return ExtensibleDeadline(self._context, request, first=first)
 
     async def granted(self, request: RequestMessage) -> RequestMessage | None:
-        """Return a request with the CompleteBy it was granted; None where it must fall silent.
+        """See ``LongSteps.granted``.
 
         Raises:
-            MustWaitError: the grant is still under way.
-            StoreUnavailableError: let the message come again.
+            MustWaitError: the scheduler has not granted the time yet.
+            StoreUnavailableError: redeliver the message.
         """
         if not request.checks:
             return request
@@ -65,13 +61,13 @@ class ContinuedSteps(LongSteps):
         return msgspec.structs.replace(request, complete_by=granted)
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
-        """Ask for the time a step needs, and see to it that it is looked at again.
+        """See ``LongSteps.go_on``.
 
-        Every id follows from the request's and how often it was looked at: a redelivery's
-        messages are the same.
+        Every message id follows from the request's id and the number of the look. So a redelivery
+        sends the same messages.
 
         Raises:
-            BusUnavailableError: let the message come again.
+            BusUnavailableError: redeliver the message.
         """
         now = self._context.clock.now()
         messages: list[Message] = []
@@ -79,7 +75,7 @@ class ContinuedSteps(LongSteps):
             case AwaitCallback(within, note):
                 messages.append(self._progress(request, now + within, note, awaits=True))
             case StillRunning(check_after, note):
-                # What is granted ends at TIME_ALLOWED_MAX: some time must be left at the look.
+                # At most TIME_ALLOWED_MAX is granted, and at the look some of it must be left.
                 latest = TIME_ALLOWED_MAX - timedelta(seconds=request.time_allowed / 2)
                 at = now + min(check_after, latest)
                 until = self._needed(request, at)
@@ -95,8 +91,8 @@ class ContinuedSteps(LongSteps):
     def _needed(self, request: RequestMessage, at: datetime) -> datetime:
         """Return the CompleteBy that a look at ``at`` needs.
 
-        More is asked for only where less than a third of the time allowed would be left, so that
-        a step that is looked at often does not fill the journal.
+        It is later than the current one only if less than a third of the time allowed would be
+        left. So a step that is looked at often does not fill the journal.
         """
         allowed = timedelta(seconds=request.time_allowed)
         if request.complete_by - at >= allowed / 3:
@@ -106,16 +102,11 @@ class ContinuedSteps(LongSteps):
     def _progress(
         self, request: RequestMessage, until: datetime, note: str, *, awaits: bool = False
     ) -> Message:
-        direction, epoch = Direction(request.direction), request.epoch
         own_id = progress_id(
             request.order_id, request.step, request.direction, request.epoch, request.checks
         )
-        said = Progress(
-            request.order_id, request.step, direction, epoch, until, note, awaits=awaits
-        )
-        body = internal.encode(internal.from_progress(said, own_id))
-        queue = lane(self._context.queues.replies, urgent=request.urgent)
-        return Message(queue, own_id, body)
+        queues = self._context.queues
+        return progress_message(request, own_id, until, note, queues, awaits=awaits)
 
     def _again(self, request: RequestMessage, at: datetime, until: datetime) -> Message:
         again = msgspec.structs.replace(request, complete_by=until, checks=request.checks + 1)

@@ -1,7 +1,7 @@
-"""How late messages are received, as all instances tell each other through the store.
+"""The delay of each queue. All instances share it through the store.
 
-Nothing is written while nothing is late. An instance that receives a late message notes it, every
-few seconds at most. Whoever gives steps their time, or judges an expiry, reads as seldom.
+Nothing is written while no message is late. An instance that receives a late message records its
+delay, at most every few seconds. Schedulers and supervisors read the delays as seldom.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 EVERY = timedelta(seconds=3)
-"""How often at most an instance notes the delay of one queue, and reads all of them."""
-WORTH_TELLING = timedelta(minutes=1)
-"""The delay from which on the operator is told of a queue."""
+"""Shortest time between two writes of one queue's delay, and between two reads of all."""
+INCIDENT_DELAY_MIN = timedelta(minutes=1)
+"""A longer delay of a queue is an incident."""
 
 
 def queue_delays(store: StateStore) -> SharedValues[QueueDelay]:
@@ -35,7 +35,7 @@ def queue_delays(store: StateStore) -> SharedValues[QueueDelay]:
 
 
 class QueueDelays(ExpiryGrace):
-    """What this instance knows of the delays. Also a ``RuleSource``: requests get more time."""
+    """The delays as this instance knows them. Also a ``RuleSource``: requests get a grace."""
 
     def __init__(self, store: StateStore, clock: Clock, queues: Queues) -> None:
         self._shared = queue_delays(store)
@@ -46,9 +46,10 @@ class QueueDelays(ExpiryGrace):
         self._noted_at: dict[str, datetime] = {}
 
     async def record(self, delivery: Delivery) -> None:
-        """See ``ExpiryGrace.record``: notes a message that is received late, for the first time.
+        """See ``ExpiryGrace.record``. Only the first delivery of a late message is recorded.
 
-        Where the store is down, or a rival notes the same, nothing is written: it is noted again.
+        If the store is down, or a rival records the same queue, nothing is written: another late
+        message follows.
         """
         queue, enqueued_at = delivery.queue, delivery.enqueued_at
         if enqueued_at is None or (delivery.count or 1) > 1:
@@ -65,10 +66,10 @@ class QueueDelays(ExpiryGrace):
                 return
             await self._shared.write(queue, found, before)
         except (ConflictError, StoreUnavailableError) as failed:
-            log.debug("the delay of %s was not noted: %s", queue, failed)
+            log.debug("the delay of queue %s was not recorded: %s", queue, failed)
 
     async def refresh(self) -> None:
-        """See ``ExpiryGrace.refresh``; does nothing within some seconds of the last time."""
+        """See ``ExpiryGrace.refresh``. It reads at most every ``EVERY``."""
         now = self._clock.now()
         if self._within(self._looked_at, now):
             return
@@ -86,7 +87,7 @@ class QueueDelays(ExpiryGrace):
         return delays.longest(self._known.values(), self._clock.now())
 
     def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:  # noqa: ARG002
-        """See ``sas.engine.hooks.RuleSource``: a request gets the delay of its queues on top."""
+        """See ``sas.engine.hooks.RuleSource``: sets the grace of every route."""
         replies = self._delay_of(lane(self._queues.replies, urgent=urgent))
         found = {
             (number, route): replies + self._delay_of(self._queues.agent(agent, urgent=urgent))
@@ -97,13 +98,13 @@ class QueueDelays(ExpiryGrace):
         return replace(rules, grace=grace) if grace else rules
 
     async def long_delays(self) -> tuple[Sequence[Incident], Sequence[tuple[AlertKind, str]]]:
-        """Return an incident for each queue that is far behind. Those that are over end by time."""
+        """Health check: return an incident for each long delay. It is over after some minutes."""
         await self.refresh()
         now = self._clock.now()
         found = [
             _incident(queue, one)
             for queue, one in self._known.items()
-            if now - one.at <= delays.FRESH and one.delay >= WORTH_TELLING
+            if now - one.at <= delays.FRESH and one.delay >= INCIDENT_DELAY_MIN
         ]
         return found, ()
 
@@ -118,9 +119,9 @@ class QueueDelays(ExpiryGrace):
 
 def _incident(queue: str, found: QueueDelay) -> Incident:
     text = (
-        f"Messages lie {found.delay.total_seconds():.0f} s in queue {queue} before they are "
-        "received. Nothing is lost, and steps are given more time for it. If it lasts, see whether "
-        "the function of that queue has instances enough."
+        f"Messages wait {found.delay.total_seconds():.0f} s in queue {queue} before they are "
+        "received. Nothing is lost, and steps get more time. If it lasts, check that the function "
+        "of that queue has enough instances."
     )
     scope = f"queue {queue}"
     return Incident(AlertKind.BEHIND, scope, text, found.at, found.at + delays.FRESH)
