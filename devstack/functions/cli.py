@@ -26,6 +26,7 @@ from typing import Any
 
 from devstack.children import Child, describe_exit, free_port
 from devstack.functions.host import Host
+from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
 from devstack.inputs import (
     PROCESSES_MAX,
@@ -44,15 +45,6 @@ _CHILD_READY_S = 120.0
 _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
-_LEVELS = {
-    "Trace": logging.DEBUG,
-    "Debug": logging.DEBUG,
-    "Information": logging.INFO,
-    "Warning": logging.WARNING,
-    "Error": logging.ERROR,
-    "Critical": logging.CRITICAL,
-    "None": logging.CRITICAL + 1,
-}
 # The SDK logs every frame and retry at INFO.
 _NOISY_LOGGERS = ("azure", "aiohttp", "asyncio", "urllib3")
 
@@ -141,9 +133,9 @@ def configure_logs(level: str) -> None:
     handler.setFormatter(_JsonFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(_LEVELS[level])
+    root.setLevel(LOG_LEVELS[level])
     for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
+        logging.getLogger(name).setLevel(max(logging.WARNING, LOG_LEVELS[level]))
 
 
 def _stop_event() -> asyncio.Event:

@@ -85,13 +85,6 @@ def _key(text: str) -> str:
     return text
 
 
-def _tune_garbage_collector() -> None:
-    """Collect garbage less often: messages are many, live long and form no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-
-
 async def _serve(broker: Broker) -> int:
     try:
         await broker.start()
@@ -115,7 +108,10 @@ async def _serve(broker: Broker) -> int:
         "management_port": broker.management_port,
         "connection_string": broker.connection_string,
     }
-    _tune_garbage_collector()
+    # Collect garbage less often: messages are many, live long and form no cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
     failing.cancel()

@@ -32,6 +32,8 @@ class BrokerThread(Runnable):
         self._loop = asyncio.new_event_loop()
         self._broker = Broker(queues, **options)
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
+        self.port = self.management_port = 0
+        self.connection_string = ""
 
     def start(self) -> Self:
         """Start. Raises the errors of `Broker.start`."""
@@ -41,6 +43,9 @@ class BrokerThread(Runnable):
         except BaseException:
             self._end_loop()
             raise
+        self.port = self._broker.port
+        self.management_port = self._broker.management_port or 0
+        self.connection_string = self._broker.connection_string
         return self
 
     def stop(self) -> None:
@@ -64,21 +69,6 @@ class BrokerThread(Runnable):
             return work(self._broker)
 
         return self._run(run())
-
-    @property
-    def connection_string(self) -> str:
-        """The connection string for the SDKs."""
-        return self._broker.connection_string
-
-    @property
-    def port(self) -> int:
-        """The AMQP port."""
-        return self._broker.port
-
-    @property
-    def management_port(self) -> int:
-        """The HTTP port, 0 for no port."""
-        return self._broker.management_port or 0
 
 
 class BrokerProcess(Stoppable):

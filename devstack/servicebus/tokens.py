@@ -50,7 +50,7 @@ def signature(key: str, resource: str, expiry: str) -> str:
 class TokenValidator:
     """Checks tokens against one key; without a key it accepts every token."""
 
-    def __init__(self, key: str | None = None) -> None:
+    def __init__(self, key: str | None) -> None:
         self._key = key
 
     @property

@@ -124,8 +124,7 @@ class AmqpConnection(asyncio.Protocol):
             self._close()
 
     def _on_sasl(self, body: bytes) -> None:
-        code, _ = frames.performative(body)
-        if code != frames.SASL_INIT or self.opened:
+        if frames.performative(body)[0] != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
         self.output.send_raw(sasl_outcome())
         self._reader.expects_header = True
@@ -201,14 +200,13 @@ class AmqpConnection(asyncio.Protocol):
     def _on_attach(self, session: AmqpSession, body: bytes, position: int, now: float) -> None:
         """Open a link, or refuse it: attach with a null terminus, then detach with the error."""
         attach = read_attach(body, position)
-        handle = session.new_handle(attach.handle)
-        link = Link(session, attach, handle, None)
+        link = None
         try:
-            link = make_link(session, attach, handle, now)
-            session.links[attach.handle] = link
+            link = session.links[attach.handle] = make_link(session, attach, now)
             link.open(now)
         except BrokerError as error:
-            session.links[attach.handle] = link
+            if link is None:
+                link = session.links[attach.handle] = Link(session, attach, None)
             link.detach(error.condition, error.description)
 
     # -- the end --------------------------------------------------------------------------
