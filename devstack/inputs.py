@@ -41,6 +41,14 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def whole_number(text: str) -> int | None:
+    """Read a number of at most 15 ASCII digits; return None for any other text.
+
+    `str.isdigit` alone also accepts characters that `int` refuses, such as a superscript two.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
 def setting_pair(text: str) -> tuple[str, str]:
     """Split `NAME=VALUE`; a type for argparse."""
     name, found, value = text.partition("=")

@@ -37,6 +37,7 @@ from devstack.inputs import (
     name_list,
     setting_pair,
 )
+from devstack.lifecycle import stop_event
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
@@ -138,14 +139,6 @@ def configure_logs(level: str) -> None:
         logging.getLogger(name).setLevel(max(logging.WARNING, LOG_LEVELS[level]))
 
 
-def _stop_event() -> asyncio.Event:
-    """An event that SIGTERM and Ctrl-C set."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    return stopping
-
-
 def _print_ready(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -163,7 +156,7 @@ async def _run_here(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
         secondary=arguments.secondary,
     )
-    stopping = _stop_event()
+    stopping = stop_event()
     if app_dir.is_dir():
         os.chdir(app_dir)
     starting = asyncio.ensure_future(host.start())
@@ -225,7 +218,7 @@ class _Group:
 
     async def run(self) -> int:
         """Return 0 after a signal, 1 when a child died and was not started again."""
-        stopping = self._stopping = _stop_event()
+        stopping = self._stopping = stop_event()
         try:
             for child in self.children:
                 child.start()

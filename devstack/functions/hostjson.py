@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from devstack.functions.schedules import parse_timespan
 from devstack.functions.settings import HostError, Settings
-from devstack.inputs import load_object
-from devstack.numbers import whole_number
+from devstack.inputs import load_object, whole_number
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from devstack.lifecycle import Runnable, Stoppable
+from devstack.lifecycle import Runnable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
@@ -71,8 +70,8 @@ class BrokerThread(Runnable):
         return self._run(run())
 
 
-class BrokerProcess(Stoppable):
-    """A broker in a process of its own; made by `start_broker`."""
+class BrokerProcess:
+    """A broker in a process of its own, made by `start_broker`; `with` stops it."""
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self.process = process
@@ -80,16 +79,20 @@ class BrokerProcess(Stoppable):
         self.port: int = ready.get("port", 0)
         self.management_port: int = ready.get("management_port", 0)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> int:
         """End the process with SIGTERM; return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         return self._wait()
 
     def kill(self) -> int:
         """End the process at once with SIGKILL, like a crash."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         return self._wait()
 
     def _wait(self) -> int:
@@ -99,9 +102,8 @@ class BrokerProcess(Stoppable):
             self.process.kill()
             return self.process.wait(_STOPS_WITHIN_S)
         finally:
-            for pipe in (self.process.stdout, self.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
 
 def start_broker(

@@ -11,7 +11,7 @@ import hmac
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_plus
 
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
 from devstack.servicebus.core.errors import TokenRefusedError
 
 #: The key in the emulator's documentation; a broker without a required key accepts any.

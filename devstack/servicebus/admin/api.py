@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
 from devstack.servicebus.admin import atom
 from devstack.servicebus.core.errors import BrokerError, UnauthorizedError
 from devstack.servicebus.core.queue import Queue

@@ -158,13 +158,9 @@ def _read(official: str, name: str, value: Any) -> Any:
 _OFFICIAL = {one.name: one.metadata["official"] for one in fields(QueueProperties)}
 _FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
 _ACCEPTED_AND_IGNORED = {
-    "autodeleteonidle",
-    "enablebatchedoperations",
-    "enableexpress",
-    "enablepartitioning",
-    "isanonymousaccessible",
-    "supportordering",
-}
+    "autodeleteonidle", "enablebatchedoperations", "enableexpress", "enablepartitioning",
+    "isanonymousaccessible", "supportordering",
+}  # fmt: skip
 _METADATA_MAX = 1024
 
 

@@ -12,11 +12,11 @@ from devstack.servicebus.core.errors import BrokerError
 from devstack.servicebus.wire.context import Context, Output
 from devstack.servicebus.wire.links import end_expired_links, make_link
 from devstack.servicebus.wire.performatives import (
+    SASL_ACCEPTED,
+    SASL_OFFER,
     begin_answer,
     open_answer,
     read_attach,
-    sasl_mechanisms,
-    sasl_outcome,
     unknown_protocol,
 )
 from devstack.servicebus.wire.session import AmqpSession, Link
@@ -115,7 +115,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_header(self, header: bytes) -> None:
         if header == frames.SASL_HEADER:
-            self.output.send_raw(header + sasl_mechanisms())
+            self.output.send_raw(header + SASL_OFFER)
         elif header == frames.AMQP_HEADER:
             self.output.send_raw(header)
         else:
@@ -126,7 +126,7 @@ class AmqpConnection(asyncio.Protocol):
     def _on_sasl(self, body: bytes) -> None:
         if frames.performative(body)[0] != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
-        self.output.send_raw(sasl_outcome())
+        self.output.send_raw(SASL_ACCEPTED)
         self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:

@@ -53,8 +53,7 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     path = path_of(attach.address)
     node = path.lower()
     if node == _CBS:
-        kind = ReplySenderLink if attach.receives else RequestReceiverLink
-        return kind(session, attach, None)
+        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, None)
     if context.tokens.enabled and not _has_claim(session.output, path, now):
         raise UnauthorizedError(
             f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
@@ -64,11 +63,8 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
     context.faults.check_busy(queue.name, "attach")
     if manages:
-        kind = ReplySenderLink if attach.receives else RequestReceiverLink
-        return kind(session, attach, queue)
-    if attach.receives:
-        return QueueSenderLink(session, attach, queue)
-    return QueueReceiverLink(session, attach, queue)
+        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
+    return (QueueSenderLink if attach.receives else QueueReceiverLink)(session, attach, queue)
 
 
 def end_expired_links(session: AmqpSession, now: float) -> None:
@@ -489,9 +485,8 @@ def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
             failed, undeliverable, changes = frames.outcome_fields(state, 3)
             work = operations.defer if undeliverable else operations.abandon
             work(queue, token, now, _named(changes))
-            return frames.modified(
-                delivery_failed=bool(failed), undeliverable_here=bool(undeliverable)
-            )
+            flags = [encode.boolean(bool(flag)) for flag in (failed, undeliverable)]
+            return encode.composite(frames.MODIFIED, flags)
         case frames.REJECTED:
             _reject(queue, token, state, now)
             return frames.REJECTED_STATE

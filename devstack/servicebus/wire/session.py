@@ -76,11 +76,7 @@ class Link:
         """Release what the link holds: it has ended."""
 
     def answer_attach(
-        self,
-        *,
-        source: bytes | None = None,
-        refused: bool = False,
-        properties: bytes = encode.NULL,
+        self, *, source: bytes | None = None, refused: bool = False, properties: bytes = encode.NULL
     ) -> None:
         """Answer the peer's attach by echoing it.
 
