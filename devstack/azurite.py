@@ -27,10 +27,12 @@ _ATTEMPTS_MAX = 5
 
 
 class Azurite(Runnable):
-    """The table service of Azurite on 127.0.0.1, for `with` and `async with`.
+    """The table service of Azurite on 127.0.0.1.
 
-    with Azurite() as azurite:
-        TableServiceClient.from_connection_string(azurite.connection_string)
+        with Azurite() as azurite:
+            TableServiceClient.from_connection_string(azurite.connection_string)
+
+    `async with` does the same without blocking the loop.
     """
 
     def __init__(
