@@ -116,9 +116,8 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
     if stack.management_port:
         rows.append(("management", _pid(stack.broker), f"http://127.0.0.1:{stack.management_port}"))
     if stack.azurite is not None:
-        for service, port in stack.azurite.ports.items():
-            where = f"http://127.0.0.1:{port}"
-            rows.append((f"azurite {service}", _pid(stack.azurite.child), where))
+        where = f"http://127.0.0.1:{stack.azurite.port}"
+        rows.append(("azurite table", _pid(stack.azurite.child), where))
     for host in stack.processes:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
         what = ", ".join(host.functions) or "func, with every function"

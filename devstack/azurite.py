@@ -18,62 +18,45 @@ from devstack.lifecycle import Runnable
 # Published by Microsoft for every storage emulator; not a secret.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-SERVICES = ("blob", "queue", "table")
-FIXED_PORTS = {"blob": 10000, "queue": 10001, "table": 10002}
+FIXED_PORT = 10002
 
-_PACKAGE = Path(__file__).with_name("azurite") / "node_modules" / "azurite" / "dist" / "src"
+_PROGRAM = Path(__file__).parent / "azurite/node_modules/azurite/dist/src/table/main.js"
 _READY_S = 30.0
 _STOP_S = 4.0
 _ATTEMPTS_MAX = 5
 
 
 class Azurite(Runnable):
-    """One Azurite on 127.0.0.1, as a context manager (`with` and `async with`).
+    """The table service of Azurite on 127.0.0.1.
 
         with Azurite() as azurite:
             TableServiceClient.from_connection_string(azurite.connection_string)
 
-    Only the table service runs unless others are named.
+    `async with` does the same without blocking the loop.
     """
 
     def __init__(
-        self,
-        location: Path | str | None = None,
-        *,
-        services: tuple[str, ...] = ("table",),
-        ports: dict[str, int] | None = None,
-        logs: Path | None = None,
+        self, location: Path | str | None = None, *, port: int = 0, logs: Path | None = None
     ) -> None:
-        """Describe an Azurite, or raise DevstackError.
+        """`location` is the directory for its data; None keeps the data in memory.
 
-        `location` is the directory for its data; None keeps the data in memory. `ports` fixes
-        the port of a service; other services get free ports. `logs` is the directory for its
-        output; None uses a temporary one.
+        `port` 0 takes a free port. `logs` is the directory for its output; None uses a temporary
+        one.
         """
-        unknown = sorted(set(services) - set(SERVICES))
-        if unknown or not services:
-            wrong = ", ".join(unknown) or "none"
-            raise DevstackError(
-                f"Azurite has the services blob, queue and table; {wrong} is wrong."
-            )
         self.location = None if location is None else Path(location)
-        self.services = tuple(name for name in SERVICES if name in services)
-        self.ports: dict[str, int] = {}
+        self.port = 0
         self.child: Child | None = None
-        self._fixed_ports = dict(ports or {})
+        self._fixed_port = port
         self._logs = logs
         self._scratch: Scratch | None = None
 
     @property
     def connection_string(self) -> str:
         """The connection string for storage SDKs; DevstackError before the start."""
-        if not self.ports:
+        if not self.port:
             raise DevstackError("Azurite has no connection string before it is started.")
-        endpoints = "".join(
-            f"{name.capitalize()}Endpoint=http://127.0.0.1:{port}/{ACCOUNT};"
-            for name, port in self.ports.items()
-        )
-        return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};{endpoints}"
+        endpoint = f"TableEndpoint=http://127.0.0.1:{self.port}/{ACCOUNT};"
+        return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};{endpoint}"
 
     def start(self) -> None:
         """Start Azurite and wait (blocking) until it listens, or raise DevstackError."""
@@ -84,41 +67,37 @@ class Azurite(Runnable):
         await wait_for_async(self._start_steps())
 
     def _start_steps(self) -> Steps[None]:
-        """Start; try other free ports when another process takes one in the meantime."""
+        """Start; try another free port when another process takes it in the meantime."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
-            wanted = {name: self._fixed_ports.get(name) or free_port() for name in self.services}
-            child = self.child = self._launch(wanted)
+            port = self._fixed_port or free_port()
+            child = self.child = self._launch(port)
             try:
-                yield from child.until_steps(lambda c=child, w=wanted: _listens(c, w), _READY_S)  # type: ignore[misc]
+                yield from child.until_steps(lambda c=child, p=port: _listens(c, p), _READY_S)  # type: ignore[misc]
             except ChildFailedError:
                 taken = "EADDRINUSE" in child.tail()
-                if taken and not self._fixed_ports and attempt < _ATTEMPTS_MAX:
+                if taken and not self._fixed_port and attempt < _ATTEMPTS_MAX:
                     child.stop(SIGINT, timeout_s=_STOP_S)
                     continue
                 self.stop()
                 if not taken:
                     raise
-                ports = ", ".join(str(port) for port in self._fixed_ports.values())
                 raise ChildFailedError(
-                    f"Azurite cannot have port {ports or 'any'}: another process listens there; "
-                    "stop it, or ask for free ports."
+                    f"Azurite cannot have port {port}: another process listens there; stop it, or "
+                    "ask for free ports."
                 ) from None
             except BaseException:
                 self.stop()
                 raise
-            self.ports = wanted
+            self.port = port
             return
 
-    def _launch(self, ports: dict[str, int]) -> Child:
+    def _launch(self, port: int) -> Child:
         node = require_node()
         if self._logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
         logs = self._logs or (self._scratch.path if self._scratch else Path())
-        several = len(self.services) > 1
-        program = _PACKAGE / ("azurite.js" if several else f"{self.services[0]}/main.js")
-        argv = [node, str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
-        for name in SERVICES if several else self.services:
-            argv += [f"--{name}Host", "127.0.0.1", f"--{name}Port", str(ports.get(name, 0))]
+        argv = [node, str(_PROGRAM), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+        argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.location is None:
             argv.append("--inMemoryPersistence")
         else:
@@ -144,7 +123,7 @@ class Azurite(Runnable):
 
     def _forget(self) -> None:
         self.child = None
-        self.ports = {}
+        self.port = 0
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
@@ -157,13 +136,10 @@ class Azurite(Runnable):
         await self.stop_async()
 
 
-def _listens(child: Child, ports: dict[str, int]) -> bool | None:
+def _listens(child: Child, port: int) -> bool | None:
     """Read Azurite's own output: an open port could belong to another process."""
-    output = "\n".join(child.out_lines())
-    for port in ports.values():
-        if not re.search(rf"successfully (listening at|started on) \S*:{port}\b", output):
-            return None
-    return True
+    text = rf"successfully (listening at|started on) \S*:{port}\b"
+    return True if re.search(text, "\n".join(child.out_lines())) else None
 
 
 def require_node() -> str:
@@ -171,7 +147,7 @@ def require_node() -> str:
     node = shutil.which("node")
     if node is None:
         raise NotInstalledError("Node was not found on PATH: install Node 20 or newer for Azurite.")
-    if not (_PACKAGE / "azurite.js").exists():
+    if not _PROGRAM.exists():
         raise NotInstalledError(
             "Azurite is not in devstack/azurite/node_modules: run `make setup`."
         )

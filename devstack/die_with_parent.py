@@ -27,18 +27,14 @@ def main(argv: list[str]) -> int:
         return _USAGE_CODE
     parent, number, command = int(argv[0]), int(argv[1]), argv[2:]
     if sys.platform == "linux" and not os.environ.get("DEVSTACK_WATCH_PARENT"):
-        _ask_kernel(number)
+        import ctypes  # noqa: PLC0415  # Linux only
+
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
+            sys.stderr.write("die_with_parent: the kernel refused prctl(PR_SET_PDEATHSIG)\n")
         if os.getppid() != parent:  # the parent died before the kernel knew
             return _PARENT_GONE_CODE
         os.execvp(command[0], command)  # noqa: S606  # the caller's own command, no shell
     return _watch(parent, number, command)
-
-
-def _ask_kernel(number: int) -> None:
-    import ctypes  # noqa: PLC0415  # Linux only
-
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
-        sys.stderr.write("die_with_parent: the kernel refused prctl(PR_SET_PDEATHSIG)\n")
 
 
 def _watch(parent: int, number: int, command: list[str]) -> int:

@@ -12,7 +12,7 @@ PROCESSES_MAX = 64
 
 # Strings are matched first, so that `//` inside a string does not start a comment.
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(\s*[}\]])', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
 _KINDS = {list: "a list", str: "a string", bool: "a boolean"}
 
 
@@ -41,6 +41,14 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def whole_number(text: str) -> int | None:
+    """Read a number of at most 15 ASCII digits; return None for any other text.
+
+    `str.isdigit` alone also accepts characters that `int` refuses, such as a superscript two.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
+
+
 def setting_pair(text: str) -> tuple[str, str]:
     """Split `NAME=VALUE`; a type for argparse."""
     name, found, value = text.partition("=")
@@ -60,7 +68,7 @@ def name_list(text: str) -> list[str]:
 def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
     """Read a JSON object with comments and trailing commas from a file, or raise `raises`."""
     try:
-        found = _parse(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(without_comments(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
         raise raises(f"{path} {_problem(error)}.") from error
     if not isinstance(found, dict):
@@ -82,11 +90,11 @@ def _problem(error: Exception) -> str:
     return "holds a number of too many digits: shorten it"
 
 
-def _parse(text: str) -> Any:
+def without_comments(text: str) -> str:
+    """Blank out comments and trailing commas; every line and column keeps its place."""
+
     def blank(match: re.Match[str]) -> str:
         token = match.group()
-        # Keep the newlines of comments, so that an error names the right line.
         return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
 
-    bare = _STRING_OR_COMMENT.sub(blank, text)
-    return json.loads(_TRAILING_COMMA.sub(lambda m: m.group(1) or m.group(2), bare))
+    return _STRING_OR_COMMA.sub(blank, _STRING_OR_COMMENT.sub(blank, text))

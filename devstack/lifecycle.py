@@ -1,33 +1,28 @@
 """`with` and `async with` for objects that have `start` and `stop`."""
 
+import asyncio
+import signal
 from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Stoppable(ABC):
-    """An object that runs already; `with` stops it at the end."""
-
-    @abstractmethod
-    def stop(self) -> object:
-        """Stop it; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-class Runnable(Stoppable):
+class Runnable(ABC):
     """An object that `with` starts and stops."""
 
     @abstractmethod
     def start(self) -> object:
         """Start it; return when it is ready."""
 
+    @abstractmethod
+    def stop(self) -> object:
+        """Stop it; a second call does nothing."""
+
     def __enter__(self) -> Self:
         self.start()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class AsyncRunnable(ABC):
@@ -47,3 +42,11 @@ class AsyncRunnable(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def stop_event() -> asyncio.Event:
+    """Give an event that SIGTERM and Ctrl-C set."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devstack.azurite import FIXED_PORTS, Azurite
+from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch
 from devstack.inputs import ChildFailedError, DevstackError, load_object, make_directory
 from devstack.lifecycle import AsyncRunnable
@@ -160,9 +160,8 @@ class Stack(AsyncRunnable):
         self.management_port = ready.get("management_port") or None
 
     async def _start_azurite(self) -> None:
-        ports = {"table": FIXED_PORTS["table"]} if self._fixed else None
         location = self._data / "azurite" if self._data else None
-        self.azurite = Azurite(location, ports=ports, logs=self.logs)
+        self.azurite = Azurite(location, port=FIXED_PORT if self._fixed else 0, logs=self.logs)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 

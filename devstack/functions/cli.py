@@ -26,6 +26,7 @@ from typing import Any
 
 from devstack.children import Child, describe_exit, free_port
 from devstack.functions.host import Host
+from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
 from devstack.inputs import (
     PROCESSES_MAX,
@@ -36,6 +37,7 @@ from devstack.inputs import (
     name_list,
     setting_pair,
 )
+from devstack.lifecycle import stop_event
 
 _log = logging.getLogger("devstack.functions")
 _THREADS_S = 0.2
@@ -44,15 +46,6 @@ _CHILD_READY_S = 120.0
 _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
-_LEVELS = {
-    "Trace": logging.DEBUG,
-    "Debug": logging.DEBUG,
-    "Information": logging.INFO,
-    "Warning": logging.WARNING,
-    "Error": logging.ERROR,
-    "Critical": logging.CRITICAL,
-    "None": logging.CRITICAL + 1,
-}
 # The SDK logs every frame and retry at INFO.
 _NOISY_LOGGERS = ("azure", "aiohttp", "asyncio", "urllib3")
 
@@ -141,17 +134,9 @@ def configure_logs(level: str) -> None:
     handler.setFormatter(_JsonFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(_LEVELS[level])
+    root.setLevel(LOG_LEVELS[level])
     for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
-
-
-def _stop_event() -> asyncio.Event:
-    """An event that SIGTERM and Ctrl-C set."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    return stopping
+        logging.getLogger(name).setLevel(max(logging.WARNING, LOG_LEVELS[level]))
 
 
 def _print_ready(line: dict[str, Any]) -> None:
@@ -171,7 +156,7 @@ async def _run_here(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
         secondary=arguments.secondary,
     )
-    stopping = _stop_event()
+    stopping = stop_event()
     if app_dir.is_dir():
         os.chdir(app_dir)
     starting = asyncio.ensure_future(host.start())
@@ -233,7 +218,7 @@ class _Group:
 
     async def run(self) -> int:
         """Return 0 after a signal, 1 when a child died and was not started again."""
-        stopping = self._stopping = _stop_event()
+        stopping = self._stopping = stop_event()
         try:
             for child in self.children:
                 child.start()

@@ -5,6 +5,7 @@ ignore a misspelt `maxConcurrentCalls` without a word. A setting
 `AzureFunctionsJobHost__extensions__serviceBus__...` overrides a value, as in Azure.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -14,13 +15,17 @@ from typing import Any, TypeVar
 
 from devstack.functions.schedules import parse_timespan
 from devstack.functions.settings import HostError, Settings
-from devstack.inputs import load_object
-from devstack.numbers import whole_number
+from devstack.inputs import load_object, whole_number
 
 FILE = "host.json"
 _OVERRIDE = "azurefunctionsjobhost:"
 _BATCH_WAIT_S_MAX = 150.0  # half of the longest message lock
-_LOG_LEVELS = ("Trace", "Debug", "Information", "Warning", "Error", "Critical", "None")
+#: The levels of host.json, and those of Python. "None" is above every level of Python.
+LOG_LEVELS = {
+    "Trace": logging.DEBUG, "Debug": logging.DEBUG, "Information": logging.INFO,
+    "Warning": logging.WARNING, "Error": logging.ERROR, "Critical": logging.CRITICAL,
+    "None": logging.CRITICAL + 1,
+}  # fmt: skip
 # All top-level sections of the Functions host; some concern only Azure or other bindings.
 _TOP = {
     "version", "aggregator", "applicationInsights", "concurrency", "console", "customHandler",
@@ -261,12 +266,12 @@ def _function_timeout(value: Any) -> float | None:
         raise HostJsonError(f'host.json: functionTimeout {error} (or "-1" for none).') from error
 
 
-def _log_level(logging: Mapping[str, Any]) -> str:
-    levels = logging.get("logLevel", {})
+def _log_level(section: Mapping[str, Any]) -> str:
+    levels = section.get("logLevel", {})
     default = levels.get("default", "Information") if isinstance(levels, dict) else "Information"
-    if default not in _LOG_LEVELS:
+    if default not in LOG_LEVELS:
         raise HostJsonError(
-            f"host.json: logging.logLevel.default must be one of {', '.join(_LOG_LEVELS)}."
+            f"host.json: logging.logLevel.default must be one of {', '.join(LOG_LEVELS)}."
         )
     return str(default)
 

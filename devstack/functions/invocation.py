@@ -24,18 +24,14 @@ from azure.functions.meta import Datum
 
 from devstack.functions.indexing import GENERIC, BoundParameter, IndexedFunction, converter_for
 from devstack.functions.settings import HostError, Settings, SettingsError
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
 
 _log = logging.getLogger("devstack.functions")
 _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 _THREADS_MAX = 1000
 _GENERIC_KINDS: dict[type, str] = {
-    str: "string",
-    bytes: "bytes",
-    bytearray: "bytes",
-    dict: "dict",
-    list: "list",
-}
+    str: "string", bytes: "bytes", bytearray: "bytes", dict: "dict", list: "list",
+}  # fmt: skip
 
 CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar(
     "devstack_invocation", default=None

@@ -36,8 +36,6 @@ _NEEDS_SESSIONS = "requires sessions"
 Messages = list[ServiceBusReceivedMessage]
 Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
 """Handles messages; True completes all of them, False abandons all. It must not raise."""
-_Receive = Callable[[int, float], Awaitable[Messages]]
-"""Receives at most so many messages and waits at most so many seconds."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -10,12 +10,12 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
+from devstack.lifecycle import stop_event
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import ConfigError, read_config
 from devstack.servicebus.storage import StorageError
@@ -85,13 +85,6 @@ def _key(text: str) -> str:
     return text
 
 
-def _tune_garbage_collector() -> None:
-    """Collect garbage less often: messages are many, live long and form no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-
-
 async def _serve(broker: Broker) -> int:
     try:
         await broker.start()
@@ -102,11 +95,8 @@ async def _serve(broker: Broker) -> int:
             file=sys.stderr,
         )
         return 2
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    failing = loop.create_task(broker.wait_failed())
+    stop = stop_event()
+    failing = asyncio.create_task(broker.wait_failed())
     failing.add_done_callback(lambda _: stop.set())
     ready = {
         "ready": True,
@@ -115,7 +105,10 @@ async def _serve(broker: Broker) -> int:
         "management_port": broker.management_port,
         "connection_string": broker.connection_string,
     }
-    _tune_garbage_collector()
+    # Collect garbage less often: messages are many, live long and form no cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     print(json.dumps(ready), flush=True)  # noqa: T201 (the ready line)
     await stop.wait()
     failing.cancel()

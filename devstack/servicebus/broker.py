@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from devstack.lifecycle import AsyncRunnable
-from devstack.servicebus.admin.api import AdminServer
 from devstack.servicebus.config import Config
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Journal, Queue
@@ -17,6 +16,9 @@ from devstack.servicebus.storage import SqliteJournal
 from devstack.servicebus.tokens import KEY_NAME, TokenValidator
 from devstack.servicebus.wire.context import Limits
 from devstack.servicebus.wire.server import AmqpServer
+
+if TYPE_CHECKING:
+    from devstack.servicebus.admin.api import AdminServer
 
 Queues = Config | Mapping[str, QueueProperties] | Iterable[str] | None
 
@@ -44,13 +46,14 @@ class Broker(AmqpServer, AsyncRunnable):
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(host=host, tokens=TokenValidator(require_key), limits=limits, clock=clock)
+        super().__init__(host, TokenValidator(require_key), limits or Limits(), clock)
         self.port = port
         self.management_port = management_port
         self.journal: SqliteJournal | None = None
         self._data = data
         self._queues = queues
-        self._admin = AdminServer(self)
+        self._http: asyncio.Server | None = None
+        self._admin: AdminServer | None = None
         self._failed = asyncio.Event()
 
     @property
@@ -70,7 +73,10 @@ class Broker(AmqpServer, AsyncRunnable):
         try:
             self.port = await self.listen(self.port)
             if self.management_port is not None:
-                self.management_port = await self._admin.start(self.host, self.management_port)
+                self._http = await asyncio.get_running_loop().create_server(
+                    self._new_http_connection, self.host, self.management_port
+                )
+                self.management_port = self._http.sockets[0].getsockname()[1]
         except OSError:
             await self.stop()
             raise
@@ -78,9 +84,20 @@ class Broker(AmqpServer, AsyncRunnable):
 
     async def stop(self) -> None:
         """Stop listening, drop every connection and close the data."""
-        await self._admin.stop()
+        if self._http is not None:
+            self._http.close()
+        if self._admin is not None:
+            await self._admin.stop()
         await self.stop_listening()
         self.close_data()
+
+    def _new_http_connection(self) -> asyncio.BaseProtocol:
+        if self._admin is None:
+            # The import of aiohttp takes 0.2 s: the first request waits for it, not the start.
+            from devstack.servicebus.admin.api import AdminServer  # noqa: PLC0415
+
+            self._admin = AdminServer(self, self.management_port or 0)
+        return self._admin.connection()
 
     # -- data -------------------------------------------------------------------------------
 

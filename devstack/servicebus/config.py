@@ -1,17 +1,13 @@
 """Reading the official emulator's ``Config.json``, comments and trailing commas included."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devstack.inputs import without_comments
 from devstack.servicebus.core.properties import QueueProperties, check_queue_name
-
-# A string, or one of the two kinds of comment, or a comma before a closing bracket.
-_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|,(?=\s*[\]}])', re.DOTALL)
-_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 class ConfigError(ValueError):
@@ -66,16 +62,6 @@ def parse_config(text: str) -> Config:
     topics = _expect(namespace.get("Topics", []), list, "Topics")
     names = [topic.get("Name", "?") if isinstance(topic, dict) else "?" for topic in topics]
     return Config(queues, tuple(f"topic '{name}'" for name in names))
-
-
-def without_comments(text: str) -> str:
-    """Blank out comments and trailing commas; every line and column keeps its place."""
-
-    def blank(match: re.Match[str]) -> str:
-        found = match.group()
-        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
-
-    return _TOKEN.sub(blank, _COMMENT.sub(blank, text))
 
 
 def _queue(entry: Mapping[str, Any], number: int) -> tuple[str, QueueProperties]:

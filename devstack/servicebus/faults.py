@@ -60,14 +60,6 @@ class Faults:
     def __init__(self) -> None:
         self.armed: list[Fault] = []
 
-    def arm(self, fault: Fault) -> None:
-        """Add a fault."""
-        self.armed.append(fault)
-
-    def clear(self) -> None:
-        """Disarm all faults."""
-        self.armed.clear()
-
     def check_busy(self, queue: str, operation: str) -> None:
         """Raise ServerBusyError if that fault is armed."""
         if self.armed and self.take("server-busy", queue, operation):

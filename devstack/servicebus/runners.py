@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from devstack.lifecycle import Runnable, Stoppable
+from devstack.lifecycle import Runnable
 from devstack.servicebus.broker import Broker, Queues
 
 T = TypeVar("T")
@@ -32,6 +31,8 @@ class BrokerThread(Runnable):
         self._loop = asyncio.new_event_loop()
         self._broker = Broker(queues, **options)
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
+        self.port = self.management_port = 0
+        self.connection_string = ""
 
     def start(self) -> Self:
         """Start. Raises the errors of `Broker.start`."""
@@ -41,6 +42,9 @@ class BrokerThread(Runnable):
         except BaseException:
             self._end_loop()
             raise
+        self.port = self._broker.port
+        self.management_port = self._broker.management_port or 0
+        self.connection_string = self._broker.connection_string
         return self
 
     def stop(self) -> None:
@@ -65,24 +69,9 @@ class BrokerThread(Runnable):
 
         return self._run(run())
 
-    @property
-    def connection_string(self) -> str:
-        """The connection string for the SDKs."""
-        return self._broker.connection_string
 
-    @property
-    def port(self) -> int:
-        """The AMQP port."""
-        return self._broker.port
-
-    @property
-    def management_port(self) -> int:
-        """The HTTP port, 0 for no port."""
-        return self._broker.management_port or 0
-
-
-class BrokerProcess(Stoppable):
-    """A broker in a process of its own; made by `start_broker`."""
+class BrokerProcess:
+    """A broker in a process of its own, made by `start_broker`; `with` stops it."""
 
     def __init__(self, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self.process = process
@@ -90,16 +79,20 @@ class BrokerProcess(Stoppable):
         self.port: int = ready.get("port", 0)
         self.management_port: int = ready.get("management_port", 0)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> int:
         """End the process with SIGTERM; return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         return self._wait()
 
     def kill(self) -> int:
         """End the process at once with SIGKILL, like a crash."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         return self._wait()
 
     def _wait(self) -> int:
@@ -109,9 +102,8 @@ class BrokerProcess(Stoppable):
             self.process.kill()
             return self.process.wait(_STOPS_WITHIN_S)
         finally:
-            for pipe in (self.process.stdout, self.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
 
 def start_broker(

@@ -248,7 +248,10 @@ class SqliteJournal(Journal):
             queue = queues.get(row[0] >> _SHIFT)
             if queue is None:
                 continue
-            message, token = _message(row), None
+            message, token = Message(sequence=row[0] & _MASK), None
+            for name, value in zip(_COLUMNS, row[1:], strict=True):
+                setattr(message, name, value)
+            read_identity(message)
             if row[0] in deliveries:
                 message.delivery_count, state, token, until = deliveries[row[0]]
                 message.state, message.locked_until = MessageState(state), until
@@ -300,11 +303,3 @@ class SqliteJournal(Journal):
             if queue is not None and queue.sessions is not None and state is not None:
                 session = queue.sessions.open(session_id)
                 session.state, session.updated_at = state, updated_at
-
-
-def _message(row: tuple[Any, ...]) -> Message:
-    message = Message(sequence=row[0] & _MASK)
-    for name, value in zip(_COLUMNS, row[1:], strict=True):
-        setattr(message, name, value)
-    read_identity(message)
-    return message

@@ -11,7 +11,7 @@ import hmac
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_plus
 
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
 from devstack.servicebus.core.errors import TokenRefusedError
 
 #: The key in the emulator's documentation; a broker without a required key accepts any.
@@ -50,7 +50,7 @@ def signature(key: str, resource: str, expiry: str) -> str:
 class TokenValidator:
     """Checks tokens against one key; without a key it accepts every token."""
 
-    def __init__(self, key: str | None = None) -> None:
+    def __init__(self, key: str | None) -> None:
         self._key = key
 
     @property

@@ -114,7 +114,7 @@ class System:
         assert azurite is not None
         assert azurite.child is not None
         self.killed.append(azurite.child.pid)
-        again = Azurite(azurite.location, ports=azurite.ports, logs=self.stack.logs)
+        again = Azurite(azurite.location, port=azurite.port, logs=self.stack.logs)
         await azurite.child.stop_async(signal.SIGINT)
         await self.pause(2.0, 4.0)
         self.stack.azurite = again

@@ -102,7 +102,7 @@ def test_the_doctor_misses_node_and_azurite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert check_node() == []
-    monkeypatch.setattr("devstack.azurite._PACKAGE", tmp_path)
+    monkeypatch.setattr("devstack.azurite._PROGRAM", tmp_path / "main.js")
     assert "run `make setup`" in check_node()[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert "install Node 20 or newer" in check_node()[0]

@@ -43,22 +43,18 @@ def test_data_on_disk_survives_a_stop_and_memory_does_not_outlive_its_process(
         assert client.get_entity("p", "r")["n"] == 1
 
 
-async def test_it_runs_in_a_loop_too_with_the_services_asked_for() -> None:
-    async with Azurite(services=("table", "blob")) as azurite:
-        assert set(azurite.ports) == {"blob", "table"}
-        for name, port in azurite.ports.items():
-            assert f"{name.capitalize()}Endpoint=http://127.0.0.1:{port}/" in (
-                azurite.connection_string
-            )
-            with socket.create_connection(("127.0.0.1", port), timeout=60):
-                pass
+async def test_it_runs_in_a_loop_too() -> None:
+    async with Azurite() as azurite:
+        assert f"TableEndpoint=http://127.0.0.1:{azurite.port}/" in azurite.connection_string
+        with socket.create_connection(("127.0.0.1", azurite.port), timeout=60):
+            pass
 
 
 def test_a_taken_port_is_said_and_nothing_is_left_running(unused_tcp_port: int) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", unused_tcp_port))
         holder.listen()
-        azurite = Azurite(ports={"table": unused_tcp_port})
+        azurite = Azurite(port=unused_tcp_port)
         with pytest.raises(ChildFailedError, match=f"cannot have port {unused_tcp_port}"):
             azurite.start()
         assert azurite.child is None
@@ -74,7 +70,7 @@ def test_a_port_taken_between_look_and_bind_is_replaced(
         holder.bind(("127.0.0.1", unused_tcp_port))
         holder.listen()
         with Azurite() as azurite:
-            assert azurite.ports["table"] != unused_tcp_port
+            assert azurite.port != unused_tcp_port
 
 
 def test_without_node_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +82,9 @@ def test_without_node_the_sentence_says_what_to_install(monkeypatch: pytest.Monk
 def test_without_the_package_the_sentence_says_make_setup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(module, "_PROGRAM", tmp_path / "main.js")
     with pytest.raises(NotInstalledError, match="make setup"):
         Azurite().start()
-
-
-def test_an_unknown_service_is_refused() -> None:
-    with pytest.raises(DevstackError, match="blob, queue and table; file"):
-        Azurite(services=("file",))
 
 
 def test_there_is_no_connection_string_before_the_start() -> None:

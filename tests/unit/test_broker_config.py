@@ -220,12 +220,12 @@ def test_any_other_token_is_refused_with_the_reason(given: str, says: str) -> No
 
 
 def test_without_a_key_everybody_comes_in() -> None:
-    assert TokenValidator().check("anything", "a", 0).covers("orders", time.time())
+    assert TokenValidator(None).check("anything", "a", 0).covers("orders", time.time())
 
 
 def test_a_fault_is_used_up_by_what_it_fits() -> None:
     faults = Faults()
-    faults.arm(Fault("server-busy", "Orders", "send", remaining=2))
+    faults.armed.append(Fault("server-busy", "Orders", "send", remaining=2))
     assert not faults.take("server-busy", "other", "send")
     assert not faults.take("server-busy", "orders", "settle")
     assert not faults.take("delay", "orders", "send")

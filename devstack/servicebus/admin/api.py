@@ -7,6 +7,7 @@
 With --require-key every request except ``/health`` needs a signed token in ``Authorization``.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from devstack.numbers import whole_number
+from devstack.inputs import whole_number
 from devstack.servicebus.admin import atom
 from devstack.servicebus.core.errors import BrokerError, UnauthorizedError
 from devstack.servicebus.core.queue import Queue
@@ -32,27 +33,20 @@ _aiohttp_log.setLevel(logging.CRITICAL)
 
 
 class AdminServer:
-    """Serves the management port of one broker."""
+    """Answers the requests on the management port of one broker."""
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, server: AmqpServer, port: int) -> None:
         self._server = server
-        self._runner: web.ServerRunner | None = None
-        self._address = ""
+        self._address = f"http://{server.host}:{port}"
+        self._http = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; return the port. Raises OSError."""
-        handler = web.Server(self._handle, access_log=None, logger=_aiohttp_log)
-        self._runner = web.ServerRunner(handler, shutdown_timeout=_STOPS_WITHIN_S)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        bound: int = self._runner.addresses[0][1]
-        self._address = f"http://{host}:{bound}"
-        return bound
+    def connection(self) -> asyncio.BaseProtocol:
+        """Give the protocol for a new connection."""
+        return self._http()
 
     async def stop(self) -> None:
-        """Stop listening and close every connection."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        """Close every connection."""
+        await self._http.shutdown(_STOPS_WITHIN_S)
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()

@@ -23,15 +23,9 @@ ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"
 ERROR_TYPE = "application/xml; charset=utf-8"
 _READ_ONLY = {
-    "AccessedAt",
-    "AuthorizationRules",
-    "CountDetails",
-    "CreatedAt",
-    "EntityAvailabilityStatus",
-    "MessageCount",
-    "SizeInBytes",
-    "UpdatedAt",
-}
+    "AccessedAt", "AuthorizationRules", "CountDetails", "CreatedAt", "EntityAvailabilityStatus",
+    "MessageCount", "SizeInBytes", "UpdatedAt",
+}  # fmt: skip
 
 
 def read_description(body: bytes) -> QueueProperties:

@@ -51,13 +51,6 @@ def rejected(condition: str, description: str) -> bytes:
     return encode.composite(REJECTED, [error(condition, description)])
 
 
-def modified(*, delivery_failed: bool, undeliverable_here: bool) -> bytes:
-    """Encode the outcome *modified*."""
-    return encode.composite(
-        MODIFIED, [encode.boolean(delivery_failed), encode.boolean(undeliverable_here)]
-    )
-
-
 def performative(body: bytes) -> tuple[int, int]:
     """Read a frame body's descriptor; return its code and the position of its list."""
     if body[:2] == b"\x00\x53" and len(body) > 3:

@@ -29,23 +29,12 @@ _EMPTY_HEADER = encode.NULL * 4
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
 #: Annotations that only the broker sets; it drops those of a sender.
 _BROKER_ANNOTATIONS = (
-    "x-opt-enqueued-time",
-    "x-opt-sequence-number",
-    "x-opt-message-state",
-    "x-opt-locked-until",
-    "x-opt-enqueue-sequence-number",
-    "x-opt-deadletter-source",
-    "x-opt-lock-token",
-)
-(
-    _ENQUEUED_TIME,
-    _SEQUENCE_NUMBER,
-    _STATE,
-    _LOCKED_UNTIL,
-    _ENQUEUED_SEQUENCE,
-    _SOURCE,
-    _LOCK_TOKEN,
-) = (encode.symbol(name) for name in _BROKER_ANNOTATIONS)
+    "x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-message-state", "x-opt-locked-until",
+    "x-opt-enqueue-sequence-number", "x-opt-deadletter-source", "x-opt-lock-token",
+)  # fmt: skip
+_SYMBOLS = [encode.symbol(name) for name in _BROKER_ANNOTATIONS]
+_ENQUEUED_TIME, _SEQUENCE_NUMBER, _STATE, _LOCKED_UNTIL = _SYMBOLS[:4]
+_ENQUEUED_SEQUENCE, _SOURCE, _LOCK_TOKEN = _SYMBOLS[4:]
 _GROUP_ID = 10
 _NO_OTHER_FIELDS = encode.NULL * (_GROUP_ID - 1)
 _U32_MAX = 0xFFFFFFFF

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -38,6 +38,11 @@ class EntityStatus(Enum):
         return self is EntityStatus.ACTIVE or self is EntityStatus.SEND_DISABLED
 
 
+def _property(official: str, default: Any, limits: tuple[float, float] | None = None) -> Any:
+    """A property with its name in Config.json, and the limits of a number."""
+    return field(default=default, metadata={"official": official, "limits": limits})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueProperties:
     """The properties of a queue. Durations are seconds; ``FOREVER_S`` means none.
@@ -46,29 +51,31 @@ class QueueProperties:
     as short as a test needs. Raises ValueError with a sentence for an invalid value.
     """
 
-    lock_duration_s: float = 60.0
-    max_delivery_count: int = 10
-    requires_session: bool = False
-    requires_duplicate_detection: bool = False
-    duplicate_window_s: float = 600.0
-    default_ttl_s: float = FOREVER_S
-    dead_letter_on_expiration: bool = False
-    forward_to: str = ""
-    forward_dead_letters_to: str = ""
-    max_message_kilobytes: int = 256
-    max_size_megabytes: int = 1024
-    status: EntityStatus = EntityStatus.ACTIVE
-    user_metadata: str = ""
+    lock_duration_s: float = _property("LockDuration", 60.0, (0.05, 300))
+    max_delivery_count: int = _property("MaxDeliveryCount", 10, (1, 2000))
+    requires_session: bool = _property("RequiresSession", default=False)
+    requires_duplicate_detection: bool = _property("RequiresDuplicateDetection", default=False)
+    duplicate_window_s: float = _property(
+        "DuplicateDetectionHistoryTimeWindow", 600.0, (0.05, 604800)
+    )
+    default_ttl_s: float = _property("DefaultMessageTimeToLive", FOREVER_S, (0.001, FOREVER_S))
+    dead_letter_on_expiration: bool = _property("DeadLetteringOnMessageExpiration", default=False)
+    forward_to: str = _property("ForwardTo", "")
+    forward_dead_letters_to: str = _property("ForwardDeadLetteredMessagesTo", "")
+    max_message_kilobytes: int = _property("MaxMessageSizeInKilobytes", 256, (1, 102400))
+    max_size_megabytes: int = _property("MaxSizeInMegabytes", 1024, (1, 81920))
+    status: EntityStatus = _property("Status", EntityStatus.ACTIVE)  # noqa: RUF009 (immutable)
+    user_metadata: str = _property("UserMetadata", "")
 
     def __post_init__(self) -> None:
-        for name, low, high in _NUMBER_LIMITS:
-            _check_number(name, getattr(self, name), low, high)
-        for field in fields(self):
-            value, official = getattr(self, field.name), _OFFICIAL[field.name]
-            if isinstance(field.default, bool) and not isinstance(value, bool):
+        for one in fields(self):
+            value, official = getattr(self, one.name), _OFFICIAL[one.name]
+            if one.metadata["limits"] is not None:
+                _check_number(one.name, value, *one.metadata["limits"])
+            if isinstance(one.default, bool) and not isinstance(value, bool):
                 text = f"{official} is true or false, not {value!r}"
                 raise ValueError(text)  # noqa: TRY004 (one kind of error for every wrong value)
-            if field.name.startswith("forward") and not isinstance(value, str):
+            if one.name.startswith("forward") and not isinstance(value, str):
                 raise ValueError(f"{official} is the name of a queue or empty")
         if not isinstance(self.user_metadata, str) or len(self.user_metadata) > _METADATA_MAX:
             raise ValueError(f"UserMetadata is text of at most {_METADATA_MAX} characters")
@@ -148,39 +155,13 @@ def _read(official: str, name: str, value: Any) -> Any:
     return value
 
 
-_OFFICIAL = {
-    "lock_duration_s": "LockDuration",
-    "max_delivery_count": "MaxDeliveryCount",
-    "requires_session": "RequiresSession",
-    "requires_duplicate_detection": "RequiresDuplicateDetection",
-    "duplicate_window_s": "DuplicateDetectionHistoryTimeWindow",
-    "default_ttl_s": "DefaultMessageTimeToLive",
-    "dead_letter_on_expiration": "DeadLetteringOnMessageExpiration",
-    "forward_to": "ForwardTo",
-    "forward_dead_letters_to": "ForwardDeadLetteredMessagesTo",
-    "max_message_kilobytes": "MaxMessageSizeInKilobytes",
-    "max_size_megabytes": "MaxSizeInMegabytes",
-    "status": "Status",
-    "user_metadata": "UserMetadata",
-}
+_OFFICIAL = {one.name: one.metadata["official"] for one in fields(QueueProperties)}
 _FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
 _ACCEPTED_AND_IGNORED = {
-    "autodeleteonidle",
-    "enablebatchedoperations",
-    "enableexpress",
-    "enablepartitioning",
-    "isanonymousaccessible",
-    "supportordering",
-}
+    "autodeleteonidle", "enablebatchedoperations", "enableexpress", "enablepartitioning",
+    "isanonymousaccessible", "supportordering",
+}  # fmt: skip
 _METADATA_MAX = 1024
-_NUMBER_LIMITS = (
-    ("lock_duration_s", 0.05, 300),
-    ("max_delivery_count", 1, 2000),
-    ("duplicate_window_s", 0.05, 604800),
-    ("default_ttl_s", 0.001, FOREVER_S),
-    ("max_message_kilobytes", 1, 102400),
-    ("max_size_megabytes", 1, 81920),
-)
 
 
 def parse_duration(text: str) -> float:

@@ -12,11 +12,11 @@ from devstack.servicebus.core.errors import BrokerError
 from devstack.servicebus.wire.context import Context, Output
 from devstack.servicebus.wire.links import end_expired_links, make_link
 from devstack.servicebus.wire.performatives import (
+    SASL_ACCEPTED,
+    SASL_OFFER,
     begin_answer,
     open_answer,
     read_attach,
-    sasl_mechanisms,
-    sasl_outcome,
     unknown_protocol,
 )
 from devstack.servicebus.wire.session import AmqpSession, Link
@@ -115,7 +115,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_header(self, header: bytes) -> None:
         if header == frames.SASL_HEADER:
-            self.output.send_raw(header + sasl_mechanisms())
+            self.output.send_raw(header + SASL_OFFER)
         elif header == frames.AMQP_HEADER:
             self.output.send_raw(header)
         else:
@@ -124,10 +124,9 @@ class AmqpConnection(asyncio.Protocol):
             self._close()
 
     def _on_sasl(self, body: bytes) -> None:
-        code, _ = frames.performative(body)
-        if code != frames.SASL_INIT or self.opened:
+        if frames.performative(body)[0] != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
-        self.output.send_raw(sasl_outcome())
+        self.output.send_raw(SASL_ACCEPTED)
         self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
@@ -201,14 +200,13 @@ class AmqpConnection(asyncio.Protocol):
     def _on_attach(self, session: AmqpSession, body: bytes, position: int, now: float) -> None:
         """Open a link, or refuse it: attach with a null terminus, then detach with the error."""
         attach = read_attach(body, position)
-        handle = session.new_handle(attach.handle)
-        link = Link(session, attach, handle, None)
+        link = None
         try:
-            link = make_link(session, attach, handle, now)
-            session.links[attach.handle] = link
+            link = session.links[attach.handle] = make_link(session, attach, now)
             link.open(now)
         except BrokerError as error:
-            session.links[attach.handle] = link
+            if link is None:
+                link = session.links[attach.handle] = Link(session, attach, None)
             link.detach(error.condition, error.description)
 
     # -- the end --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ A receiver link takes what the peer sends: messages for a queue, or requests for
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.amqp.decode import Described
@@ -42,7 +42,7 @@ _TICKS_1970 = 621355968000000000
 _DELIVERY_COUNT, _CREDIT, _DRAIN, _ECHO = 5, 6, 8, 9
 
 
-def make_link(session: AmqpSession, attach: Attach, handle: int, now: float) -> Link:
+def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     """Build the link for an attach.
 
     Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError.
@@ -53,8 +53,7 @@ def make_link(session: AmqpSession, attach: Attach, handle: int, now: float) -> 
     path = path_of(attach.address)
     node = path.lower()
     if node == _CBS:
-        kind = ReplySenderLink if attach.receives else RequestReceiverLink
-        return kind(session, attach, handle, None)
+        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, None)
     if context.tokens.enabled and not _has_claim(session.output, path, now):
         raise UnauthorizedError(
             f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
@@ -64,11 +63,8 @@ def make_link(session: AmqpSession, attach: Attach, handle: int, now: float) -> 
     queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
     context.faults.check_busy(queue.name, "attach")
     if manages:
-        kind = ReplySenderLink if attach.receives else RequestReceiverLink
-        return kind(session, attach, handle, queue)
-    if attach.receives:
-        return QueueSenderLink(session, attach, handle, queue)
-    return QueueReceiverLink(session, attach, handle, queue)
+        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
+    return (QueueSenderLink if attach.receives else QueueReceiverLink)(session, attach, queue)
 
 
 def end_expired_links(session: AmqpSession, now: float) -> None:
@@ -99,15 +95,25 @@ def _node(link: Link) -> str:
 # -- receiver links ---------------------------------------------------------------------------
 
 
+class Whole(NamedTuple):
+    """A message whose pieces are joined. ``delivery_id`` is None if the sender settled it.
+
+    ``size`` counts the pieces above the link's limit too, which ``payload`` leaves out.
+    """
+
+    payload: bytes
+    size: int
+    batch: bool
+    delivery_id: int | None
+
+
 class ReceiverLink(Link):
     """Grants credit and joins the pieces of a message, up to ``limit_bytes``."""
 
     limit_bytes = _REQUEST_LIMIT
 
-    def __init__(
-        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
-    ) -> None:
-        super().__init__(session, attach, handle, queue)
+    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(session, attach, queue)
         self.delivery_count = attach.initial_delivery_count
         self._pieces: list[bytes] = []
         self._size = 0
@@ -136,25 +142,23 @@ class ReceiverLink(Link):
             self._pieces.append(payload)
         if transfer.more:
             return
-        first, message, size = self._first, b"".join(self._pieces), self._size
+        first, payload, size = self._first, b"".join(self._pieces), self._size
         self._clear()
         if not isinstance(first.delivery_id, int):
             raise AmqpError("amqp:invalid-field", "the first transfer of a message needs its id")
         self.delivery_count = (self.delivery_count + 1) & U32
         self.credit -= 1
-        settled = first.settled or transfer.settled
+        delivery_id = None if first.settled or transfer.settled else first.delivery_id
         batch = first.message_format == BATCH_FORMAT
-        self.take(message, size, batch, None if settled else first.delivery_id, now)
+        self.take(Whole(payload, size, batch, delivery_id), now)
         if self.credit < CREDIT // 2 and not self.ended:
             self.grant()
 
     def _clear(self) -> None:
         self._pieces, self._size, self._first = [], 0, None
 
-    def take(
-        self, payload: bytes, size: int, batch: bool, delivery_id: int | None, now: float
-    ) -> None:
-        """Take a whole message of ``size`` bytes; ``delivery_id`` is None if it is settled."""
+    def take(self, whole: Whole, now: float) -> None:
+        """Take a whole message."""
         raise NotImplementedError
 
     def acknowledge(self, delivery_id: int | None, state: bytes) -> None:
@@ -166,8 +170,8 @@ class ReceiverLink(Link):
 class QueueReceiverLink(ReceiverLink):
     """Takes messages for a queue."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, handle: int, queue: Queue) -> None:
-        super().__init__(session, attach, handle, queue)
+    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
+        super().__init__(session, attach, queue)
         self._queue = queue
         self._message_limit = queue.properties.max_message_kilobytes * 1024
         self.limit_bytes = max(self._message_limit, min(4 * self._message_limit, _BATCH_LIMIT))
@@ -179,55 +183,50 @@ class QueueReceiverLink(ReceiverLink):
         self.answer_attach(properties=encode.map_([(batch, encode.ulong(self._message_limit))]))
         self.grant()
 
-    def take(
-        self, payload: bytes, size: int, batch: bool, delivery_id: int | None, now: float
-    ) -> None:
+    def take(self, whole: Whole, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
         try:
-            if self.context.faults.armed and self._apply_fault(payload, batch, delivery_id, now):
+            if self.context.faults.armed and self._apply_fault(whole, now):
                 return
-            self._enqueue(payload, size, batch, now)
+            self._enqueue(whole, now)
             state = frames.ACCEPTED_STATE
         except (BrokerError, AmqpError) as error:
             state = frames.rejected(error.condition, error.description)
-        self.acknowledge(delivery_id, state)
+        self.acknowledge(whole.delivery_id, state)
 
-    def _enqueue(self, payload: bytes, size: int, batch: bool, now: float) -> None:
+    def _enqueue(self, whole: Whole, now: float) -> None:
+        size, batch = whole.size, whole.batch
         if size > self.limit_bytes or (size > self._message_limit and not batch):
             raise MessageSizeExceededError(
                 f"a {'batch' if batch else 'message'} of {size} bytes is larger than the "
                 f"{self._message_limit} bytes that queue '{self._queue.name}' takes; send less or "
                 "raise MaxMessageSizeInKilobytes"
             )
-        parts = unbatch(payload) if batch else [payload]
+        parts = unbatch(whole.payload) if batch else [whole.payload]
         self._queue.enqueue([parse_message(part) for part in parts], now)
 
-    def _apply_fault(
-        self, payload: bytes, batch: bool, delivery_id: int | None, now: float
-    ) -> bool:
+    def _apply_fault(self, whole: Whole, now: float) -> bool:
         """Return True if an armed fault replaces the usual work."""
         faults, name = self.context.faults, self._queue.name
         faults.check_busy(name, "send")
         if faults.take("lose-acknowledgement", name, "send"):
-            self._enqueue(payload, len(payload), batch, now)
+            self._enqueue(whole, now)
             self.output.drop()
             return True
         delay = faults.take("delay", name, "send")
         if delay is None:
             return False
-        self._enqueue(payload, len(payload), batch, now)
+        self._enqueue(whole, now)
         accepted = frames.ACCEPTED_STATE
-        self.context.later(delay.seconds, lambda: self.acknowledge(delivery_id, accepted))
+        self.context.later(delay.seconds, lambda: self.acknowledge(whole.delivery_id, accepted))
         return True
 
 
 class RequestReceiverLink(ReceiverLink):
     """Takes requests for ``$cbs`` (no queue) or an entity's ``$management``."""
 
-    def __init__(
-        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
-    ) -> None:
-        super().__init__(session, attach, handle, queue)
+    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(session, attach, queue)
         if queue is not None:
             self.limit_bytes = max(
                 _REQUEST_LIMIT, 2 * queue.properties.max_message_kilobytes * 1024
@@ -238,14 +237,7 @@ class RequestReceiverLink(ReceiverLink):
         self.answer_attach()
         self.grant()
 
-    def take(
-        self,
-        payload: bytes,
-        size: int,
-        batch: bool,  # noqa: ARG002 (one signature)
-        delivery_id: int | None,
-        now: float,
-    ) -> None:
+    def take(self, whole: Whole, now: float) -> None:
         """Send the answer on the link that the request names, then accept the request.
 
         The order matters. azure-servicebus reads one frame at a time with its socket locked. If
@@ -253,11 +245,11 @@ class RequestReceiverLink(ReceiverLink):
         waits 0.2 s for a frame; 300 renewals within a lock's time would not be possible.
         """
         try:
-            if size > self.limit_bytes:
-                raise MessageSizeExceededError(f"a request of {size} bytes is too large")
-            request = Request.read(payload)
+            if whole.size > self.limit_bytes:
+                raise MessageSizeExceededError(f"a request of {whole.size} bytes is too large")
+            request = Request.read(whole.payload)
         except (BrokerError, AmqpError) as error:
-            self.acknowledge(delivery_id, frames.rejected(error.condition, error.description))
+            self.acknowledge(whole.delivery_id, frames.rejected(error.condition, error.description))
             return
         answer = answer_request(request, self.queue, self.output, now)
         here = [link for link in self.output.reply_links if link.node == _node(self)]
@@ -265,7 +257,7 @@ class RequestReceiverLink(ReceiverLink):
         named = [link for link in here if asked is not None and asked in link.names]
         for link in (named or here)[-1:]:
             link.reply(answer)
-        self.acknowledge(delivery_id, frames.ACCEPTED_STATE)
+        self.acknowledge(whole.delivery_id, frames.ACCEPTED_STATE)
 
 
 # -- sender links -----------------------------------------------------------------------------
@@ -306,8 +298,8 @@ class SenderLink(Link):
 class QueueSenderLink(SenderLink):
     """Sends the messages of a queue; the queue uses it as a `Consumer`."""
 
-    def __init__(self, session: AmqpSession, attach: Attach, handle: int, queue: Queue) -> None:
-        super().__init__(session, attach, handle, queue)
+    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
+        super().__init__(session, attach, queue)
         self._queue = queue
         self.presettled = attach.sender_settle_mode == 1
         self.session: Session | None = None
@@ -448,10 +440,8 @@ class QueueSenderLink(SenderLink):
 class ReplySenderLink(SenderLink):
     """Sends the answers to requests on its node, settled."""
 
-    def __init__(
-        self, session: AmqpSession, attach: Attach, handle: int, queue: Queue | None
-    ) -> None:
-        super().__init__(session, attach, handle, queue)
+    def __init__(self, session: AmqpSession, attach: Attach, queue: Queue | None) -> None:
+        super().__init__(session, attach, queue)
         self._waiting: deque[bytes] = deque()
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
@@ -495,9 +485,8 @@ def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
             failed, undeliverable, changes = frames.outcome_fields(state, 3)
             work = operations.defer if undeliverable else operations.abandon
             work(queue, token, now, _named(changes))
-            return frames.modified(
-                delivery_failed=bool(failed), undeliverable_here=bool(undeliverable)
-            )
+            flags = [encode.boolean(bool(flag)) for flag in (failed, undeliverable)]
+            return encode.composite(frames.MODIFIED, flags)
         case frames.REJECTED:
             _reject(queue, token, state, now)
             return frames.REJECTED_STATE

@@ -9,7 +9,12 @@ from devstack.servicebus.wire.context import Limits
 
 SESSION_FILTER = "com.microsoft:session-filter"
 WINDOW = encode.uint(0x7FFFFFFF)
-_SASL_MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
+_NAMES = encode.array([encode.symbol(it) for it in ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")])
+_OFFER = encode.composite(frames.SASL_MECHANISMS, [_NAMES])
+_OUTCOME = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
+#: The broker offers mechanisms and accepts any: SASL identifies nobody, tokens do this later.
+SASL_OFFER = frames.frame(0, _OFFER, frame_type=frames.SASL_FRAME)
+SASL_ACCEPTED = frames.frame(0, _OUTCOME, frame_type=frames.SASL_FRAME)
 _FIELDS = 14
 _FILTER = 7
 _COORDINATOR = 0x30
@@ -31,19 +36,6 @@ def unknown_protocol(header: bytes) -> str:
     if header.startswith(b"AMQP"):
         return f"it speaks another AMQP ({header!r}): this broker speaks 1.0, plain or with SASL"
     return f"it sent {header!r}, which is not AMQP: check which program uses this port"
-
-
-def sasl_mechanisms() -> bytes:
-    """Build the frame that offers the mechanisms. SASL identifies nobody; tokens do, later."""
-    names = encode.array([encode.symbol(name) for name in _SASL_MECHANISMS])
-    offer = encode.composite(frames.SASL_MECHANISMS, [names])
-    return frames.frame(0, offer, frame_type=frames.SASL_FRAME)
-
-
-def sasl_outcome() -> bytes:
-    """Build the frame that accepts SASL."""
-    outcome = encode.composite(frames.SASL_OUTCOME, [encode.ubyte(0)])
-    return frames.frame(0, outcome, frame_type=frames.SASL_FRAME)
 
 
 def open_answer(limits: Limits) -> bytes:

@@ -11,12 +11,7 @@ from uuid import UUID
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import AmqpError
-from devstack.servicebus.amqp.sections import (
-    APPLICATION_PROPERTIES,
-    PROPERTIES,
-    VALUE,
-    sections,
-)
+from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.dispatch import Session, SessionDispatch
 from devstack.servicebus.core.errors import (

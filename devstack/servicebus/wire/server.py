@@ -5,7 +5,6 @@ Everything runs on one event loop, so there are no locks.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -45,25 +44,16 @@ class AmqpServer:
     """Serves the queues of a namespace over AMQP. ``clock`` gives seconds since 1970."""
 
     def __init__(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        tokens: TokenValidator | None = None,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,
+        self, host: str, tokens: TokenValidator, limits: Limits, clock: Callable[[], float]
     ) -> None:
         self.host = host
         self.clock = clock
-        self.tokens = tokens or TokenValidator()
+        self.tokens = tokens
         self.namespace = Namespace()
         self.failure: str | None = None
         self.connections: set[AmqpConnection] = set()
         self.context = Context(
-            self.namespace,
-            clock=clock,
-            commit=self.commit,
-            tokens=self.tokens,
-            limits=limits or Limits(),
+            self.namespace, clock=clock, commit=self.commit, tokens=tokens, limits=limits
         )
         self._listener: asyncio.Server | None = None
         self._checking: asyncio.TimerHandle | None = None
@@ -193,11 +183,11 @@ class AmqpServer:
         """
         if queue:
             self.namespace.find(queue)
-        self.context.faults.arm(Fault(kind, queue, operation, count, seconds))
+        self.context.faults.armed.append(Fault(kind, queue, operation, count, seconds))
 
     def clear_faults(self) -> None:
         """Disarm every fault."""
-        self.context.faults.clear()
+        self.context.faults.armed.clear()
 
     def drop_connections(self, queue: str = "") -> int:
         """Drop every connection, or those with a link to ``queue``; return their number."""

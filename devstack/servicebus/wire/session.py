@@ -42,15 +42,13 @@ class Link:
 
     presettled = False
 
-    def __init__(
-        self, session: "AmqpSession", attach: Attach, handle: int, queue: Queue | None
-    ) -> None:
+    def __init__(self, session: "AmqpSession", attach: Attach, queue: Queue | None) -> None:
         self.amqp_session = session
         self.output = session.output
         self.context = session.output.context
         self.attach = attach
         self.name = attach.name
-        self.handle = handle
+        self.handle = session.new_handle(attach.handle)
         self.queue = queue
         self.credit = 0
         self.delivery_count = 0
@@ -78,11 +76,7 @@ class Link:
         """Release what the link holds: it has ended."""
 
     def answer_attach(
-        self,
-        *,
-        source: bytes | None = None,
-        refused: bool = False,
-        properties: bytes = encode.NULL,
+        self, *, source: bytes | None = None, refused: bool = False, properties: bytes = encode.NULL
     ) -> None:
         """Answer the peer's attach by echoing it.
 
