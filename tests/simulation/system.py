@@ -32,10 +32,9 @@ from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import AwaitCallback, Business, Call, Callback, Message, RefusedError, TransientError
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
+from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from tests.business import workflows
-from tests.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
-from tests.simulation.world import (
+from sas.simulation.world import (
     DELIVERY_COUNT,
     ENQUEUED_AT,
     CrashError,
@@ -44,6 +43,7 @@ from tests.simulation.world import (
     World,
     of_no_host,
 )
+from tests.business import workflows
 
 QUEUES = Queues()
 COURIER = "courier"

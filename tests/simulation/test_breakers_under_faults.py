@@ -15,11 +15,11 @@ from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults, SimulatedAgent
 from tests.simulation.system import BREAKER, System, build, check_end
 from tests.simulation.test_operator_under_faults import defined
-from tests.simulation.world import Faults
 
 ORDERS = 8
 OFF = BreakerPolicy(failures_max=0)

@@ -13,10 +13,10 @@ from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults, SimulatedAgent
 from tests.simulation.system import QUEUES, System, build, check_end
-from tests.simulation.world import Faults
 from tests.telemetry_kit import telling
 
 ORDERS = 3

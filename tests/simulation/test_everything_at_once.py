@@ -14,8 +14,9 @@ import pytest
 from sas.domain.ids import idempotency_key
 from sas.domain.order import Order
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults
 from tests.simulation.system import (
     CALL_LIMIT,
     COURIED,
@@ -27,7 +28,6 @@ from tests.simulation.system import (
 )
 from tests.simulation.test_breakers_under_faults import Outages
 from tests.simulation.test_operator_under_faults import Hand
-from tests.simulation.world import Faults
 
 TIME = timedelta(seconds=12)
 LIMITS = {"inventory": 1, "payment": 2, "invoice": 1}

@@ -13,8 +13,9 @@ import pytest
 
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow, Workflows
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults
 from tests.simulation.system import (
     CALL_LIMIT,
     COURIED,
@@ -24,7 +25,6 @@ from tests.simulation.system import (
     check_commands,
     check_end,
 )
-from tests.simulation.world import Faults
 
 ALLOWED = timedelta(seconds=10)
 UNDO = Undo(ALLOWED)

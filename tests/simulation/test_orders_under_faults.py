@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 
 from sas.domain.order import OrderState
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults
 from tests.simulation.system import QUEUES, System, build, check_end
-from tests.simulation.world import Faults
 
 ORDERS = 4
 

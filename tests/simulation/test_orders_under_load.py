@@ -12,10 +12,10 @@ import pytest
 
 from sas.domain.order import OrderState
 from sas.features.queue_delay.delays import QueueDelays
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults
 from tests.simulation.system import System, build, check_end
-from tests.simulation.world import Faults
 
 BURST = 120
 ALLOWED_S = 10.0

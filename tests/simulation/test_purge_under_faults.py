@@ -15,10 +15,10 @@ import pytest
 
 from sas.actors.purge import Purger
 from sas.domain.order import FINISHED, OrderState
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults
 from tests.simulation.system import System, build, check_end
-from tests.simulation.world import Faults
 
 RETENTION = timedelta(hours=1)
 OLD, FRESH = 8, 4

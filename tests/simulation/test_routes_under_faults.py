@@ -16,11 +16,11 @@ from sas.domain.messages import Request
 from sas.domain.order import Direction, OrderState
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.ports import Call
+from sas.simulation.remote import RemoteFaults, SimulatedAgent
+from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.remote import RemoteFaults, SimulatedAgent
 from tests.simulation.system import System, build, check_end
 from tests.simulation.test_breakers_under_faults import FAULTS, Outages
-from tests.simulation.world import Faults
 
 TIME = timedelta(seconds=10)
 ORDERS = 8

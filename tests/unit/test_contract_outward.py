@@ -31,9 +31,9 @@ from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.engine.messages import Addresses, notification
 from sas.ports import Message
-from tests.simulation.remote import RemoteFaults
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
 from tests.simulation.system import QUEUES, REPLIES_TO, System, build
-from tests.simulation.world import Faults
 from tests.unit.codec_cases import BAD
 from tests.unit.contract_files import closed, errors, load, validator
 
