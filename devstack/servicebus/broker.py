@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from devstack.lifecycle import AsyncRunnable
+from devstack.servicebus.admin.api import AdminServer
 from devstack.servicebus.config import Config
 from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Journal, Queue
@@ -16,9 +17,6 @@ from devstack.servicebus.storage import SqliteJournal
 from devstack.servicebus.tokens import KEY_NAME, TokenValidator
 from devstack.servicebus.wire.context import Limits
 from devstack.servicebus.wire.server import AmqpServer
-
-if TYPE_CHECKING:
-    from devstack.servicebus.admin.api import AdminServer
 
 Queues = Config | Mapping[str, QueueProperties] | Iterable[str] | None
 
@@ -77,6 +75,7 @@ class Broker(AmqpServer, AsyncRunnable):
                     self._new_http_connection, self.host, self.management_port
                 )
                 self.management_port = self._http.sockets[0].getsockname()[1]
+                self._admin = AdminServer(self, self.management_port)
         except OSError:
             await self.stop()
             raise
@@ -92,11 +91,8 @@ class Broker(AmqpServer, AsyncRunnable):
         self.close_data()
 
     def _new_http_connection(self) -> asyncio.BaseProtocol:
-        if self._admin is None:
-            # The import of aiohttp takes 0.2 s: the first request waits for it, not the start.
-            from devstack.servicebus.admin.api import AdminServer  # noqa: PLC0415
-
-            self._admin = AdminServer(self, self.management_port or 0)
+        if self._admin is None:  # no request is read before `start` has returned to the loop
+            raise RuntimeError("the management port is not ready")
         return self._admin.connection()
 
     # -- data -------------------------------------------------------------------------------
