@@ -132,7 +132,7 @@ def assemble(
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
-        replace(redacted(business, encryption), limits=_limits(business, settings)),
+        replace(business, limits=_limits(business, settings)),
         policy=RetryPolicy(settings.agent_first_delay, settings.agent_delay_max),
         circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
         callback_keys=settings.callback_keys,
@@ -182,6 +182,7 @@ def actors(  # noqa: PLR0913  one value for each setting
     exporter: Exporter | None = None,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
+    business = redacted(business, context.encryption)
     callbacks = Callbacks(context, business, callback_keys)
 
     def agent_actor(name: str) -> AgentActor:

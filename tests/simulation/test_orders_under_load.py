@@ -72,7 +72,7 @@ async def test_without_lags_the_same_burst_undoes_orders_that_nothing_was_wrong_
     async def blind(self: QueueDelays, *_what: object) -> None:
         return
 
-    monkeypatch.setattr(QueueDelays, "took_up", blind)
+    monkeypatch.setattr(QueueDelays, "record", blind)
     system = loaded(1, Faults(), RemoteFaults())
     words = await run(system)
     assert Counter(system.states().values())[OrderState.COMPENSATED] > 3

@@ -34,7 +34,6 @@ from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import redacted
 from sas.features.long_steps.steps import ContinuedSteps
 from sas.ports import Agent, Business, Call, Message, StateStore
 from sas.simulation.bus import MemoryBus
@@ -231,7 +230,7 @@ def kit(
     context = replace(context, versions=VersionCheck())  # it reads each version once
     app = actors(
         context,
-        redacted(business, encryption),
+        business,
         policy=RetryPolicy(0.2, 2.0),
         circuit=BreakerPolicy(0),
         callback_keys=callback_keys,
