@@ -67,7 +67,7 @@ NEXT = """[bold]Try next[/]
   .venv/bin/python -m samples.demo --seed 7 --transient 0.3
                                       more faults
   .venv/bin/python -m devstack up .   Azure on this machine, for your own
-                                      orders (README, "Using it")
+                                      orders (README, "Use it")
   orders/                             the business code: replace this folder
 """
 
