@@ -22,8 +22,8 @@ from sas.engine.delivery import Delivery
 app = func.FunctionApp()
 
 BUSINESS = checked(orders.business(), orders.AGENTS)
-"""Checked now, not on the first message. Where a setting or a definition is wrong, no function is
-there, the host says why, and no message is used up."""
+"""Checked now, not on the first message. If a setting or a definition is wrong, the host registers
+no function, logs why, and takes no message."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
 

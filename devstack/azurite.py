@@ -1,8 +1,8 @@
 """Azurite, Microsoft's storage emulator, as a child process.
 
-Azurite sends telemetry unless it is told not to. It saves its data every 5 seconds and when it
-ends by SIGINT; `azurite-table` loses unsaved data at SIGTERM. So `stop` sends SIGINT, and Azurite
-also gets SIGINT when this process is killed.
+Azurite sends telemetry unless it is told not to. It saves its data every 5 seconds, and when it
+receives SIGINT. At SIGTERM it loses unsaved data. So `stop` sends SIGINT. If this process is
+killed, Azurite receives SIGINT too.
 """
 
 import re

@@ -58,7 +58,7 @@ class WillingAgent:
         return {"undone": call.key}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Hold no resource."""
 
 
 def wire(store: TableStore, bus: CountingBus, clock: Clock) -> Application:

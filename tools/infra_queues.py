@@ -96,7 +96,7 @@ def inconsistent(listed: Mapping[str, Any]) -> list[str]:
 
 
 def _policy(listed: Mapping[str, Any]) -> list[str]:
-    """The house rules of design.md, held here so that a slip of the pen is seen."""
+    """Return each kind of queue whose settings break our rules."""
     problems = []
     for name, kind in listed["kinds"].items():
         properties = kind["properties"]
@@ -106,7 +106,7 @@ def _policy(listed: Mapping[str, Any]) -> list[str]:
             problems.append(f"{name}: dead-lettering on expiration is wrong")
         weeks = seconds(properties["defaultMessageTimeToLive"]) >= 7 * 86_400
         if name in {"response", "kept"} and not weeks:
-            problems.append(f"{name}: what people read is to be kept for weeks")
+            problems.append(f"{name}: messages for people need a time to live of at least a week")
         if "forwardDeadLetteredMessagesTo" in properties:
             problems.append(f"{name}: Bicep adds the forwarding, and never to the last queue")
     return problems

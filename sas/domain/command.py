@@ -88,8 +88,8 @@ def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
     if step.undo_failed:
         doing = step.direction is Direction.DO
         state = StepState.PROCESSED if doing else StepState.COMPENSATING
-        return replace(step.moved(state, now).forgiven(), undo=step.undo.retried())
-    again = step.moved(StepState.PENDING, now).forgiven()
+        return replace(step.moved(state, now).without_failures(), undo=step.undo.retried())
+    again = step.moved(StepState.PENDING, now).without_failures()
     if edited is None:
         return again
     refused = step.error is not None and not step.error.effect_possible
@@ -125,7 +125,7 @@ def skip(
     steps = list(order.steps)
     for one in failed:
         if one.undo_failed:  # at another agent: the step itself is done
-            done = one.moved(StepState.PROCESSED, now).forgiven()
+            done = one.moved(StepState.PROCESSED, now).without_failures()
             steps[one.number] = replace(done, undo=one.undo.first_undone())
         else:
             steps[one.number] = complete(replace(one, result=result or "null"), rules, now)

@@ -123,7 +123,7 @@ def idempotency_key(
     undo of one must never undo the work of the other.
 
     An edited resubmission makes a new generation and so a new key, but only after a definite
-    refusal; see the invariants in ARCHITECTURE.md.
+    refusal; see ``resubmit`` in `sas/domain/command.py`.
     """
     own = step_name if alternative is None else f"{step_name}@{alternative}"
     return f"{order_id}/{own}" + (f"/{generation}" if generation else "")

@@ -92,7 +92,7 @@ class AlertKind(Enum):
     BREAKER_OPEN = "breaker-open"
     UNREADABLE = "unreadable"
     KEY_MISSING = "key-missing"
-    BEHIND = "behind"
+    QUEUE_DELAY = "queue-delay"
     CLEARED = "cleared"
 
 

@@ -185,7 +185,7 @@ class UndoLedger:
     status: UndoStatus = UndoStatus.NOT_DECIDED
     routes: tuple[int, ...] = ()
 
-    def owing(self, route: int) -> UndoLedger:
+    def with_route(self, route: int) -> UndoLedger:
         """Return the ledger with this agent first in ``routes``."""
         return replace(self, routes=(route, *self.without(route).routes))
 
@@ -287,9 +287,9 @@ class StepRecord:
 
     def attempted(self) -> StepRecord:
         """Return the step with its last agent among those to be undone."""
-        return replace(self, undo=self.undo.owing(self.call.route))
+        return replace(self, undo=self.undo.with_route(self.call.route))
 
-    def forgiven(self) -> StepRecord:
+    def without_failures(self) -> StepRecord:
         """Return the step with its failures and its error cleared."""
         return replace(self, failures=Failures(), error=None)
 

@@ -60,7 +60,7 @@ def complete(step: StepRecord, rules: Rules, now: datetime) -> StepRecord:
     It must still be undone at every other agent that may have done it too.
     """
     undo = step.undo.without(step.call.route)
-    done = replace(step.moved(StepState.PROCESSED, now).forgiven(), undo=undo)
+    done = replace(step.moved(StepState.PROCESSED, now).without_failures(), undo=undo)
     return _wait_out_calls(done, rules, now) if undo.routes else done
 
 
@@ -128,4 +128,4 @@ def undone_notice(steps: Sequence[StepRecord]) -> tuple[Notify, ...]:
 
 
 def _compensated(step: StepRecord, now: datetime, how: UndoStatus) -> StepRecord:
-    return replace(step.moved(StepState.COMPENSATED, now).forgiven(), undo=UndoLedger(how))
+    return replace(step.moved(StepState.COMPENSATED, now).without_failures(), undo=UndoLedger(how))

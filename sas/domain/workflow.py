@@ -147,7 +147,7 @@ class Step:
     one; () means no step, so such steps run in parallel. After ``failures_max`` timeouts the step
     is still tried again; after one more it is past its threshold. A step without ``undo`` has
     nothing to undo. ``alternatives`` are other agents for the same action, in order of preference.
-    Each is asked only while the circuits of all agents before it are open.
+    One is asked only while the agents before it cannot begin: open circuit, or no call slot.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Everything the order of work wants alerted on is, and alerts look at queues that exist."""
+"""Every required alert exists, for queues that exist."""
 
 from __future__ import annotations
 

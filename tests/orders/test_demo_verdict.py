@@ -1,4 +1,4 @@
-"""The demo's judge finds what it is there to find."""
+"""The verdict of the demo reports each kind of error."""
 
 from __future__ import annotations
 

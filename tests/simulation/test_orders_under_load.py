@@ -93,6 +93,6 @@ async def test_the_operator_is_told_once_of_each_queue_that_is_far_behind() -> N
     system = loaded(3, Faults(), RemoteFaults(), operation_s=1.0)
     await run(system)
     kinds = system.alerts()
-    assert 1 <= kinds["behind"] <= 3
-    assert set(kinds) <= {"behind", "cleared"}
+    assert 1 <= kinds["queue-delay"] <= 3
+    assert set(kinds) <= {"queue-delay", "cleared"}
     assert set(system.states().values()) == {OrderState.PROCESSED}

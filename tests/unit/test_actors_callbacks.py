@@ -30,7 +30,7 @@ from sas.simulation.bus import BusFault
 from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import ALLOWED, CHAIN, KEYS, QUEUES, Kit, command, kit, letter, order
-from tests.unit.test_privacy import privacy
+from tests.unit.test_field_encryption import encryption_of
 
 HOUR = timedelta(hours=1)
 CARE = Workflow(
@@ -530,7 +530,7 @@ CARD = "4111-1111-1111-1111"
 
 async def secretly(*keys: tuple[str, bytes], workflow: Workflow = CARE) -> tuple[Kit, Callback]:
     """Return a kit that awaits a callback of an order with a secret field."""
-    made = kit(workflow, encryption=privacy(*keys, secret=SECRET))
+    made = kit(workflow, encryption=encryption_of(*keys, secret=SECRET))
     given = Given()
     await made.submit(order(order={"card": CARD}))
     made.agents["stock"].then(given.awaits())
@@ -563,7 +563,7 @@ async def test_a_refusal_that_quotes_a_secret_field_is_recorded_and_told_without
 
 async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is_told() -> None:
     made, callback = await secretly(("old", b"o" * 32))
-    gone = kit(CARE, beside=made, encryption=privacy(("new", b"n" * 32), secret=SECRET))
+    gone = kit(CARE, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
     error = {"code": "declined", "message": f"card {CARD} declined"}
     answer = await post(gone, callback.token, {"outcome": "refused", "error": error})
     assert (answer.status, answer.code) == (503, "unavailable")
@@ -583,7 +583,7 @@ async def test_a_refusal_acted_upon_is_finished_though_its_key_went_missing_mean
         await made.hand(refused)
     assert made.state() == "Compensating"
     assert made.requests("stock") == []
-    gone = kit(CHAIN, beside=made, encryption=privacy(("new", b"n" * 32), secret=SECRET))
+    gone = kit(CHAIN, beside=made, encryption=encryption_of(("new", b"n" * 32), secret=SECRET))
     await gone.hand(refused)
     assert [one.direction for one in made.requests("stock")] == ["undo"]
     assert waiting(made) == []

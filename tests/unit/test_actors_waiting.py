@@ -1,4 +1,4 @@
-"""What could not be begun is no failure: of the order's step, nor of the remote service."""
+"""A step that could not begin has not failed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import Kit, ScriptedAgent, command, kit, order
 from tests.unit.test_cli_workflows import run_in_thread
 from tests.unit.test_cli_workflows import store as store  # noqa: PLC0414  a fixture
-from tests.unit.test_privacy import privacy
+from tests.unit.test_field_encryption import encryption_of
 
 Said = pytest.CaptureFixture[str]
 MINUTE = timedelta(minutes=1)
@@ -85,7 +85,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
 
 async def in_flight(store: MemoryStore, *ids: str, secret: bool = False) -> Kit:
     """Submit orders of version 1, its definition remembered."""
-    made = kit(CHAIN, encryption=privacy(secret=SECRET) if secret else None)
+    made = kit(CHAIN, encryption=encryption_of(secret=SECRET) if secret else None)
     made.store.orders, made.store._due = store.orders, store._due
     for order_id in ids or ("o-1",):
         await made.submit(order(order_id, order={"card": "4111-1111", "n": 1}), order_id)

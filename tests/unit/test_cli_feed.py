@@ -17,7 +17,7 @@ def items(count: int) -> Iterator[Item]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for what a thread does; a test that waits in vain fails."""
+    """Wait for what a thread does; a test that times out fails."""
     deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline

@@ -110,3 +110,9 @@ def test_every_page_is_led_to_by_another() -> None:
     reached |= {path / "README.md" for path in reached if path.is_dir()}
     alone = [str(page) for page in PAGES if (ROOT / page) not in reached]
     assert alone == ["README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_a_page_holds_no_merge_conflict(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not re.findall(r"^(?:<{7}|>{7}) .*", text, re.MULTILINE)

@@ -24,7 +24,7 @@ from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import Kit, command, kit, letter, order
 from tests.unit.contract_files import errors, load, validator
 from tests.unit.test_cli_workflows import run_in_thread
-from tests.unit.test_privacy import privacy
+from tests.unit.test_field_encryption import encryption_of
 
 DAY = timedelta(days=1)
 CARD = "4111-s3cr3t-1111"
@@ -60,7 +60,7 @@ def read_back(folder: Path) -> dict[tuple[str, str], Any]:
 
 async def finished() -> Kit:
     """Return orders that ended in every way: done, undone, edited, by hand, large, rejected."""
-    made = kit(encryption=privacy(secret={"chain": ("card",), "care": ("card",)}))
+    made = kit(encryption=encryption_of(secret={"chain": ("card",), "care": ("card",)}))
     content = {"card": CARD, "lines": [1]}
     await made.submit(order("done", order=content))
     await made.drain()

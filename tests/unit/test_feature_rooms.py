@@ -1,4 +1,4 @@
-"""A feature stays whole in its room: the rest of ``sas`` names it in three lines at most."""
+"""At most three lines of ``sas`` outside a room and the command import its feature."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("sas", "orders", "devstack", "samples")
-#: Packages that still have a circle within. Delete a name as soon as its circle is gone.
-WITH_CIRCLES: tuple[str, ...] = ()
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -72,18 +70,11 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def is_excluded(circle: list[str]) -> bool:
-    """Say whether the whole circle is inside one package that is excluded."""
-    return any(
-        all(f"{module}.".startswith(f"{package}.") for module in circle) for package in WITH_CIRCLES
-    )
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_has_no_circle_of_imports(package: str) -> None:
     graph = graph_of(ROOT / package)
     assert len(graph) > 1
-    assert [circle for circle in circles(graph) if not is_excluded(circle)] == []
+    assert circles(graph) == []
 
 
 @pytest.mark.parametrize(

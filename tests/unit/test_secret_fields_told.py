@@ -24,7 +24,7 @@ from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
 from tests.telemetry_kit import Told, telling
 from tests.unit.actors_kit import QUEUES, Kit, kit, letter, order
-from tests.unit.test_privacy import privacy
+from tests.unit.test_field_encryption import encryption_of
 
 CARD, NOTE = "4111-s3cr3t-1111", 's3cr3t é of the cellar "door"\n'
 MARKS = ("s3cr3t", "cellar")
@@ -120,7 +120,7 @@ async def every_path(made: Kit, ear: Ear) -> None:
     await ear.survives(lambda: made.submit(order("L-1", order=large), "m-6"))
     await ear.survives(made.drain)
     await ear.survives(lambda: made.submit(order("K-1", order=ORDER), "m-7"))
-    gone = kit(beside=made, encryption=privacy(("other", b"x" * 32), secret=SECRET))
+    gone = kit(beside=made, encryption=encryption_of(("other", b"x" * 32), secret=SECRET))
     await ear.survives(gone.drain)
 
 
@@ -128,7 +128,7 @@ async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    made = kit(encryption=privacy(secret=SECRET), chain=check)
+    made = kit(encryption=encryption_of(secret=SECRET), chain=check)
     ear = Ear(made)
     await every_path(made, ear)
     texts = [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
@@ -153,7 +153,7 @@ async def test_a_secret_field_is_in_nothing_that_is_told_stored_or_sent(
 
 
 async def test_its_agents_were_given_it_all_the_same() -> None:
-    made = kit(encryption=privacy(secret=SECRET), chain=check)
+    made = kit(encryption=encryption_of(secret=SECRET), chain=check)
     await every_path(made, Ear(made))
     given = [call.order for agent in made.agents.values() for _, call in agent.calls]
     assert len(given) > 10

@@ -124,4 +124,4 @@ def _incident(queue: str, found: QueueDelay) -> Incident:
         "of that queue has enough instances."
     )
     scope = f"queue {queue}"
-    return Incident(AlertKind.BEHIND, scope, text, found.at, found.at + delays.FRESH)
+    return Incident(AlertKind.QUEUE_DELAY, scope, text, found.at, found.at + delays.FRESH)

@@ -33,19 +33,19 @@ ORDER: dict[str, Any] = {
 }
 
 
-def privacy(
+def encryption_of(
     *keys: tuple[str, bytes], secret: Mapping[str, Sequence[str]] = FIELDS
 ) -> FieldEncryption:
     return FieldEncryption(secret, AesKeyRing(keys or (NEW,)))
 
 
-def discreet(**changes: Any) -> Kit:
-    return kit(**{"encryption": privacy(), **changes})
+def encrypting_kit(**changes: Any) -> Kit:
+    return kit(**{"encryption": encryption_of(), **changes})
 
 
 def rotated(made: Kit, *keys: tuple[str, bytes]) -> Kit:
     """Return another instance beside, with other keys."""
-    return kit(beside=made, instance="host-2", encryption=privacy(*keys))
+    return kit(beside=made, instance="host-2", encryption=encryption_of(*keys))
 
 
 def at_rest(made: Kit) -> str:
@@ -64,7 +64,7 @@ def payload(made: Kit, order_id: str = "O-1") -> Any:
 
 
 async def test_secret_fields_rest_encrypted_and_their_agents_are_given_them_as_they_are() -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=ORDER))
     for _ in range(20):
         assert CARD not in at_rest(made)
@@ -89,11 +89,11 @@ async def test_a_field_may_hold_anything_and_may_be_absent() -> None:
     for number, card in enumerate(
         [None, 7, 1.5, True, [1, {"a": "é\n"}], {"n": CARD}, "", "x" * 9]
     ):
-        made = discreet()
+        made = encrypting_kit()
         await made.submit(order(order={"customer": {"card": card}}), f"m-{number}")
         await made.drain()
         assert calls(made)[0].order == {"customer": {"card": card}}
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order={"amount": 1}))
     await made.drain()
     assert calls(made)[0].order == {"amount": 1}
@@ -101,7 +101,7 @@ async def test_a_field_may_hold_anything_and_may_be_absent() -> None:
 
 
 async def test_an_order_of_a_workflow_without_secret_fields_is_kept_as_it_was_sent() -> None:
-    made = kit(encryption=privacy(secret={"care": ("customer.card",)}))
+    made = kit(encryption=encryption_of(secret={"care": ("customer.card",)}))
     await made.submit(order(order={"a": {"$encrypted": "its own"}}))
     await made.drain()
     assert made.order().details.payload == '{"a": {"$encrypted": "its own"}}'
@@ -110,7 +110,7 @@ async def test_an_order_of_a_workflow_without_secret_fields_is_kept_as_it_was_se
 
 
 async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
-    made = discreet()
+    made = encrypting_kit()
     large = {**ORDER, "lines": [{"note": f"{NOTE} {n} " + "y" * 1000} for n in range(150)]}
     await made.submit(order(order=large))
     assert isinstance(made.order().details.payload, PayloadRef)
@@ -121,7 +121,7 @@ async def test_a_large_order_is_encrypted_before_it_is_kept_apart() -> None:
 
 
 async def test_an_order_that_is_too_large_once_it_is_encrypted_is_refused() -> None:
-    made = discreet()
+    made = encrypting_kit()
     fields = {"lines": [{"note": "x" * 1000}] * 2_500}
     made.submitter = type(made.submitter)(made.context, made.business, 4 * 1024 * 1024)
     await made.submit(order(order=fields))
@@ -143,7 +143,7 @@ async def test_an_order_that_is_too_large_once_it_is_encrypted_is_refused() -> N
     ],
 )
 async def test_a_sender_can_pass_nothing_for_encrypted(forged: dict[str, Any]) -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=forged))
     (told,) = made.events()
     assert told.data.error is not None
@@ -153,7 +153,7 @@ async def test_a_sender_can_pass_nothing_for_encrypted(forged: dict[str, Any]) -
 
 
 async def test_a_ciphertext_of_one_order_opens_in_no_other() -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=ORDER))
     await made.submit(order("O-2", order=ORDER), "m-2")
     stolen, theirs = made.order().details, made.order("O-2").details
@@ -171,7 +171,7 @@ async def test_a_ciphertext_of_one_order_opens_in_no_other() -> None:
 async def test_what_is_not_where_it_should_be_is_refused_rather_than_kept_in_clear(
     wrong: dict[str, Any],
 ) -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=wrong))
     (told,) = made.events()
     assert told.data.error is not None
@@ -180,7 +180,7 @@ async def test_what_is_not_where_it_should_be_is_refused_rather_than_kept_in_cle
 
 
 async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_key() -> None:
-    made = kit(encryption=privacy(OLD))
+    made = kit(encryption=encryption_of(OLD))
     await made.submit(order(order=ORDER))
     after = rotated(made, NEW, OLD)
     await after.submit(order(order=ORDER), "m-2")
@@ -199,7 +199,7 @@ async def test_a_repeat_is_known_for_one_and_another_order_is_not_whatever_the_k
 
 
 async def test_an_order_without_any_id_is_repeated_once_across_a_rotation() -> None:
-    made = kit(encryption=privacy(OLD))
+    made = kit(encryption=encryption_of(OLD))
     await made.submit(order(order=ORDER), "")
     after = rotated(made, NEW, OLD)
     await after.submit(order(order=ORDER), "")
@@ -208,7 +208,7 @@ async def test_an_order_without_any_id_is_repeated_once_across_a_rotation() -> N
 
 
 async def test_no_hash_that_is_stored_lets_a_reader_try_what_was_ordered() -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=ORDER), "")
     plain = content_hash("chain", "responses-shop", ORDER)
     assert plain not in at_rest(made)
@@ -228,16 +228,16 @@ async def test_an_order_stored_before_its_fields_were_named_goes_on() -> None:
 
 
 async def test_a_field_that_is_no_longer_named_is_opened_all_the_same() -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.submit(order(order=ORDER))
-    after = kit(beside=made, instance="host-2", encryption=privacy(secret={"chain": ()}))
+    after = kit(beside=made, instance="host-2", encryption=encryption_of(secret={"chain": ()}))
     await after.drain()
     assert calls(after)[0].order == ORDER
     assert {CARD, NOTE} <= set(calls(after)[0].secrets)
 
 
 async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back() -> None:
-    made = kit(encryption=privacy(OLD))
+    made = kit(encryption=encryption_of(OLD))
     await made.submit(order(order=ORDER))
     without = rotated(made, NEW)
     await without.step(QUEUES.scheduler)
@@ -253,7 +253,7 @@ async def test_a_step_whose_key_is_missing_waits_with_an_alert_until_it_is_back(
 
 
 async def test_a_given_up_order_keeps_its_place_encrypted() -> None:
-    made = discreet()
+    made = encrypting_kit()
     await made.run(made.dead_letters.handle(letter(order(order=ORDER), QUEUES.orders)))
     assert made.state() == "Rejected"
     assert CARD not in repr(made.store.orders)
@@ -263,7 +263,7 @@ async def test_a_given_up_order_keeps_its_place_encrypted() -> None:
 
 
 async def test_a_dead_letter_that_would_be_refused_is_put_aside_and_keeps_no_place() -> None:
-    made = discreet()
+    made = encrypting_kit()
     for content in ({"customer": CARD}, {"customer": {"card": {"$encrypted": "x"}}}):
         await made.run(made.dead_letters.handle(letter(order(order=content), QUEUES.orders)))
     assert made.store.orders == {}
@@ -294,7 +294,7 @@ async def resubmit(made: Kit, value: Any, verb: Any = "resubmit", wish: str = "w
 
 
 async def test_an_operators_input_is_encrypted_as_the_order_is() -> None:
-    made = await failed(discreet())
+    made = await failed(encrypting_kit())
     await resubmit(made, {"customer": {"card": "4222-2222", "n": 2}})
     assert "4222-2222" not in at_rest(made)
     assert made.order().steps[0].call.edited is not None
@@ -304,7 +304,7 @@ async def test_an_operators_input_is_encrypted_as_the_order_is() -> None:
 
 
 async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown() -> None:
-    made = await failed(discreet())
+    made = await failed(encrypting_kit())
     shown = payload(made)
     shown["customer"]["n"] = 2
     await resubmit(made, shown)
@@ -314,7 +314,7 @@ async def test_an_operator_who_cannot_read_a_field_hands_it_on_as_it_was_shown()
 
 
 async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
-    made = await failed(discreet())
+    made = await failed(encrypting_kit())
     encrypted = payload(made)["customer"]["card"]
     for number, value in enumerate(
         [
@@ -336,20 +336,20 @@ async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
 
 
 async def test_an_operator_is_told_of_a_key_that_is_missing() -> None:
-    made = await failed(kit(encryption=privacy(OLD)))
+    made = await failed(kit(encryption=encryption_of(OLD)))
     await resubmit(rotated(made, NEW), payload(made))
     assert "needs the key 'old', which is not in SAS_ENCRYPTION_KEYS" in made.alerts()[-1].text
     assert made.states()[0] == "Error"
 
 
 async def test_what_stands_in_for_a_skipped_steps_result_is_no_order() -> None:
-    made = await failed(discreet())
+    made = await failed(encrypting_kit())
     await resubmit(made, {"customer": "a word"}, verb="skip")
     assert made.order().steps[0].result == '{"customer": "a word"}'
 
 
 async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_quote() -> None:
-    made = discreet()
+    made = encrypting_kit()
     made.agents["stock"].then(
         TransientError(f"{CARD} is busy", kind=CARD),
         AwaitCallback(timedelta(seconds=60), f"asked for {CARD}"),
@@ -366,7 +366,7 @@ async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_
 
 
 async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:
-    made = discreet()
+    made = encrypting_kit()
     made.agents["stock"].then(KeyError(CARD))
     await made.submit(order(order=ORDER))
     with pytest.raises(WithheldError) as raised:
@@ -378,7 +378,7 @@ async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None
 
 
 async def test_a_bug_upon_an_order_without_secrets_is_raised_as_it_is() -> None:
-    made = discreet()
+    made = encrypting_kit()
     made.agents["stock"].then(KeyError("amount"))
     await made.submit(order(order={"amount": 1}))
     with pytest.raises(KeyError, match="amount"):
@@ -392,7 +392,7 @@ async def test_what_the_content_check_says_quotes_no_secret() -> None:
             raise KeyError(body.decode())
         raise ValueError(f"the card {card!r} cannot be")
 
-    made = discreet(chain=check)
+    made = encrypting_kit(chain=check)
     await made.submit(order(order=ORDER))
     (told,) = made.events()
     assert told.data.error is not None
@@ -410,7 +410,7 @@ def test_a_call_shows_no_content_of_an_order() -> None:
 
 
 def test_a_secret_is_taken_out_whole_before_a_shorter_one_within_it() -> None:
-    ring = privacy(secret={"w": ("a", "b", "c")})
+    ring = encryption_of(secret={"w": ("a", "b", "c")})
     _, secrets = ring.decrypt("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
     assert secrets.index("abcdef") < secrets.index("cde")
     assert redact("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
@@ -431,4 +431,4 @@ def test_without_a_ring_what_is_encrypted_says_what_is_missing() -> None:
     with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):
         FieldEncryption(FIELDS).decrypt("chain", "O-1", encrypted)
     with pytest.raises(MalformedError):
-        privacy().encrypt_input("chain", "O-1", json.dumps(encrypted))
+        encryption_of().encrypt_input("chain", "O-1", json.dumps(encrypted))

@@ -1,4 +1,4 @@
-"""One alert for all the orders that meet a condition, whatever breaks while it is told."""
+"""One alert covers all orders of an incident, also when sending it fails."""
 
 from __future__ import annotations
 

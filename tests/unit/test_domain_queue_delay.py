@@ -1,4 +1,4 @@
-"""A lag is given on top of the time allowed, and while it lasts an expiry counts no failure."""
+"""Grace is added to the time allowed for queue delay; a delay excuses timeouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def claimed(shape: str = "one", **policy: object) -> Story:
     return order
 
 
-def slack(order: Story, name: str, seconds: float, route: int = 0) -> None:
+def with_delay(order: Story, name: str, seconds: float, route: int = 0) -> None:
     """Let the requests of a step be given so much more time from now on."""
     step = order.step(name)
     rules = replace(order.workflow.rules, grace={(step.number, route): seconds * SECOND})
@@ -53,12 +53,12 @@ def test_the_longest_of_the_lags_that_are_fresh_counts() -> None:
     assert longest([], T0) == NO_TIME
 
 
-@pytest.mark.parametrize(("lag", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])
-def test_slack_is_some_times_the_lag_within_a_bound(lag: float, given: float) -> None:
-    assert grace(lag * SECOND) == given * SECOND
+@pytest.mark.parametrize(("delay", "given"), [(0, 0), (2, 6), (60, 180), (3600, 600)])
+def test_grace_is_a_multiple_of_the_delay_within_a_bound(delay: float, given: float) -> None:
+    assert grace(delay * SECOND) == given * SECOND
 
 
-def test_a_lag_excuses_from_half_the_time_allowed_on() -> None:
+def test_a_delay_excuses_from_half_the_time_allowed_on() -> None:
     assert delay_excuses(30 * SECOND, 60 * SECOND)
     assert not delay_excuses(29 * SECOND, 60 * SECOND)
 
@@ -77,9 +77,9 @@ async def test_a_delay_is_read_as_it_was_written() -> None:
     }
 
 
-def test_a_request_to_a_long_queue_is_given_the_slack_on_top_of_its_time_allowed() -> None:
+def test_a_request_to_a_long_queue_is_given_grace_on_top_of_its_time_allowed() -> None:
     order = story("two in a row")
-    slack(order, "a", 90)
+    with_delay(order, "a", 90)
     assert order.claim()
     assert order.step("a").complete_by == order.now + 60 * SECOND + 90 * SECOND
     assert order.step("a").call.called_until == order.step("a").complete_by
@@ -91,16 +91,16 @@ def test_so_is_the_request_of_an_undo() -> None:
     order = claimed("one")
     order.done("a")
     assert order.undo()
-    slack(order, "a", 90)
+    with_delay(order, "a", 90)
     assert order.claim()
     allowed = order.rules.steps[0].undo_time_allowed
     assert allowed is not None
     assert order.step("a").complete_by == order.now + allowed + 90 * SECOND
 
 
-def test_the_slack_is_that_of_the_agent_that_is_asked() -> None:
+def test_grace_follows_the_queue_of_the_agent_that_is_asked() -> None:
     order = story("one", routes=2)
-    slack(order, "a", 90, route=1)
+    with_delay(order, "a", 90, route=1)
     order.shutting(("a", 0))
     assert order.claim()
     assert order.step("a").call.route == 1

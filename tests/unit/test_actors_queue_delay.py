@@ -1,4 +1,4 @@
-"""Who takes up a late message says so; who gives steps their time, or judges it, knows."""
+"""Agents record queue delay; the scheduler adds grace; the supervisor counts no failure."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_lags_that_cannot_be_read_keep_nobody_from_claiming() -> None:
     assert await given(made) == ALLOWED
 
 
-async def test_the_supervisor_counts_no_failure_while_a_queue_is_far_behind() -> None:
+async def test_the_supervisor_counts_no_failure_during_a_long_queue_delay() -> None:
     made = kit()
     await made.submit()
     await made.step(QUEUES.scheduler)
@@ -155,7 +155,7 @@ async def test_an_agent_that_is_dead_makes_no_lag_and_its_step_is_counted() -> N
     assert made.order().steps[0].failure_count == 1
 
 
-async def test_the_operator_is_told_of_a_queue_that_is_a_minute_behind_and_of_its_end() -> None:
+async def test_the_operator_is_told_of_a_queue_delay_of_a_minute_and_of_its_end() -> None:
     made = kit(duplicate_window=timedelta(minutes=10))
     await late(made, STOCK, 59)
     await made.sweep()
@@ -165,12 +165,12 @@ async def test_the_operator_is_told_of_a_queue_that_is_a_minute_behind_and_of_it
         await late(made, STOCK, 75)
         await made.sweep()
     (alert,) = made.alerts()
-    assert (alert.kind, alert.scope) == ("behind", f"queue {STOCK}")
+    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {STOCK}")
     assert f"Messages wait 75 s in queue {STOCK} before they are received." in alert.text
     for _ in range(20):
         await made.later(30)
         await made.sweep()
-    assert [one.kind for one in made.alerts()] == ["behind", "cleared"]
+    assert [one.kind for one in made.alerts()] == ["queue-delay", "cleared"]
 
 
 async def test_agents_and_the_scheduler_say_how_late_what_they_take_up_is() -> None:
