@@ -1,4 +1,4 @@
-"""What modules are called with, checked against what their parameters take."""
+"""Checks the calls of Bicep modules against the modules' parameters."""
 
 from __future__ import annotations
 

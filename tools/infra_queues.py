@@ -1,4 +1,4 @@
-"""The one list of queues (``infra/queues.json``), and where else the same names must stand."""
+"""Checks that ``infra/queues.json`` agrees with every other place that names queues."""
 
 from __future__ import annotations
 

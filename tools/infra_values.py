@@ -1,4 +1,4 @@
-"""What is known of a Bicep expression without running it: literals, choices, kinds, or nothing."""
+"""Evaluates Bicep expressions as far as possible without the compiler."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tools.infra_bicep import BicepFile, Node, key_of
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nothing is known."""
+    """An unknown value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Only its kind is known: string, int, bool, array or object."""
+    """A value of which only the kind is known: string, int, bool, array or object."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several."""
+    """One of several possible values."""
 
     values: tuple[Value, ...]
 
@@ -42,7 +42,7 @@ UNKNOWN: Final = Unknown()
 
 
 def value_of(node: Node, file: BicepFile) -> Value:  # noqa: C901, PLR0911, PLR0912  # one a kind
-    """Return what is known of an expression."""
+    """Return the value of an expression, as far as it is known."""
     match node.kind:
         case "object":
             return _object(node, file)

@@ -1,4 +1,4 @@
-"""How Microsoft's own tests went: the table, and what of it is not as it should be."""
+"""The results of Microsoft's own tests: the table, and the unexpected results."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

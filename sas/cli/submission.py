@@ -122,9 +122,9 @@ class _Run:
 
     async def _follow(self, client: OrdersClient) -> None:
         async with aclosing(client.follow(until=self._enough)) as notifications:
-            async for told in notifications:
-                if self.tally.note(told):
-                    output.say(as_json(told) if self._plan.json else as_line(told))
+            async for notification in notifications:
+                if self.tally.note(notification):
+                    output.say(as_json(notification) if self._plan.json else as_line(notification))
                 self.progress()
 
     def _enough(self) -> bool:
@@ -226,25 +226,27 @@ class Tally:
         """Return for how many seconds no notification came."""
         return time.monotonic() - self.heard_at
 
-    def note(self, told: Notification) -> bool:
+    def note(self, notification: Notification) -> bool:
         """Count a notification; False if it has been counted before."""
         self.heard_at = time.monotonic()
-        order_id = told.data.order_id
+        order_id = notification.data.order_id
         repeats = self.waiting.get(order_id, 0) > 1 or order_id in self._over
-        key = (told.source, told.id)
+        key = (notification.source, notification.id)
         known = key in self._seen
         _keep(self._seen, key)
         if order_id not in self.waiting:
             # A step that ran beside the failed one is notified after the order's end.
             self.others += not known and order_id not in self._ended
-        elif repeats and told.type == _RECEIVED and (known or told.data.duplicate):
+        elif repeats and notification.type == _RECEIVED and (known or notification.data.duplicate):
             self.repeated += 1
             self.forget(order_id)
         elif known:
             return False
-        elif told.type == _REJECTED or (is_end(told) and order_id not in self._over):
-            self.ends[_end_of(told)] += 1
-            if told.type != _REJECTED:
+        elif notification.type == _REJECTED or (
+            is_end(notification) and order_id not in self._over
+        ):
+            self.ends[_end_of(notification)] += 1
+            if notification.type != _REJECTED:
                 self._over.add(order_id)
             self.forget(order_id)
         return not known
@@ -268,17 +270,17 @@ def _keep(latest: OrderedDict[K, None], key: K) -> None:
         latest.popitem(last=False)
 
 
-def _end_of(told: Notification) -> str:
+def _end_of(notification: Notification) -> str:
     """Return how an order ended. The answer to a repeat has the state, not the end."""
-    if told.type == _RECEIVED:
-        return _END_OF_STATE.get(told.data.state, "failed")
-    return notice_of(told.type)
+    if notification.type == _RECEIVED:
+        return _END_OF_STATE.get(notification.data.state, "failed")
+    return notice_of(notification.type)
 
 
-def as_line(told: Notification) -> str:
+def as_line(notification: Notification) -> str:
     """Return a notification for people."""
-    data = told.data
-    parts = [f"{data.order_id or '(no order id)':<20} {notice_of(told.type):<14}"]
+    data = notification.data
+    parts = [f"{data.order_id or '(no order id)':<20} {notice_of(notification.type):<14}"]
     if data.step:
         parts.append(data.step)
     if data.duplicate:
@@ -291,9 +293,9 @@ def as_line(told: Notification) -> str:
     return output.one_line(" ".join(parts).rstrip())
 
 
-def as_json(told: Notification) -> str:
+def as_json(notification: Notification) -> str:
     """Return a notification for programs: the CloudEvent on one line."""
-    return outward.encode(told).decode()
+    return outward.encode(notification).decode()
 
 
 @asynccontextmanager

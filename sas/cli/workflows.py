@@ -176,8 +176,8 @@ class _Check:
             encrypted = await self._stays_encrypted(store, order)
             found[order.details.workflow, order.details.version].count(order, encrypted=encrypted)
         for (name, version), one in found.items():
-            cell = await store.read_shared(value_name(name, version))
-            one.remembered = cell.value if cell else None
+            shared = await store.read_shared(value_name(name, version))
+            one.remembered = shared.value if shared else None
         return found
 
     async def _stays_encrypted(self, store: StateStore, order: Order) -> bool:

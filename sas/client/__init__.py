@@ -4,8 +4,8 @@
 
     async with OrdersClient(connection_string, reply_queue="responses-web-shop") as client:
         receipt = await client.submit(NewOrder("A-1", {"customer_id": "ALFKI", ...}))
-        async for told in client.follow([receipt.order_id]):
-            print(told.type, told.data.state)
+        async for notification in client.follow([receipt.order_id]):
+            print(notification.type, notification.data.state)
 
 Applications in other languages send the same JSON: see docs/contract.
 """

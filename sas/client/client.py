@@ -94,16 +94,16 @@ class Receipt:
     submission_id: str
 
 
-def is_end(told: Notification) -> bool:
+def is_end(notification: Notification) -> bool:
     """Return whether a notification is an order's last, unless an operator acts on the order.
 
     The answer to a repeated submission is the last if the order had already ended.
     """
-    if told.type in _ENDS:
+    if notification.type in _ENDS:
         return True
-    if told.type == event_type(Notice.FAILED):
-        return told.data.awaits == "operator"
-    return told.data.duplicate and told.data.state in _ENDED
+    if notification.type == event_type(Notice.FAILED):
+        return notification.data.awaits == "operator"
+    return notification.data.duplicate and notification.data.state in _ENDED
 
 
 class OrdersClient:
@@ -245,19 +245,19 @@ class OrdersClient:
                         f"{len(left or ())} orders have not ended"
                     )
                 while waiting:
-                    told = await self._told(receiver, waiting[0])
-                    if told is not None:
-                        yield told
+                    notification = await self._notification(receiver, waiting[0])
+                    if notification is not None:
+                        yield notification
                         await self._settle(receiver, partial(receiver.complete_message, waiting[0]))
-                        if left is not None and is_end(told):
-                            left.discard(told.data.order_id)
+                        if left is not None and is_end(notification):
+                            left.discard(notification.data.order_id)
                     waiting.popleft()
                     heard = loop.time()
         finally:
             await hand_back(receiver, waiting)
             await close_link(receiver)
 
-    async def _told(
+    async def _notification(
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
     ) -> Notification | None:
         try:

@@ -55,5 +55,5 @@ async def test_of_many_writers_at_once_one_wins(store: StateStore) -> None:
             return None
 
     outcomes = await asyncio.gather(*(write(number) for number in range(8)))
-    (winner,) = [cell for cell in outcomes if cell is not None]
+    (winner,) = [one for one in outcomes if one is not None]
     assert await store.read_shared("race") == winner

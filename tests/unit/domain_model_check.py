@@ -52,7 +52,7 @@ STATES_MAX = 40_000
 FAULT = Fault("sold-out", "there is none left")
 
 REPLIES = ("done", "refused", "undone", "undo refused")
-IN_VAIN = ("waited", "undo waited")
+WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"
 """CompleteBy passes while the queue delay is large."""
 REST = Backoff(timedelta(seconds=1))
@@ -250,7 +250,7 @@ def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]
     if rules.deadline is not None:
         yield Event("deadline")
     for step in order.steps:
-        for name in (*REPLIES, *IN_VAIN * vain):
+        for name in (*REPLIES, *WAITED * vain):
             yield Event(name, step.number)
         yield from (Event("progress", step.number), Event("undo progress", step.number))
         yield Event("expire", step.number)

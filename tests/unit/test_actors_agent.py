@@ -351,7 +351,7 @@ async def test_an_agent_of_a_large_order_is_given_the_results_before_its_step_on
     assert made.agents["payment"].calls[0][1].results == results
 
 
-def light(message: Message) -> Message:
+def offloaded(message: Message) -> Message:
     """Return a request as it is where all together was too large to travel."""
     request = internal.decode(message.body, RequestMessage)
     body = internal.encode(msgspec.structs.replace(request, order=msgspec.UNSET, order_ref=None))
@@ -385,7 +385,7 @@ async def test_a_claim_check_of_an_order_no_longer_stored_is_refused() -> None:
 async def test_the_store_being_down_for_a_claim_check_lets_the_request_come_again() -> None:
     for text, missed in (("x" * 200_000, "get_payload"), ("x", "load")):
         made, message = await requested(order={"text": text})
-        message = message if missed == "get_payload" else light(message)
+        message = message if missed == "get_payload" else offloaded(message)
         made.store.fail_next(missed, StoreFault.UNAVAILABLE)
         with pytest.raises(StoreUnavailableError):
             await made.hand(message)

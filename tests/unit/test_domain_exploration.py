@@ -34,11 +34,11 @@ from tests.unit.domain_model_check import (
     BEHIND,
     CALL_LIMIT,
     FAULT,
-    IN_VAIN,
     LATE,
     REPLIES,
     SOON,
     WAIT,
+    WAITED,
     Case,
     Edge,
     Event,
@@ -289,7 +289,7 @@ def test_a_step_out_of_time_is_tried_again_until_it_failed_failures_max_times_an
 def test_a_step_that_could_not_be_begun_counts_no_failure_and_rests_until_its_time_is_over(
     graph: Graph,
 ) -> None:
-    found = [edge for edge in graph.edges if edge.event.name in IN_VAIN]
+    found = [edge for edge in graph.edges if edge.event.name in WAITED]
     assert bool(found) == graph.case.vain
     for edge in found:
         old, new = edge.before.steps[edge.event.step], edge.after.steps[edge.event.step]
@@ -927,7 +927,7 @@ def test_without_faults_every_order_ends_from_wherever_it_is(graph: Graph) -> No
 
 @in_every_graph
 def test_without_an_operator_no_order_goes_round_in_circles(graph: Graph) -> None:
-    circles = {*OPERATOR, *IN_VAIN, BEHIND}
+    circles = {*OPERATOR, *WAITED, BEHIND}
     onward = graph.successors(lambda edge: edge.event.name not in circles)
     assert find_cycle(onward) is None
     ends = {key for key, targets in onward.items() if not targets}
@@ -986,7 +986,7 @@ def test_what_was_out_at_the_cancel_is_undone_once_it_is_back_and_never_counted_
                 expected = StepState.COMPENSATED if lacks else StepState.COMPENSATING
                 assert new.process_state is expected, str(edge)
                 assert old.number == edge.event.step, str(edge)
-    uncounted = (IN_VAIN[0], BEHIND) * graph.case.vain
+    uncounted = (WAITED[0], BEHIND) * graph.case.vain
     assert ends == {"done", "refused", "expire", *uncounted}
 
 

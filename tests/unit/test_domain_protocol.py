@@ -67,7 +67,7 @@ def test_a_step_that_is_asked_for_anew_without_a_failure_counted_breaks_no_promi
     assert find_cycle(protocol.next) is None, "an order goes round in circles without faults"
 
 
-IN_VAIN = [
+WAITED = [
     *product(("one",), OnFailure, (0, 1), (MEDDLED._replace(waited=2),)),
     *long(product(("one",), OnFailure, (0, 1), (ALL._replace(waited=1),))),
     *product(("two in a row",), OnFailure, (0,), (Budget(early=1, twice=1, waited=1),)),
@@ -77,7 +77,7 @@ IN_VAIN = [
 ]
 
 
-@pytest.mark.parametrize("case", IN_VAIN, ids=name)
+@pytest.mark.parametrize("case", WAITED, ids=name)
 def test_a_word_that_nothing_was_called_which_is_not_true_breaks_no_promise(
     case: tuple[str, OnFailure, int, Budget],
 ) -> None:
