@@ -38,7 +38,7 @@ test: setup ## every layer of tests, without the long ones (5 minutes on two cor
 test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
-test-unit: setup ## the unit tests alone, in seconds
+test-unit: setup ## the unit tests alone, in less than a minute
 	$(PY) -m pytest -n 2 --dist loadfile -q tests/unit
 
 test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m tools.infra_checkov --install)

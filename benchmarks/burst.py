@@ -1,7 +1,7 @@
-"""Far more orders at once than can be worked upon in time: ``python -m benchmarks.burst``.
+"""Submits far more orders at once than can be handled in time: ``python -m benchmarks.burst``.
 
-Nothing fails but for load. What is told is how many orders came to which end, how often each
-step was asked for, and how long it took: one host process, everything on this machine.
+No fault is injected: only load can make a step fail. It prints how many orders came to which end,
+how often each step was sent, and how long it took. One host process, everything on this machine.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def _content(column: str, content: Content) -> Entity:
 
 
 def _content_of(column: str, row: Row) -> Content | None:
-    """Return the content that ``_content`` wrote; None if there is none."""
+    """Return the content that ``_content`` wrote; None if the row has none."""
     sha256 = row.get(f"{column}Sha256")
     if sha256 is None:
         return joined(column, row)

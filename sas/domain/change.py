@@ -32,7 +32,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to commit: a word for the journal, the steps after it, the messages to send.
+    """What to commit: the journal word, the changed steps, and the messages to send.
 
     ``deadline`` is set for a new order only. ``overdue`` says that the deadline has been handled.
     ``acknowledged_by`` names the operator who has seen the order in Error.

@@ -28,7 +28,7 @@ from sas.domain.workflow import NO_TIME, Rules
 
 
 def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
-    """Decide to claim every step that is ready and not resting; None if there is none."""
+    """Decide to claim every step that is ready and not resting; None if no step is."""
     if order.rejected:
         return None
     steps, requests = dispatch(order.steps, rules, now, instance)

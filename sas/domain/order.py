@@ -128,7 +128,7 @@ class Resting:
 
 
 Turn = Dispatched | Ready | Resting | None
-"""Whose turn it is: an agent's, a scheduler's, nobody's yet. None: blocked or finished."""
+"""Who must act on a step next: an agent, a scheduler, or one later. None: blocked or finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sas.domain.workflow import Rules
 
 
 def submit(rules: Rules, *, now: datetime) -> Decision:
-    """Decide a new order: every step is Pending, and a scheduler and the application hear of it."""
+    """Decide a new order: every step is Pending; wake a scheduler and notify the application."""
     steps = [
         StepRecord(number, step.name, StepState.PENDING, now)
         for number, step in enumerate(rules.steps)

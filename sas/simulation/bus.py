@@ -94,7 +94,7 @@ class MemoryBus:
         """Do nothing: there are no connections."""
 
     def take(self, queue: str) -> Message | None:
-        """Return and remove the oldest visible message; None if there is none."""
+        """Remove the oldest visible message and return it; None if no message is visible."""
         found = self.take_queued(queue)
         return found.message if found else None
 

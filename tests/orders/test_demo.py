@@ -8,12 +8,41 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
+
+
+def marker_of(folder: Path) -> str:
+    """Return what the environment of a demo's processes holds, and of no others."""
+    return f"SAS_DEMO_TEST={folder.name}"
+
+
+@contextmanager
+def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the demo in a session of its own; kill it at the end if it still runs."""
+    name, _, value = marker_of(folder).partition("=")
+    demo = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=PROJECT,
+        env={**os.environ, name: value, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield demo
+    finally:
+        demo.kill()
+        demo.wait()
+        if demo.stdout:
+            demo.stdout.close()
 
 
 def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
@@ -45,18 +74,9 @@ def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
 def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends_whole(
     tmp_path: Path,
 ) -> None:
-    marker = f"SAS_DEMO_TEST={tmp_path.name}"
-    demo = subprocess.Popen(
-        [*COMMAND, "--orders", "12", "--seed", "5"],
-        cwd=PROJECT,
-        env={**os.environ, "SAS_DEMO_TEST": tmp_path.name, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert demo.stdout is not None
-        said = ""
-        for line in demo.stdout:
+    with running_demo(tmp_path, "--orders", "12", "--seed", "5") as demo:
+        marker, said = marker_of(tmp_path), ""
+        for line in demo.stdout or ():
             said += line
             if "all parts listen" in line:
                 os.kill(_process(marker, "submission,scheduler"), signal.SIGKILL)
@@ -65,11 +85,6 @@ def test_a_host_process_that_somebody_kills_is_started_anew_and_every_order_ends
         assert "(core) replaces it" in said
         assert "orders in 12" in said.splitlines()[-1]
         assert _processes(marker) == []
-    finally:
-        demo.kill()
-        demo.wait()
-        if demo.stdout:
-            demo.stdout.close()
 
 
 def test_without_node_the_demo_says_so_before_anything_else() -> None:
@@ -87,17 +102,8 @@ def test_without_node_the_demo_says_so_before_anything_else() -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
-    marker = f"SAS_DEMO_TEST={tmp_path.name}"
-    demo = subprocess.Popen(
-        [*COMMAND, "--orders", "200"],
-        cwd=PROJECT,
-        env={**os.environ, "SAS_DEMO_TEST": tmp_path.name, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with running_demo(tmp_path, "--orders", "200") as demo:
+        marker = marker_of(tmp_path)
         assert demo.stdout is not None
         for line in demo.stdout:
             if "all parts listen" in line:
@@ -107,11 +113,6 @@ def test_ctrl_c_ends_the_demo_and_leaves_no_process(tmp_path: Path) -> None:
         demo.stdout.read()
         assert demo.wait(timeout=120) == 130
         assert _processes(marker) == []
-    finally:
-        demo.kill()
-        demo.wait()
-        if demo.stdout:
-            demo.stdout.close()
 
 
 def _processes(marker: str) -> list[int]:

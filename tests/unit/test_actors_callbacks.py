@@ -15,7 +15,7 @@ from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.domain.content import PayloadRef
 from sas.domain.order import Fault, Order
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
-from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, NO_KEYS, CallbackKeys
+from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, CallbackKeys
 from sas.features.callbacks.endpoint import Answer
 from sas.ports import (
     AwaitCallback,
@@ -103,7 +103,7 @@ async def test_without_an_address_the_token_is_all() -> None:
 
 
 async def test_without_a_key_asking_for_one_says_what_to_set() -> None:
-    made = kit(callback_keys=NO_KEYS)
+    made = kit(callback_keys=CallbackKeys())
     await made.submit()
     made.agents["stock"].then(Given().awaits())
     with pytest.raises(CallbacksOffError, match="SAS_CALLBACK_KEY is missing"):
@@ -405,7 +405,7 @@ async def test_an_order_that_was_purged_is_404() -> None:
 
 
 async def test_without_a_key_it_is_503_with_what_to_set() -> None:
-    made = kit(callback_keys=NO_KEYS)
+    made = kit(callback_keys=CallbackKeys())
     answer = await post(made, "a.b")
     assert (answer.status, answer.code) == (503, "callbacks-off")
     assert "SAS_CALLBACK_KEY" in answer.message

@@ -21,7 +21,6 @@ from sas.domain.messages import Outcome
 from sas.domain.order import Direction, Fault
 from sas.features.callbacks.codec import (
     CALLBACK_BYTES_MAX,
-    NO_KEYS,
     TOKEN_LENGTH_MAX,
     CallbackKeys,
     CallbackMessage,
@@ -62,7 +61,7 @@ def test_the_first_key_signs_and_all_are_believed_so_that_keys_can_be_changed() 
 
 def test_no_key_believes_nothing() -> None:
     with pytest.raises(ForgedError):
-        NO_KEYS.read(TOKEN)
+        CallbackKeys().read(TOKEN)
     with pytest.raises(ForgedError):
         CallbackKeys((OTHER,)).read(TOKEN)
 
@@ -241,7 +240,7 @@ def test_a_result_as_deep_as_a_result_may_be_is_taken() -> None:
 
 def test_without_a_key_a_message_is_refused_with_what_to_set() -> None:
     with pytest.raises(MalformedError, match="SAS_CALLBACK_KEY") as caught:
-        read_message(message(), NO_KEYS)
+        read_message(message(), CallbackKeys())
     assert caught.value.reason == "callbacks-off"
 
 

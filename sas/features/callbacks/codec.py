@@ -126,7 +126,7 @@ class ForgedError(Exception):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallbackKeys:
-    """The keys of tokens. The first one signs, and all are accepted.
+    """The keys of tokens. The first one signs, and all are accepted. None: callbacks are off.
 
     ``url`` is the public address of the callback endpoint, if there is one.
     """
@@ -182,10 +182,6 @@ class CallbackKeys:
         given = signature.encode("utf-8", "replace")
         expected = [_signature(key, payload).encode() for key in self.keys]
         return sum(hmac.compare_digest(one, given) for one in expected) > 0
-
-
-NO_KEYS = CallbackKeys()
-"""No callbacks are issued or accepted."""
 
 
 def parse_body(body: bytes) -> CallbackBody:
@@ -260,7 +256,7 @@ def to_callback_result(
 
 
 def bearer(authorization: str | None) -> str | None:
-    """Return the token of an Authorization header; None if it has none."""
+    """Return the token of an Authorization header; None if the header has no token."""
     text = (authorization or "").strip()
     found = text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else ""
     return found or None

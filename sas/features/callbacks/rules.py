@@ -41,7 +41,7 @@ class StepStatus(Enum):
     """The status of a step, for a callback."""
 
     OUT = "out"
-    """A request of it is out: the callback counts."""
+    """A request of the step is out: the callback counts."""
     WAITS = "waits"
     """Between two attempts, or in Error: the callback counts once the step is out again."""
     ALREADY = "already"
@@ -65,7 +65,7 @@ def status_of(order: Order, said: CallbackResult) -> StepStatus:
 def decide(
     order: Order, said: CallbackResult, rules: Rules, *, now: datetime, instance: str
 ) -> Decision | None:
-    """Decide about a callback as about a reply to the dispatch that is out; None without one."""
+    """Decide as if the callback were the reply to the dispatch that is out; None if none is out."""
     if status_of(order, said) is not StepStatus.OUT:
         return None
     epoch = order.steps[said.step].epoch
