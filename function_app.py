@@ -4,7 +4,7 @@ Every queue on an order's way has a twin for urgent orders, with a function of i
 overtakes all other work and takes nothing from it.
 
 Success completes a message. An exception abandons it, and it comes again. The actors put aside what
-cannot be used, so nothing here decides anything.
+cannot be used, and put back what waits for something. So nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def register(
             enqueued_at=message.enqueued_time_utc,
             source_queue=message.dead_letter_source,
         )
-        await handler(application())(delivery)
+        await application().receive(handler(application()), delivery)
 
     trigger = app.service_bus_queue_trigger(
         arg_name="message",

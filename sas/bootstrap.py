@@ -24,8 +24,10 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
+from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
+from sas.engine.receiver import Handler, Receiver
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.callbacks.endpoint import Callbacks
@@ -41,10 +43,8 @@ from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 
-STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=30.0)
-"""Only time limits it. A message that is given back is redelivered at once: with the store down,
-its few deliveries would be used up in seconds.
-"""
+STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=10.0)
+"""Only time limits it. After that the message is put back (``sas.engine.receiver``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Application:
     """The actors, wired. One per process and event loop."""
 
     context: Context
+    receiver: Receiver
     business: Business
     submitter: Submitter
     scheduler: Scheduler
@@ -60,6 +61,10 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
+
+    async def receive(self, handler: Handler, delivery: Delivery) -> object:
+        """Hand a message to its handler; see ``Receiver.receive``."""
+        return await self.receiver.receive(handler, delivery)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -140,6 +145,7 @@ def assemble(
         supervisor_lease=settings.supervisor_lease,
         retention=settings.retention,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
+        function_time=settings.function_time,
     )
 
 
@@ -180,6 +186,7 @@ def actors(  # noqa: PLR0913  one value for each setting
     supervisor_lease: timedelta = timedelta(seconds=60),
     retention: timedelta = timedelta(days=30),
     exporter: Exporter | None = None,
+    function_time: timedelta = timedelta(minutes=9),
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
@@ -201,6 +208,7 @@ def actors(  # noqa: PLR0913  one value for each setting
 
     return Application(
         context=context,
+        receiver=Receiver(context.bus, context.clock, function_time),
         business=business,
         submitter=Submitter(context, business, order_bytes_max),
         scheduler=Scheduler(context, business),

@@ -64,6 +64,7 @@ class Config:
     telemetry_share: float
     order_bytes_max: int
     supervisor_lease: timedelta
+    function_time: timedelta
     agent_first_delay: float
     agent_delay_max: float
     breaker_failures: int
@@ -94,6 +95,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=read_order_bytes_max(env),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
+        function_time=timedelta(seconds=_number(env, "SAS_FUNCTION_SECONDS", 540.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
         breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),

@@ -10,12 +10,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
 from azure.core.exceptions import AzureError
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.amqp import AmqpMessageHeader
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
@@ -29,7 +30,7 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.ports import BusUnavailableError, Message, Peeked, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import carried
 
@@ -44,6 +45,9 @@ LATER = (ServiceBusServerBusyError, ServiceBusQuotaExceededError, MessagingEntit
 """The link works, but the broker refuses for now. A new sender would be refused too."""
 
 TIME_TO_LIVE_MS_MAX = 2**32 - 1
+
+PEEK_PAGE = 100
+"""Most messages that are read at once."""
 
 CLOSE_S = 5.0
 """Longest wait for one sender to close, in seconds: a dead connection may not answer."""
@@ -69,6 +73,8 @@ class ServiceBus:
         self._client = client
         self._send_s = send_s
         self._owned = owned
+        self._receivers: dict[str, ServiceBusReceiver] = {}
+        self._peeking = asyncio.Lock()
 
     @classmethod
     def connect(
@@ -142,8 +148,41 @@ class ServiceBus:
         if refused is not None:
             raise refused
 
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        """See ``MessageBus.peek``."""
+        try:
+            async with asyncio.timeout(self._send_s), self._peeking:
+                return await self._peeked(queue, limit)
+        except TimeoutError as error:
+            raise BusUnavailableError(f"queue {queue} could not be read in time") from error
+        except ServiceBusError as error:
+            raise BusUnavailableError(_why(queue, error)) from error
+
+    async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
+        """Read pages until there are ``limit`` messages. After an error the receiver is closed."""
+        receiver = self._receivers.pop(queue, None) or self._client.get_queue_receiver(queue)
+        found: list[Peeked] = []
+        first = 1
+        try:
+            while len(found) < limit:
+                page = await receiver.peek_messages(
+                    min(limit - len(found), PEEK_PAGE), sequence_number=first
+                )
+                found += [_as_peeked(message) for message in page]
+                if not page:
+                    break
+                first = (page[-1].sequence_number or 0) + 1
+        except BaseException:
+            self.senders.close_later(receiver)
+            raise
+        self._receivers[queue] = receiver
+        return found
+
     async def close(self) -> None:
         """Close every sender, the client, and the credential if the bus made it."""
+        for receiver in self._receivers.values():
+            self.senders.close_later(receiver)
+        self._receivers.clear()
         await self.senders.close()
         await self._client.close()
         for owned in self._owned:
@@ -208,9 +247,13 @@ class Senders:
     def _close_later(self, entry: _Entry) -> None:
         sender, entry.sender = entry.sender, None
         if sender is not None:
-            task = asyncio.get_running_loop().create_task(_close(sender))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self.close_later(sender)
+
+    def close_later(self, link: ServiceBusSender | ServiceBusReceiver) -> None:
+        """Close a sender or a receiver in the background."""
+        task = asyncio.get_running_loop().create_task(_close(link))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close every sender, and wait for those that are closing already."""
@@ -220,11 +263,11 @@ class Senders:
         await asyncio.gather(*self._closing)
 
 
-async def _close(sender: ServiceBusSender) -> None:
-    """Close a sender; failures are ignored, because nothing is lost by them."""
+async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:
+    """Close a sender or a receiver; failures are ignored, because nothing is lost by them."""
     with suppress(AzureError, OSError, TimeoutError, ValueError, AttributeError):
         async with asyncio.timeout(CLOSE_S):
-            await sender.close()
+            await link.close()
 
 
 async def _send_by(sender: ServiceBusSender, pending: list[Message]) -> None:
@@ -271,6 +314,21 @@ def to_sdk(message: Message) -> ServiceBusMessage:
         bounded = min(max(milliseconds, 1), TIME_TO_LIVE_MS_MAX)
         made.raw_amqp_message.header = AmqpMessageHeader(time_to_live=bounded)
     return made
+
+
+def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
+    at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
+    properties = message.application_properties or {}
+    return Peeked(
+        message.message_id or "",
+        b"".join(message.body),
+        at or datetime.min.replace(tzinfo=UTC),
+        {_text(key): _text(value) for key, value in properties.items()},
+    )
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _why(queue: str, error: ServiceBusError) -> str:

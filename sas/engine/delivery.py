@@ -17,7 +17,8 @@ class Delivery:
     ``urgent`` says whether ``queue`` is an urgent lane. ``properties`` are the application
     properties: they carry the trace. ``count`` is the number of this delivery, from 1; None if the
     host does not tell. ``enqueued_at`` is when the message became visible in its queue.
-    ``source_queue`` is the queue that a dead letter comes from, if known.
+    ``source_queue`` is the queue that a dead letter comes from, if known. ``ends_at`` is when the
+    function must end: nothing inside it waits or retries beyond that.
 
     Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
     """
@@ -30,6 +31,7 @@ class Delivery:
     count: int | None = None
     enqueued_at: datetime | None = None
     source_queue: str | None = None
+    ends_at: datetime | None = None
 
     def rejected(
         self,

@@ -21,7 +21,7 @@ from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.ports import ConflictError
+from sas.ports import ConflictError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -39,8 +39,8 @@ class ApplyResult(Enum):
     UNKNOWN_ORDER = "unknown order"
 
 
-class ContentionError(Exception):
-    """Rivals won every attempt. Let the message be redelivered."""
+class ContentionError(UnavailableError):
+    """Rivals won every attempt. The message is put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class TransitionRunner:
             if not blind:
                 await self._context.clock.sleep(backoff(attempt))
         raise ContentionError(
-            f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is redelivered"
+            f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is put back"
         )
 
     async def repeat(self, order: Order, cause: str) -> bool:

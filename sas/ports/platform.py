@@ -19,8 +19,19 @@ class ConflictError(Exception):
     """Another instance changed the row first, or the cause was recorded already. Load it again."""
 
 
-class StoreUnavailableError(Exception):
-    """The state store did not answer in time. Let the message be redelivered: nothing is lost."""
+class UnavailableError(Exception):
+    """Something that a message needs is away for now. The message is put back: nothing is lost.
+
+    ``put_back_with`` are properties that the message carries when it comes again.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.put_back_with: dict[str, str] = {}
+
+
+class StoreUnavailableError(UnavailableError):
+    """The state store did not answer in time."""
 
 
 class StoreMismatchError(Exception):
@@ -174,7 +185,7 @@ class Exporter(Protocol):
         """
 
 
-class BusUnavailableError(Exception):
+class BusUnavailableError(UnavailableError):
     """The bus did not accept a message in time (busy, throttled, disconnected). Send it later."""
 
 
@@ -189,6 +200,16 @@ class Message:
     correlation_id: str | None = None
     time_to_live: timedelta | None = None
     scheduled_at: datetime | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible."""
+
+    message_id: str
+    body: bytes
+    enqueued_at: datetime
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -215,6 +236,15 @@ class MessageBus(Protocol):
         Raises:
             BusUnavailableError: the bus's own retries failed.
             UndeliverableError: with the first message that can never be sent.
+        """
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
+
+        Scheduled messages and those that a function handles right now are among them.
+
+        Raises:
+            BusUnavailableError: the queue cannot be read now (away, disabled), or does not exist.
         """
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sas.ports import BusUnavailableError, Clock, Message, UndeliverableError
+from sas.ports import BusUnavailableError, Clock, Message, Peeked, UndeliverableError
 from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
@@ -36,7 +36,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Queue:
-    """One queue: its settings, its waiting messages and those that expired."""
+    """One queue: its settings, its messages that wait, are locked, or expired."""
 
     name: str
     duplicate_window: timedelta | None = None
@@ -44,6 +44,7 @@ class Queue:
     length_max: int | None = None
     waiting: list[Queued] = field(default_factory=list)
     expired: list[Queued] = field(default_factory=list)
+    locked: list[Queued] = field(default_factory=list)
     ids_seen: dict[str, datetime] = field(default_factory=dict)
 
 
@@ -108,6 +109,23 @@ class MemoryBus:
     def messages(self, queue: str) -> list[Message]:
         """Return all visible messages, oldest first, and leave them in the queue."""
         return [queued.message for queued in self._visible(self.queues[queue])]
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        """See ``MessageBus.peek``."""
+        found = self.queues.get(queue)
+        if found is None:
+            raise BusUnavailableError(f"there is no queue {queue!r}")
+        self._visible(found)  # removes what expired
+        first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        return [
+            Peeked(
+                one.message.message_id,
+                one.message.body,
+                max(one.enqueued_at, one.visible_at),
+                one.message.properties,
+            )
+            for one in first
+        ]
 
     def _visible(self, queue: Queue) -> list[Queued]:
         now = self._clock.now()

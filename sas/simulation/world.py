@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from sas.domain.ids import key_time
-from sas.ports import Message, MessageBus
+from sas.ports import Message, MessageBus, Peeked
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
@@ -299,6 +299,11 @@ class PausingBus:
         for message in messages:
             await self._pause()
             await self._bus.send([message])
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        """See ``MessageBus.peek``."""
+        await self._pause()
+        return await self._bus.peek(queue, limit)
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

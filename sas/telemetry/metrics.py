@@ -34,6 +34,9 @@ class Instruments:
         self.messages = count("sas.bus.messages", "{message}", "messages that the bus took")
         self.breakers = count("sas.breaker.changes", "{change}", "breakers that changed")
         self.rejections = count("sas.rejections", "{message}", "messages that could not be used")
+        self.put_back = count(
+            "sas.messages.put_back", "{message}", "messages that wait for something"
+        )
         self.duration = meter.create_histogram(
             "sas.step.duration",
             "s",
@@ -141,6 +144,11 @@ def breaker_changed(agent: str, state: str) -> None:
 def rejected(reason: str) -> None:
     """Record a message that was put on the rejected queue."""
     _instruments.rejections.add(1, {**_actor(), "sas.reason": code(reason)})
+
+
+def put_back(queue: str) -> None:
+    """Record a message that was put back, because something it needs is away."""
+    _instruments.put_back.add(1, {"sas.queue": queue})
 
 
 def code(text: str) -> str:

@@ -146,3 +146,29 @@ async def test_many_tasks_may_send_at_once(rig: BusRig) -> None:
     for queue in QUEUES:
         ids = {m.message_id for m in await rig.receive(queue, 20)}
         assert ids == {m.message_id for m in sent if m.queue == queue}
+
+
+async def test_a_peek_shows_waiting_and_scheduled_messages_and_takes_none(rig: BusRig) -> None:
+    later = rig.clock.now() + timedelta(seconds=30)
+    waiting = Message(A, "order-1/1/0", b"{}", properties={"sas_put_back": "1"})
+    await rig.bus.send([waiting, Message(A, "order-1/2/0", b"[]", scheduled_at=later)])
+    for _ in range(2):
+        found = await rig.bus.peek(A, 10)
+        assert [(one.message_id, one.body) for one in found] == [
+            ("order-1/1/0", b"{}"),
+            ("order-1/2/0", b"[]"),
+        ]
+        assert found[0].properties["sas_put_back"] == "1"
+        assert abs((found[1].enqueued_at - later).total_seconds()) < 1
+    assert [one.message_id for one in await rig.bus.peek(A, 1)] == ["order-1/1/0"]
+    await rig.receive(A, 1)
+
+
+async def test_a_peek_into_a_queue_that_does_not_exist_says_so(rig: BusRig) -> None:
+    with pytest.raises(BusUnavailableError, match=MISSING):
+        await rig.bus.peek(MISSING, 10)
+
+
+async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> None:
+    await rig.bus.send([message(B, number) for number in range(130)])
+    assert len(await rig.bus.peek(B, 1000)) == 130

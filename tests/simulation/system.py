@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sas.actors.agent import RetryPolicy
-from sas.bootstrap import actors, wired
+from sas.bootstrap import Application, actors, wired
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
@@ -339,14 +339,14 @@ class Host:
             supervisor_lease=self._lease_time,
         )
         self.callbacks, self.supervisor = app.callbacks, app.supervisor
-        own: dict[str, Handler] = {QUEUES.dead_letters: _handler(app.dead_letters.handle)}
+        own: dict[str, Handler] = {QUEUES.dead_letters: _handler(app, app.dead_letters.handle)}
         for urgent in (False, True):
-            own[lane(QUEUES.orders, urgent=urgent)] = _handler(app.submitter.handle)
-            own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(app.scheduler.handle)
-            own[lane(QUEUES.replies, urgent=urgent)] = _handler(app.scheduler.handle_reply)
-            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(app.callbacks.handle)
+            own[lane(QUEUES.orders, urgent=urgent)] = _handler(app, app.submitter.handle)
+            own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(app, app.scheduler.handle)
+            own[lane(QUEUES.replies, urgent=urgent)] = _handler(app, app.scheduler.handle_reply)
+            own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(app, app.callbacks.handle)
             for name, actor in app.agents.items():
-                own[QUEUES.agent(name, urgent=urgent)] = _handler(actor.handle)
+                own[QUEUES.agent(name, urgent=urgent)] = _handler(app, actor.handle)
         self.handlers = own
 
 
@@ -358,8 +358,8 @@ def _any_of(hosts: Sequence[Host], queue: str, world: World) -> Handler:
     return handle
 
 
-def _handler(handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
-    return lambda message: handle(delivery(message))
+def _handler(app: Application, handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
+    return lambda message: app.receive(handle, delivery(message))
 
 
 def delivery(message: Message) -> Delivery:

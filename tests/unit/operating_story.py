@@ -31,7 +31,7 @@ from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
 from sas.features.version_check import Versions
-from sas.ports import Message, MessageBus, RefusedError, StateStore
+from sas.ports import Message, MessageBus, Peeked, RefusedError, StateStore
 from tests.unit import actors_kit
 from tests.unit.actors_kit import SHOP, Kit, keep_breaker, kit, order
 
@@ -74,6 +74,10 @@ class Story:
         for message in messages:
             await self.made.hand(message)
         await self.made.drain()
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        """Read the queues of the system."""
+        return await self.made.bus.peek(queue, limit)
 
     async def close(self) -> None:
         """Nothing to close."""

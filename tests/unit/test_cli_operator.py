@@ -20,7 +20,7 @@ from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command
-from sas.ports import BusUnavailableError, Message, MessageBus, StateStore
+from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW
@@ -58,6 +58,9 @@ class Scheduler:
         decision = decide_command(order, command, cases.ROW, now=NOW)
         cause = cause_of("scheduler", command.command_id)
         await self._store.commit(cases.upon(order, decision, cause=cause))
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        raise NotImplementedError
 
     async def close(self) -> None:
         pass

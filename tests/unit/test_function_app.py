@@ -162,6 +162,9 @@ class Seen:
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
 
+    async def receive(self, handler: Any, delivery: Any) -> None:
+        await handler(delivery)
+
     def _as(self, name: str) -> Any:
         async def called(*arguments: Any) -> None:
             self.calls.append((name, arguments))

@@ -268,6 +268,7 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: To
     await everything(made)
     with tracing.span("work", actor="agent"):
         metrics.conflict()
+        metrics.put_back("scheduler")
         metrics.sent(1)
         metrics.storage_request()
     found = told.metrics()

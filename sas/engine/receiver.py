@@ -1,0 +1,120 @@
+"""Receives messages: a message whose dependency is away is put back, and burns no delivery.
+
+A queue dead-letters a message after a few deliveries. Those are for poison: a message that no
+attempt can handle. While the state store or a queue is away, a delivery ends in one of two ways:
+
+* A scheduled copy of the message goes to its own queue, with a growing delay, and the delivery is
+  completed. The body stays the same, and with it the cause.
+* If the queue does not take the copy either, the function waits and handles the message again,
+  until shortly before it must end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeGuard
+
+from sas.domain.ids import digest_id, key_time
+from sas.engine.delivery import Delivery
+from sas.ports import Clock, Message, MessageBus, UnavailableError, UndeliverableError
+from sas.telemetry import metrics
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
+TIMES = "sas_put_back"
+"""Property: how often a message was put back."""
+FIRST_ID = "sas_first_id"
+"""Property: the MessageId that its sender gave a message that was put back."""
+FIRST_AT = "sas_first_at"
+"""Property: when a message that was put back was first enqueued."""
+FIRST_DELAY_S = 1.0
+DELAY_MAX_S = 30.0
+"""Longest pause before a message is handled again: this long after an outage all is under way."""
+
+Handler = Callable[[Delivery], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Hands messages to their handlers. ``function_time`` is the time that one function has."""
+
+    bus: MessageBus
+    clock: Clock
+    function_time: timedelta
+
+    async def receive(self, handler: Handler, delivery: Delivery) -> object:
+        """Return what the handler returns; None if the message was put back.
+
+        Raises:
+            UnavailableError: the function must end, and the message could not be put back. The
+                host redelivers it.
+            Exception: the handler has a bug, or the message is poison. The host redelivers it.
+        """
+        delivery = _as_first_sent(delivery)
+        ends_at = self.clock.now() + self.function_time
+        delivery = replace(delivery, ends_at=ends_at)
+        times = _times(delivery)
+        while True:
+            try:
+                return await handler(delivery)
+            except UnavailableError as away:
+                delay = delay_s(times)
+                times += 1
+                delivery = _with(delivery, away.put_back_with)
+                if await self._put_back(delivery, times, delay, away):
+                    return None
+                if self.clock.now() + timedelta(seconds=delay) >= ends_at:
+                    raise
+            await self.clock.sleep(delay)
+
+    async def _put_back(
+        self, delivery: Delivery, times: int, delay: float, away: UnavailableError
+    ) -> bool:
+        """Send a scheduled copy of a message to its own queue; False if that is away too."""
+        now = self.clock.now()
+        properties = {key: text for key, text in delivery.properties.items() if _is_text(text)}
+        first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
+        properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
+        copy = Message(
+            delivery.queue,
+            # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
+            f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}",
+            delivery.body,
+            scheduled_at=now + timedelta(seconds=delay),
+            properties=properties,
+        )
+        try:
+            await self.bus.send([copy])
+        except (UnavailableError, UndeliverableError) as full:
+            log.warning("a message of queue %s waits: %s; %s", delivery.queue, away, full)
+            return False
+        metrics.put_back(delivery.queue)
+        log.warning("a message of queue %s is put back for %.0f s: %s", delivery.queue, delay, away)
+        return True
+
+
+def delay_s(times: int) -> float:
+    """Return the pause in seconds after a message was put back ``times`` times: it grows."""
+    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), DELAY_MAX_S)
+    return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
+
+
+def _as_first_sent(delivery: Delivery) -> Delivery:
+    first_id = delivery.properties.get(FIRST_ID)
+    return replace(delivery, message_id=first_id) if _is_text(first_id) else delivery
+
+
+def _times(delivery: Delivery) -> int:
+    text = delivery.properties.get(TIMES)
+    return int(text) if _is_text(text) and text.isdecimal() and len(text) < 9 else 0
+
+
+def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:
+    return replace(delivery, properties={**delivery.properties, **properties})
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)

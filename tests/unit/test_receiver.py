@@ -1,0 +1,136 @@
+"""A message whose dependency is away is put back, and burns no delivery."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sas.engine.delivery import Delivery
+from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
+from sas.ports import BusUnavailableError, Message, StoreUnavailableError, UnavailableError
+from sas.simulation.bus import BusFault, MemoryBus
+from sas.simulation.clock import VirtualClock
+
+QUEUE = "scheduler"
+MINUTES = timedelta(minutes=9)
+
+
+class Door:
+    """A receiver over a queue in memory, and a handler that fails a number of times."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.clock = VirtualClock()
+        self.bus = MemoryBus(self.clock)
+        self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
+        self.receiver = Receiver(self.bus, self.clock, MINUTES)
+        self.failures = list(failures)
+        self.seen: list[Delivery] = []
+
+    async def handler(self, delivery: Delivery) -> str:
+        self.seen.append(delivery)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "handled"
+
+    async def receive(self, message: Message | Delivery) -> object:
+        delivery = message if isinstance(message, Delivery) else delivered(message)
+        return await self.clock.run(self.receiver.receive(self.handler, delivery))
+
+    async def next(self) -> Message:
+        await self.clock.advance(DELAY_MAX_S)
+        found = self.bus.take(QUEUE)
+        assert found is not None
+        return found
+
+
+def delivered(message: Message) -> Delivery:
+    return Delivery(
+        message.body, message.message_id, message.queue, properties=message.properties, count=1
+    )
+
+
+FIRST = Delivery(b"{}", "O-1/3/0", QUEUE, properties={"traceparent": "00-1"}, count=1)
+
+
+async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_properties() -> None:
+    door = Door(StoreUnavailableError("away"))
+    assert await door.receive(FIRST) is None
+    again = await door.next()
+    assert again.message_id != FIRST.message_id
+    assert await door.receive(again) == "handled"
+    assert [one.message_id for one in door.seen] == [FIRST.message_id] * 2
+    assert door.seen[1].properties["traceparent"] == "00-1"
+
+
+async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half_a_minute() -> None:
+    door = Door(*(StoreUnavailableError("away") for _ in range(300)))
+    message: Message | Delivery = FIRST
+    while (result := await door.receive(message)) is None:
+        message = await door.next()
+    assert result == "handled"
+    assert {one.count for one in door.seen} == {1}
+    assert all(delay_s(times) <= DELAY_MAX_S for times in range(400))
+
+
+async def test_a_redelivery_puts_the_same_copy_back_and_duplicate_detection_drops_it() -> None:
+    door = Door(StoreUnavailableError("away"), StoreUnavailableError("away"))
+    await door.receive(FIRST)
+    await door.receive(FIRST)
+    await door.next()
+    assert door.bus.take(QUEUE) is None
+
+
+async def test_what_an_error_asks_for_is_among_the_properties_of_the_copy() -> None:
+    away = BusUnavailableError("away")
+    away.put_back_with["sas_called"] = "yes"
+    door = Door(away, StoreUnavailableError("away"))
+    await door.receive(FIRST)
+    await door.receive(await door.next())
+    assert (await door.next()).properties["sas_called"] == "yes"
+
+
+async def test_while_its_own_queue_takes_no_copy_the_function_waits_and_handles_it_itself() -> None:
+    door = Door(StoreUnavailableError("away"), StoreUnavailableError("away"))
+    door.bus.fail_next(BusFault.UNAVAILABLE, BusFault.UNAVAILABLE)
+    assert await door.receive(FIRST) == "handled"
+    assert len(door.seen) == 3
+
+
+async def test_a_function_that_must_end_gives_the_message_back_to_the_host() -> None:
+    door = Door(*(StoreUnavailableError("away") for _ in range(1000)))
+    door.bus.plan = lambda _: BusFault.UNAVAILABLE
+    began = door.clock.now()
+    with pytest.raises(StoreUnavailableError):
+        await door.receive(FIRST)
+    took = door.clock.now() - began
+    assert MINUTES - timedelta(minutes=1) < took <= MINUTES
+
+
+async def test_the_handler_knows_when_its_function_ends() -> None:
+    door = Door()
+    began = door.clock.now()
+    await door.receive(FIRST)
+    assert door.seen[0].ends_at == began + MINUTES
+
+
+@pytest.mark.parametrize("wrong", [ValueError("poison"), KeyError("bug")])
+async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: Exception) -> None:
+    door = Door(wrong)
+    with pytest.raises(type(wrong)):
+        await door.receive(FIRST)
+    assert not await door.bus.peek(QUEUE, 10)
+
+
+@pytest.mark.parametrize("forged", ["-1", "x", "9" * 5000, "1e9"])
+async def test_a_forged_number_of_times_changes_nothing_but_the_delay(forged: str) -> None:
+    door = Door(StoreUnavailableError("away"))
+    await door.receive(Delivery(b"{}", "m", QUEUE, properties={"sas_put_back": forged}))
+    assert await door.receive(await door.next()) == "handled"
+
+
+def test_every_error_of_a_dependency_is_put_back() -> None:
+    from sas.engine.transition import ContentionError  # noqa: PLC0415
+
+    for kind in (StoreUnavailableError, BusUnavailableError, ContentionError):
+        assert issubclass(kind, UnavailableError)
