@@ -60,8 +60,12 @@ class Proxy:
         await self.come()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         its_reader, its_writer = await asyncio.open_connection("127.0.0.1", self._broker.port)
-        self._writers |= {writer, its_writer}
+        if writer not in self._writers:  # the proxy went away meanwhile
+            its_writer.transport.abort()
+            return
+        self._writers.add(its_writer)
         pipes = (
             self._pipe(reader, its_writer, lambda: 0.0),
             self._pipe(its_reader, writer, lambda: self.slow_s),
