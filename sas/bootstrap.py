@@ -163,7 +163,7 @@ def wired(
     delays = QueueDelays(store, clock, to.queues)
     routing = Routing(workflows, OpenCircuits(plain))
     checks = (lambda: open_circuits(plain), delays.long_delays)
-    incidents = IncidentBoard(store, bus, clock, to, checks)
+    incidents = IncidentBoard(store, plain.outward, clock, to, checks)
     return replace(
         plain,
         encryption=encryption,

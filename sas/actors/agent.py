@@ -51,6 +51,7 @@ from sas.ports import (
     RefusedError,
     StillRunning,
     TransientError,
+    UnavailableError,
     UnreadableError,
 )
 from sas.telemetry import metrics, tracing
@@ -61,6 +62,8 @@ PUT_BACK = "put-back/"
 """The MessageId of a request that was put back begins with this."""
 CALLED = "sas_called"
 """The property of a request that was put back after a call may have gone out."""
+CALL_AGAIN_AFTER = timedelta(seconds=1)
+"""Pause before a call that its function cut off is made again."""
 READ_AGAIN_AFTER = timedelta(seconds=12)
 """Pause before content that cannot be read is read again."""
 
@@ -132,14 +135,24 @@ class AgentActor:
             granted = await self._long_steps.granted(request)
             if granted is not None:
                 deadline = self._long_steps.deadline(granted, first=first)
+            deadline.function_ends_at = delivery.ends_at
             answer = await self._work(deadline) if granted is not None else None
+            return await self._send(answer, deadline)
         except MustWaitError as wait:
             called = wait.called or request.checks > 0 or _called_before(delivery)
             if not deadline.is_close(wait.until):
                 await self._put_back(deadline, delivery, wait.until, called=called)
                 return None
             log.info("order %s: the wait would pass CompleteBy", request.order_id)
-            answer = None if called else _reply(request, Outcome.WAITED)
+            return await self._send(None if called else _reply(request, Outcome.WAITED), deadline)
+        except UnavailableError as away:
+            if deadline.called:
+                away.put_back_with[CALLED] = "yes"
+            raise
+
+    async def _send(self, answer: Reply | Later | None, deadline: CallDeadline) -> Reply | None:
+        """Send the answer to a request, unless its time is over; return the reply that was sent."""
+        request = deadline.request
         if answer is None or deadline.left() <= 0:
             log.info(
                 "silent past CompleteBy: order %s step %s %s epoch %d",
@@ -147,7 +160,7 @@ class AgentActor:
             )  # fmt: skip
             return None
         if not isinstance(answer, Reply):
-            await self._long_steps.go_on(deadline.request, answer)
+            await self._long_steps.go_on(request, answer)
             return None
         message = internal.from_reply(answer)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
@@ -350,6 +363,9 @@ class Attempts:
                 )  # fmt: skip
             if delay >= deadline.left():
                 raise SilentError
+            again_at = self._clock.now() + timedelta(seconds=delay)
+            if deadline.outlasts_function(again_at):
+                raise MustWaitError(again_at, called=True)
             await self._clock.sleep(delay)
 
     async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
@@ -393,6 +409,9 @@ class Attempts:
             except SilentError:
                 outcome, fault = "silent", "complete-by"
                 raise
+            except MustWaitError:
+                outcome, fault = "silent", "function-end"
+                raise
             finally:
                 step, direction = request.step_name, request.direction
                 metrics.attempt(self._agent, step, direction, outcome, fault)
@@ -429,11 +448,17 @@ class Attempts:
             await self._ended(attempt, end, why)
 
     async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Return what ``call`` returns, or raise SilentError if the time is over first."""
+        """Return what ``call`` returns.
+
+        Raises:
+            SilentError: the time of the request is over first.
+            MustWaitError: the function must end first. The call is made again, with the same key.
+        """
         deadline = attempt.deadline
 
         async def begin() -> Any:
             await deadline.begin()
+            deadline.called = True
             return await call()
 
         async def extended() -> None:
@@ -443,16 +468,27 @@ class Attempts:
         deadline.on_extended = extended
         work = asyncio.ensure_future(begin())
         over = asyncio.ensure_future(deadline.passed())
+        ends = asyncio.ensure_future(self._function_ends(deadline))
         try:
-            await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, over, ends}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            over.result()
-            raise SilentError
+            if over.done():
+                over.result()
+                raise SilentError
+            raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
         finally:
-            work.cancel()
-            over.cancel()
-            await asyncio.gather(work, over, return_exceptions=True)
+            for task in (work, over, ends):
+                task.cancel()
+            await asyncio.gather(work, over, ends, return_exceptions=True)
+
+    async def _function_ends(self, deadline: CallDeadline) -> None:
+        """Return when the function must end."""
+        if deadline.function_ends_at is None:
+            await asyncio.Event().wait()
+        else:
+            left = deadline.function_ends_at - self._clock.now()
+            await self._clock.sleep(max(left.total_seconds(), 0.0))
 
     async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:

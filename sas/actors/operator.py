@@ -21,6 +21,7 @@ from sas.domain.messages import AlertKind, Command, Verb
 from sas.domain.order import Direction, Order, StepState
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
+from sas.engine.delivery import Delivery
 from sas.engine.messages import alert
 from sas.engine.refusals import CommandRefusals
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
@@ -36,7 +37,7 @@ class Operator:
         self._runner = runner
         self._refusals = CommandRefusals(context.store)
 
-    async def carry_out(self, command: Command, cause: str) -> ApplyResult:
+    async def carry_out(self, command: Command, cause: str, delivery: Delivery) -> ApplyResult:
         """Carry out a command, or refuse it with an alert; raises as ``TransitionRunner.apply``."""
         refusal = ""
 
@@ -63,7 +64,7 @@ class Operator:
                 refusal = why_not(order, command.verb)
             return decision
 
-        source = Source(cause, f"operator {command.by}")
+        source = Source(cause, f"operator {command.by}", outside_sent=delivery.outside_sent)
         result = await self._runner.apply(command.order_id, source, decide)
         if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"
@@ -104,7 +105,7 @@ class Operator:
             id=f"refused/{own_id}",
             order_id=command.order_id,
         )
-        await self._context.bus.send([alert(body, self._context.to)])
+        await self._context.outward.send([alert(body, self._context.to)], command.order_id)
 
 
 def _stale(order: Order, command: Command) -> str:

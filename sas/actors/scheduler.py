@@ -54,7 +54,7 @@ class Scheduler:
             if command is None:
                 return await self._wake(message, cause, delivery)
             tracing.about("scheduler command", order_id=message.order_id)
-            return await self._operator.carry_out(command, cause)
+            return await self._operator.carry_out(command, cause, delivery)
 
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
@@ -79,7 +79,7 @@ class Scheduler:
                 return None
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
-        source = Source(cause, self._context.instance)
+        source = Source(cause, self._context.instance, outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         return await self._known(result, message, delivery)
@@ -108,7 +108,8 @@ class Scheduler:
             agents = self._business.workflow_of(order).steps[said.step].agents
             return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
 
-        source = Source(cause_of(self._context.queues.replies, message.id), by)
+        cause = cause_of(self._context.queues.replies, message.id)
+        source = Source(cause, by, outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         if result is ApplyResult.NOTHING and isinstance(said, Reply):

@@ -67,7 +67,7 @@ class Submitter:
                 submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
                 workflow, details = self._checked(submission, urgent=delivery.urgent)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
-                await self._store(submission, details, workflow)
+                await self._store(submission, details, workflow, delivery)
             except MalformedError as wrong:
                 sender = salvage(delivery.body)
                 rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
@@ -102,7 +102,9 @@ class Submitter:
         except ValueError as wrong:
             raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
 
-    async def _store(self, submission: Submission, details: Details, workflow: Workflow) -> None:
+    async def _store(
+        self, submission: Submission, details: Details, workflow: Workflow, delivery: Delivery
+    ) -> None:
         """Write the order, or compare it with the one that is stored under its id."""
         found: Order | None = None
 
@@ -113,7 +115,11 @@ class Submitter:
             return self._context.encryption.is_same(order.details, submission)
 
         source = SubmissionSource(
-            named_by(details.content_hash), self._context.instance, named_by, is_same
+            named_by(details.content_hash),
+            self._context.instance,
+            named_by,
+            is_same,
+            outside_sent=delivery.outside_sent,
         )
 
         def propose(order: Order | None, _now: datetime) -> Change | None:
@@ -158,7 +164,7 @@ class Submitter:
             at=self._context.clock.now(),
             to=self._context.to,
         )
-        await self._context.outbox.send_all([notice], order)
+        await self._context.outbox.send_outside([notice], order)
 
 
 def name_of(submission: Submission, content_hash: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sas.domain.change import DeadlineDue, Decision, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Decision, Due, HeldDue, OutDue, StepDue
 from sas.domain.expire import expire, expire_deadline, postpone, postpone_deadline
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
@@ -115,7 +115,7 @@ class Supervisor:
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
             try:
-                what = await (self._send_out(row) if isinstance(row, OutDue) else self._expire(row))
+                what = await self._handle(row)
             except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
@@ -127,13 +127,23 @@ class Supervisor:
                 if what:
                     found.done[what] += 1
 
+    async def _handle(self, row: Due) -> str | None:
+        match row:
+            case OutDue():
+                return await self._send_out(row)
+            case HeldDue():
+                await self._context.outbox.resend(row)
+                return "sent later"
+            case _:
+                return await self._expire(row)
+
     async def _send_out(self, row: OutDue) -> str | None:
         store = self._context.store
         order = await store.load(row.order_id)
         entry = await store.entry(row.order_id, row.seq)
         if order is None or entry is None:
             log.error("order %s: out row of seq %d without a journal row", row.order_id, row.seq)
-            await store.remove_out(row)
+            await store.remove_due(row)
             return None
         with _span(order, "supervisor send"):
             await self._context.outbox.send(order, entry, None, out=row)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -88,10 +88,12 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, or of messages that may still be unsent."""
+    """Row of a due step, of an order's deadline, or of messages that are still to be sent."""
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"
+    if isinstance(row, HeldDue):
+        return f"{when}|held|{row.key}"
     if isinstance(row, DeadlineDue):
         return f"{when}|deadline|0"
     return f"{when}|{row.step:02d}|{row.epoch}"
@@ -102,6 +104,8 @@ def parse_due(row_key: str) -> Due:
     _, at, order_id, first, second = row_key.split("|")
     if first == "out":
         return OutDue(parse_key_time(at), unescape(order_id), int(second))
+    if first == "held":
+        return HeldDue(parse_key_time(at), unescape(order_id), second)
     if first == "deadline":
         return DeadlineDue(parse_key_time(at), unescape(order_id))
     return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))

@@ -40,19 +40,27 @@ from sas.adapters.transaction import (
     OPERATIONS_MAX,
     Operation,
     deletion,
-    due_row,
     entry_from,
+    held_message,
+    held_row,
     operations,
     payload_from,
     payload_rows,
 )
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, Due, OutDue, check_finished
+from sas.domain.change import Change, Due, HeldDue, OutDue, check_finished
 from sas.domain.content import PayloadRef, ref_of
-from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
+from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
-from sas.ports import ConflictError, SharedValue, StoreMismatchError, StoreUnavailableError, Summary
+from sas.ports import (
+    ConflictError,
+    Message,
+    SharedValue,
+    StoreMismatchError,
+    StoreUnavailableError,
+    Summary,
+)
 
 AZURITE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
@@ -279,21 +287,28 @@ class TableStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due", until=until), limit=limit)
+        span = keys.between("due", until=until)
+        found = await self.table.rows(shard, span, limit=limit, select=["RowKey"])
         return [keys.parse_due(row["RowKey"]) for row in found]
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due"), limit=1)
+        found = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
         return keys.parse_due(found[0]["RowKey"]).at if found else None
 
-    async def add_out(self, due: OutDue) -> None:
-        """See ``StateStore.add_out``."""
-        await self.table.put(await self._partition(due.order_id), due_row(due))
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.hold``."""
+        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
+        await self.table.put(await self._partition(order_id), held_row(due, message))
 
-    async def remove_out(self, due: OutDue) -> None:
-        """See ``StateStore.remove_out``."""
+    async def held(self, due: HeldDue) -> Message | None:
+        """See ``StateStore.held``."""
+        row = await self.table.get(await self._partition(due.order_id), keys.due(due))
+        return None if row is None else held_message(row)
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """See ``StateStore.remove_due``."""
         await self.table.delete(await self._partition(due.order_id), keys.due(due))
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:

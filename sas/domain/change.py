@@ -74,7 +74,16 @@ class DeadlineDue:
     order_id: str
 
 
-Due = StepDue | OutDue | DeadlineDue
+@dataclass(frozen=True, slots=True, order=True)
+class HeldDue:
+    """A message that its queue did not take is held: send it at ``at``. ``key`` names it."""
+
+    at: datetime
+    order_id: str
+    key: str
+
+
+Due = StepDue | OutDue | HeldDue | DeadlineDue
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from sas.engine.hooks import (
 )
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
+from sas.engine.outward import Outward
 from sas.engine.rejections import Rejections
 from sas.ports import Clock, ConflictError, KeyMissingError, MessageBus, StateStore, UnreadableError
 from sas.telemetry import metrics
@@ -38,6 +39,7 @@ class Context:
     clock: Clock
     to: Addresses
     instance: str
+    outward: Outward
     outbox: Outbox
     rejections: Rejections
     content: ContentStore = field(default_factory=ContentStore)
@@ -60,9 +62,10 @@ class Context:
     ) -> Context:
         """Return a context over the given ports."""
         content = content or ContentStore()
-        rejections = Rejections(bus, clock, to)
-        outbox = Outbox(store, bus, clock, to, rejections, content)
-        return cls(store, bus, clock, to, instance, outbox, rejections, content)
+        outward = Outward(store, bus, clock)
+        rejections = Rejections(bus, clock, to, outward)
+        outbox = Outbox(store, bus, to, outward, rejections, content)
+        return cls(store, bus, clock, to, instance, outward, outbox, rejections, content)
 
     @property
     def queues(self) -> Queues:
@@ -111,4 +114,4 @@ class Context:
             incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
             await self.incidents.report(incident, body.order_id or "")
         else:
-            await self.bus.send([alert(body, self.to)])
+            await self.outward.send([alert(body, self.to)], body.order_id or "")

@@ -9,6 +9,9 @@ from datetime import datetime
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 
+OUTSIDE_SENT = "sas_outside_sent"
+"""Property of a message that was put back after its alerts and notifications were sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -32,6 +35,11 @@ class Delivery:
     enqueued_at: datetime | None = None
     source_queue: str | None = None
     ends_at: datetime | None = None
+
+    @property
+    def outside_sent(self) -> bool:
+        """Whether the alerts and notifications of this message's transition were sent before."""
+        return OUTSIDE_SENT in self.properties
 
     def rejected(
         self,

@@ -61,13 +61,17 @@ class CallDeadline:
     """The time that one request has. By default that is its CompleteBy.
 
     ``request`` carries the current CompleteBy. ``extended`` says whether that is later than the
-    original one. ``superseded`` says that the step no longer waits for this request.
+    original one. ``superseded`` says that the step no longer waits for this request. ``called``
+    says that a call went out. ``function_ends_at`` is when the agent's function must end: a request
+    that is not done by then is put back.
     """
 
     def __init__(self, clock: Clock, request: RequestMessage) -> None:
         self.request = request
         self.extended = False
         self.superseded = False
+        self.called = False
+        self.function_ends_at: datetime | None = None
         self.on_extended: Callable[[], Awaitable[None]] | None = None
         self._clock = clock
         self._allowed = timedelta(seconds=request.time_allowed)
@@ -82,6 +86,10 @@ class CallDeadline:
         if self.superseded:
             return 0.0
         return (self.request.complete_by - self._clock.now()).total_seconds()
+
+    def outlasts_function(self, moment: datetime) -> bool:
+        """Return whether a moment comes after the end of the function."""
+        return self.function_ends_at is not None and moment >= self.function_ends_at
 
     def is_close(self, moment: datetime) -> bool:
         """Return whether a moment is too close to CompleteBy to wait for it."""

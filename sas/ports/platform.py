@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
-from sas.domain.change import Change, Due, OutDue
+from sas.domain.change import Change, Due, HeldDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
@@ -124,11 +124,17 @@ class StateStore(Protocol):
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
 
-    async def add_out(self, due: OutDue) -> None:
-        """Record that messages of a journal row must still be sent. Repeating is harmless."""
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """Keep a message that its queue does not take now, until it is sent at ``at`` or later.
 
-    async def remove_out(self, due: OutDue) -> None:
-        """Remove an out row, because its messages were sent. A missing row is no error."""
+        Repeating is harmless. The order need not exist. ``due`` returns a ``HeldDue`` for it.
+        """
+
+    async def held(self, due: HeldDue) -> Message | None:
+        """Return a message that is held; None if it was sent meanwhile."""
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """Remove a due row, because its messages were sent. A missing row is no error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""

@@ -10,12 +10,19 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, DeadlineDue, Due, OutDue, check_finished
+from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, check_finished
 from sas.domain.content import PayloadRef, matches, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
-from sas.ports import ConflictError, LostContentError, SharedValue, StoreUnavailableError, Summary
+from sas.ports import (
+    ConflictError,
+    LostContentError,
+    Message,
+    SharedValue,
+    StoreUnavailableError,
+    Summary,
+)
 
 OVERTAKEN = "overtaken"
 """The token of an order that another instance changed after our write. It matches nothing."""
@@ -55,6 +62,7 @@ class MemoryStore:
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._held: dict[HeldDue, Message] = {}
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
@@ -129,15 +137,24 @@ class MemoryStore:
         await self._begin("due", shard)
         return [due for _, due in sorted(self._due[shard].items()) if due.at <= until][:limit]
 
-    async def add_out(self, due: OutDue) -> None:
-        """See ``StateStore.add_out``."""
-        await self._begin("add_out", due.order_id)
-        self._due_of(due.order_id)[_due_key(due)] = due
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.hold``."""
+        await self._begin("hold", order_id)
+        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
+        self._due_of(order_id)[_due_key(due)] = due
+        self._held[due] = message
 
-    async def remove_out(self, due: OutDue) -> None:
-        """See ``StateStore.remove_out``."""
-        await self._begin("remove_out", due.order_id)
+    async def held(self, due: HeldDue) -> Message | None:
+        """See ``StateStore.held``."""
+        await self._begin("held", due.order_id)
+        return self._held.get(due)
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """See ``StateStore.remove_due``."""
+        await self._begin("remove_due", due.order_id)
         self._due_of(due.order_id).pop(_due_key(due), None)
+        if isinstance(due, HeldDue):
+            self._held.pop(due, None)
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
@@ -276,6 +293,8 @@ def _due_key(due: Due) -> str:
     """Return a key that sorts like the row keys of the table: by time, then by order."""
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
+    if isinstance(due, HeldDue):
+        return f"{key_time(due.at)}|{due.order_id}|held|{due.key}"
     if isinstance(due, DeadlineDue):
         return f"{key_time(due.at)}|{due.order_id}|deadline|0"
     return f"{key_time(due.at)}|{due.order_id}|{due.step:02d}|{due.epoch}"

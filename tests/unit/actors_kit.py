@@ -20,6 +20,7 @@ from sas.bootstrap import actors, wired
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from sas.domain.change import HeldDue, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
@@ -196,9 +197,9 @@ class Kit:
         return [internal.decode(m.body, RequestMessage) for m in messages]
 
     def outs(self) -> int:
-        """Return how many out rows there are."""
+        """Return how many out rows and held messages there are."""
         rows = [row for shard in self.store._due.values() for row in shard.values()]
-        return sum(1 for row in rows if type(row).__name__ == "OutDue")
+        return sum(1 for row in rows if isinstance(row, OutDue | HeldDue))
 
 
 def kit(

@@ -17,7 +17,7 @@ from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
-from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
+from sas.ports import Call, Message, RefusedError, StoreUnavailableError
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import (
@@ -414,13 +414,13 @@ async def test_a_command_upon_an_order_that_never_was_is_refused_and_makes_none(
     assert made.store.orders == {}
 
 
-async def test_a_refusal_that_could_not_be_told_lets_the_command_come_again() -> None:
+async def test_a_refusal_whose_alert_cannot_be_sent_is_held_and_sent_later() -> None:
     made = await processed()
     made.bus.fail_next(BusFault.UNAVAILABLE)
-    message = command(made, "cancel")
-    with pytest.raises(BusUnavailableError):
-        await made.hand(message)
-    await made.hand(message)
+    await made.hand(command(made, "cancel"))
+    assert refusals(made) == []
+    await made.later(31)
+    await made.sweep()
     assert len(refusals(made)) == 1
 
 

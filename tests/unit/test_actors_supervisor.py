@@ -23,7 +23,7 @@ from sas.ports import (
     TransientError,
 )
 from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.simulation.store import StoreFault, _due_key
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, delivery, done, kit, order
 
 
@@ -193,7 +193,8 @@ async def test_a_supervisor_that_dies_after_its_commit_is_followed_up_by_the_nex
 
 async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     made = await running()
-    await made.run(made.store.add_out(OutDue(made.clock.now(), "O-9", 3)))
+    gone = OutDue(made.clock.now(), "O-9", 3)
+    made.store._due_of("O-9")[_due_key(gone)] = gone
     await made.sweep()
     assert made.outs() == 0
     assert made.bus.sent == len(made.ids(SHOP)) + len(made.ids(QUEUES.agent("stock"))) + 1
@@ -328,7 +329,7 @@ async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_
     async def remove(row: OutDue) -> None:
         removed.append(row.order_id)
 
-    made.store.remove_out = remove  # type: ignore[method-assign,assignment]
+    made.store.remove_due = remove  # type: ignore[method-assign,assignment]
     swept = await made.run(made.supervisor.sweep())
     assert swept.looked_at == SHARD_DUE_MAX
     assert sorted(removed) == [f"gone-{number:03d}" for number in range(SHARD_DUE_MAX)]

@@ -14,6 +14,7 @@ from sas.bootstrap import wired
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
+from sas.domain.change import HeldDue
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
@@ -146,8 +147,12 @@ class Rig:
         return await breaker_of(self.store)
 
     async def sweep(self) -> None:
-        """Do what a supervisor of yet another instance does about breakers."""
-        await self.clock.run(check_health(self.context("sweep")))
+        """Do what a supervisor of yet another instance does."""
+        context = self.context("sweep")
+        await self.clock.run(check_health(context))
+        for row in [row for rows in self.store._due.values() for row in rows.values()]:
+            if isinstance(row, HeldDue) and row.at <= self.clock.now():
+                await self.clock.run(context.outbox.resend(row))
 
     def told(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
@@ -221,7 +226,7 @@ async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next
     await rig.sweep()
     assert rig.alerts() == []
     rig.bus.plan = lambda _message: None
-    await rig.sweep()
+    await rig.clock.advance(31)
     await rig.sweep()
     assert rig.alerts() == ["breaker-open"]
 

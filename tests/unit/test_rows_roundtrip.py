@@ -21,7 +21,7 @@ from sas.adapters.transaction import (
     messages_to_json,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue
 from sas.domain.ids import check_order_id
 from sas.domain.messages import (
     Alert,
@@ -129,6 +129,7 @@ def test_a_due_row_says_everything_in_its_key(
     due: tuple[Due, ...] = (
         StepDue(at, order_id, step, number),
         OutDue(at, order_id, number),
+        HeldDue(at, order_id, f"{number:032x}"),
         DeadlineDue(at, order_id),
     )
     assert {type(row) for row in due} == set(get_args(Due))

@@ -174,7 +174,7 @@ class Callbacks:
                 said = await self._readable(message, claims, order)
             except UnreadableError as wrong:
                 return await self._wait(message, claims, order, delivery, wrong)
-            result, status, since = await self._apply(said, claims, codec.own_id(message))
+            result, status, since = await self._apply(said, claims, codec.own_id(message), delivery)
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
@@ -220,7 +220,7 @@ class Callbacks:
         return codec.to_callback_result(message, claims, agents)
 
     async def _apply(
-        self, said: CallbackResult, claims: Claims, own_id: str
+        self, said: CallbackResult, claims: Claims, own_id: str, delivery: Delivery
     ) -> tuple[ApplyResult, StepStatus, datetime]:
         """Decide about a callback; return also the status of its step, and since when."""
         status, since = StepStatus.CLOSED, self._context.clock.now()
@@ -241,7 +241,8 @@ class Callbacks:
             rules = self._context.rules.of(workflow, now, urgent=urgent)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
-        source = Source(cause_of(self._context.queues.callbacks, own_id), "callback")
+        cause = cause_of(self._context.queues.callbacks, own_id)
+        source = Source(cause, "callback", outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(said.order_id, source, decide)
         return result, status, since
