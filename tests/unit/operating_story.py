@@ -144,7 +144,7 @@ BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "incidents": _incident,
     "skip 10250 --seq 4 --yes": _bob_was_here,
     "undo 10249 --yes --wait 1": _scheduler_stops,
-    "resubmit --state error --fingerprint take-payment/card-declined --dry-run": _payment_was_down,
+    "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
     "export --older-than 20 finished.jsonl": _weeks_pass,
     "workflows check --app orders.workflows:workflows": _versions,
 }
