@@ -73,7 +73,9 @@ class HostRules:
 class Functions(Protocol):
     """The functions of one instance; ``start`` makes them anew, with nothing in memory."""
 
-    handlers: Mapping[str, Handler]
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The functions with a queue, by its name."""
 
     def start(self) -> None:
         """Start with an empty memory."""
