@@ -27,6 +27,12 @@ from sas.ports import (
 OVERTAKEN = "overtaken"
 """The token of an order that another instance changed after our write. It matches nothing."""
 
+META = "meta"
+"""The partition of leases and shared values."""
+_OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
+_OF_SHARD = {"due", "oldest_due"}
+_OF_ALL = {"attention", "finished"}
+
 
 class StoreFault(Enum):
     """Faults that a test can inject into an operation."""
@@ -50,15 +56,17 @@ class MemoryStore:
 
     Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
-    lease) and decides, for seeded simulations. ``pause`` runs before every operation, so that
-    other instances can act in between.
+    lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
+    two, so that other instances can act in between, and fails if it raises. The ``partitions``
+    that are ``away`` do not answer: see ``World``.
     """
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
         self.payloads: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
-        self.pause: Callable[[], Awaitable[None]] = _let_others_run
+        self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
+        self.away: frozenset[str] = frozenset()
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
@@ -72,6 +80,26 @@ class MemoryStore:
     def shards(self) -> Sequence[str]:
         """All shards."""
         return self._shards
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The names of all partitions: the shards, and that of leases and shared values."""
+        return frozenset({*self._shards, META})
+
+    def is_away(self, operation: str, key: str) -> bool:
+        """Return whether the partition that an operation needs is away."""
+        if not self.away:
+            return False
+        if operation in _OF_ALL:
+            return True
+        if operation in _OF_SHARD:
+            return key in self.away
+        name = META if operation in _OF_META else shard_of(key, len(self._shards))
+        return name in self.away
+
+    def next_due(self) -> datetime | None:
+        """Return the time of the first due row of all; no actor asks for it."""
+        return min((due.at for rows in self._due.values() for due in rows.values()), default=None)
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
@@ -220,7 +248,7 @@ class MemoryStore:
 
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
-        await self.pause()
+        await self.pause(operation, key)
         self.requests += 1
         asked = self._faults[operation]
         fault = asked.popleft() if asked else self.plan(operation, key)
@@ -285,7 +313,7 @@ def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
     return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 
-async def _let_others_run() -> None:
+async def _let_others_run(_operation: str, _key: str) -> None:
     await asyncio.sleep(0)
 
 

@@ -75,9 +75,11 @@ def prepared(
     breaker: BreakerPolicy = BREAKER,
 ) -> System:
     remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.05, refused=0.05)
-    return build(
+    system = build(
         seed, faults, remote, clocks_apart=clocks_apart, definitions=defined(), breaker=breaker
     )
+    system.world.at_once = 4  # orders take long enough to meet outages
+    return system
 
 
 async def run(system: System) -> Outages:
@@ -109,7 +111,7 @@ async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_br
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
     """No breaker is forgotten half open, whoever died with the probe in hand."""
     system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
-    system.world.deliveries_max = 1
+    system.deliver_at_most(1)
     outages = await run(system)
     outages.end()
     system.world.faults = Faults()

@@ -29,13 +29,8 @@ def loaded(
     a fifth of a second.
     """
     system = build(seed, faults, remote, failures_max_seconds=ALLOWED_S, clocks_apart=(0.0, 1.0))
-    world = system.world
-
-    async def pause() -> None:
-        await world.clock.sleep(operation_s * world.rng.uniform(0.5, 1.5))
-        await world.pause()
-
-    system.store.pause = pause
+    system.world.at_once = 4
+    system.slow_store(operation_s)
     for number in range(BURST):
         system.submit(f"O-{number}", "order")
     return system

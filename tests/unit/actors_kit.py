@@ -212,7 +212,7 @@ def kit(
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
-    clock = beside.clock if beside else VirtualClock(settle_rounds=200)
+    clock = beside.clock if beside else VirtualClock()
     store = beside.store if beside else MemoryStore()
     bus = beside.bus if beside else MemoryBus(clock)
     agents = beside.agents if beside else {name: ScriptedAgent() for name in AGENTS}

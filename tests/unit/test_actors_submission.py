@@ -274,7 +274,7 @@ async def test_a_submission_given_up_while_its_handler_writes_loses() -> None:
     made = kit()
     once = iter([True])
 
-    async def give_up_first() -> None:
+    async def give_up_first(*_about: str) -> None:
         if next(once, False):
             await made.dead_letters.handle(letter(order(), QUEUES.orders))
 
