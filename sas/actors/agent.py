@@ -204,7 +204,11 @@ class AgentActor:
             )
             older = replace(call, key=key, callbacks=self._callbacks(request, generation))
             undo = functools.partial(self._agent.undo, older)
-            result = await self._attempts.make(undo, deadline)
+            try:
+                result = await self._attempts.make(undo, deadline)
+            except RefusedError as refused:
+                text = f"an earlier call (key {key}) could not be undone: {refused}"
+                raise RefusedError(refused.code, text) from None
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)
             if isinstance(result, StillRunning):

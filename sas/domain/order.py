@@ -71,16 +71,6 @@ class FaultCode(StrEnum):
     RESULT_NO_JSON = "result-no-json"
 
 
-_EFFECT_POSSIBLE: frozenset[str] = frozenset(
-    {
-        FaultCode.TIMED_OUT,
-        FaultCode.RESULT_TOO_LARGE,
-        FaultCode.RESULT_TOO_DEEP,
-        FaultCode.RESULT_NO_JSON,
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Why a step failed: a short code for programs and a sentence for people (bounded)."""
@@ -93,11 +83,6 @@ class Fault:
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", self.code[:100])
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
-
-    @property
-    def effect_possible(self) -> bool:
-        """Whether the remote action may have been done although the step failed."""
-        return self.code in _EFFECT_POSSIBLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -439,6 +439,9 @@ class Protocol:
             there = {number for number, known in enumerate(routes) if self.there(known)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
+            own = state.remote[step.number][step.call.route][step.call.generation :]
+            if step.process_state is StepState.PROCESSED and not self.there(own):
+                return f"S1 step {step.name} is Processed under the key of an older input"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):

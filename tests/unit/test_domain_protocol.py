@@ -130,7 +130,9 @@ def test_a_cancelled_order_is_undone_whole_whatever_happens_to_messages(
 def test_an_edited_input_leads_to_one_effect_even_if_the_step_timed_out_before_its_refusal(
     shape: str, faults: Budget
 ) -> None:
-    protocol = Protocol(shape, OnFailure.HOLD, 1, faults, verbs=("edit", "undo"))
+    protocol = Protocol(
+        shape, OnFailure.HOLD, 1, faults, Remote(closes=True), verbs=("edit", "undo")
+    )
     assert protocol.explore() is None
 
 
