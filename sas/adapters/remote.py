@@ -1,7 +1,8 @@
 """HTTP calls to a remote service: one attempt each, and what its answer means.
 
 A definite refusal (4xx) had no effect and is not retried. Everything else (5xx, 429, a broken or
-slow connection) may have had an effect, and may be retried with the same key.
+slow connection) may have had an effect, and may be retried with the same key. A DELETE that finds
+nothing has nothing left to undo: it is done. docs/your-own-workflow.md has the table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from sas.telemetry.tracing import carried
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
+_NOTHING_THERE = frozenset({404, 410})
+"""The answers to a DELETE of what does not exist. Every step is undone, also a refused one."""
 _UNWELL = frozenset({408, 429})
 """The 4xx status codes that are about the service. Any other is about this one call."""
 
@@ -45,7 +48,8 @@ class HttpService:
             body: the JSON body; None sends no body.
 
         Raises:
-            RefusedError: a definite 4xx; its code is the problem's type (RFC 9457).
+            RefusedError: a definite 4xx, except 404 and 410 to a DELETE; its code is the problem's
+                type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
         """
         try:
@@ -91,6 +95,8 @@ class HttpService:
             text = f"{self._name} answered {answer.status}: {text}"
             answered = answer.status < 500 and answer.status not in _UNWELL
             raise TransientError(text, asked, f"http-{answer.status}", answered=answered)
+        if answer.method == "DELETE" and answer.status in _NOTHING_THERE:
+            return None
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")

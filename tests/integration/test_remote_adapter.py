@@ -85,6 +85,22 @@ async def test_a_call_without_a_body_sends_none() -> None:
         assert await service.call("DELETE", "/reservations", key="k") == {"length": 0}
 
 
+@pytest.mark.parametrize("status", [404, 410])
+async def test_an_undo_that_finds_nothing_is_done(status: int) -> None:
+    """A refused do is undone too: a call of another delivery may have had its effect."""
+    async with answering(fixed(status, b'{"detail":"no such reservation"}')) as service:
+        assert await service.call("DELETE", "/reservations", key="k") is None
+        with pytest.raises(RefusedError):
+            await call(service)
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 422])
+async def test_any_other_definite_answer_to_an_undo_is_a_refusal(status: int) -> None:
+    async with answering(fixed(status)) as service:
+        with pytest.raises(RefusedError):
+            await service.call("DELETE", "/reservations", key="k")
+
+
 @pytest.mark.parametrize("key", ["O-1/ü/注文", "a b", "%2F", "'\"", "é" * 100])
 async def test_a_key_in_any_writing_arrives_as_it_is(key: str) -> None:
     async def handle(request: web.Request) -> web.Response:

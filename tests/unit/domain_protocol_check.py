@@ -432,7 +432,7 @@ class Protocol:
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
+    def wrong(self, state: State) -> str | None:  # noqa: C901, PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
