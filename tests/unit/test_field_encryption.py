@@ -19,7 +19,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.workflow import WorkflowError
 from sas.engine.hooks import redact
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import WithheldError
+from sas.features.field_encryption.redaction import WithheldError, redacted_error
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
 from tests.unit.actors_kit import QUEUES, Kit, done, kit, letter, order
 
@@ -363,6 +363,18 @@ async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_
     (told,) = [e.data.error for e in made.events() if e.data.error]
     assert (told.code, told.message) == ("no-(secret)", "card (secret) of '(secret)' declined")
     assert CARD not in at_rest(made)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_redacted_transient_error_keeps_every_other_member(answered: bool) -> None:
+    """Otherwise the circuit breaker would take an answer of the service for a failure."""
+    pause = timedelta(seconds=7)
+    error = TransientError(f"{CARD} is busy", pause, "http-409", answered=answered)
+    kept = redacted_error(error, "agent stock", (CARD,))
+    assert isinstance(kept, TransientError)
+    assert str(kept) == "(secret) is busy"
+    assert vars(kept) == {"retry_after": pause, "kind": "http-409", "answered": answered}
+    assert set(vars(kept)) == set(vars(error))
 
 
 async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:
