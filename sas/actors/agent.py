@@ -416,7 +416,11 @@ class Attempts:
         try:
             result = await self._within(call, attempt)
         except TransientError as failed:
-            end, why = (CallEnd.ANSWERED if failed.answered else CallEnd.FAILED), str(failed)
+            end, why = CallEnd.FAILED, str(failed)
+            if failed.answered:
+                end = CallEnd.ANSWERED
+            elif failed.error_answer:
+                end = CallEnd.ERROR_ANSWER
             raise
         except RefusedError:
             end = CallEnd.ANSWERED

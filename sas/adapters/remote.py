@@ -23,8 +23,8 @@ ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
 _NOTHING_THERE = frozenset({404, 410})
 """The answers to a DELETE of what does not exist. Every step is undone, also a refused one."""
-_UNWELL = frozenset({408, 429})
-"""The 4xx status codes that are about the service. Any other is about this one call."""
+_UNWELL = frozenset({408, 429, 502, 503, 504})
+"""The status codes that are about the service. Any other may be about this one call."""
 
 
 class HttpService:
@@ -87,14 +87,19 @@ class HttpService:
                 return _json(data) if data else None
             except ValueError:
                 text = f"{self._name} answered {answer.status} without JSON"
-                raise TransientError(text, kind="no-json") from None
+                raise TransientError(text, kind="no-json", error_answer=True) from None
         problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
             text = f"{self._name} answered {answer.status}: {text}"
-            answered = answer.status < 500 and answer.status not in _UNWELL
-            raise TransientError(text, asked, f"http-{answer.status}", answered=answered)
+            raise TransientError(
+                text,
+                asked,
+                f"http-{answer.status}",
+                answered=answer.status < 500 and answer.status not in _UNWELL,
+                error_answer=answer.status >= 500 and answer.status not in _UNWELL,
+            )
         if answer.method == "DELETE" and answer.status in _NOTHING_THERE:
             return None
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]

@@ -228,6 +228,20 @@ async def test_a_call_that_has_to_wait_for_its_own_sake_says_that_its_service_is
     assert failed.value.answered is answered
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "error_answer"),
+    [(500, b"", True), (501, b"", True), (200, b"<html>", True)]
+    + [(status, b"", False) for status in (408, 429, 502, 503, 504)],
+)
+async def test_an_error_that_may_be_about_this_call_alone_says_so(
+    status: int, body: bytes, error_answer: bool
+) -> None:
+    async with answering(fixed(status, body)) as service:
+        with pytest.raises(TransientError) as failed:
+            await call(service)
+    assert (failed.value.answered, failed.value.error_answer) == (False, error_answer)
+
+
 async def test_retry_after_as_a_date_is_passed_on() -> None:
     when = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     async with answering(fixed(503, Retry_After=when)) as service:
