@@ -26,7 +26,7 @@ from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import Direction, Fault, FaultCode, Order
+from sas.domain.order import AttemptError, Direction, Fault, FaultCode, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -44,12 +44,13 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
+    BusUnavailableError,
     Call,
-    Clock,
     Later,
     Message,
     RefusedError,
     StillRunning,
+    StoreUnavailableError,
     TransientError,
     UnreadableError,
 )
@@ -63,6 +64,11 @@ CALLED = "sas_called"
 """The property of a request that was put back after a call may have gone out."""
 READ_AGAIN_AFTER = timedelta(seconds=12)
 """Pause before content that cannot be read is read again."""
+KEEP_ERROR_SECONDS = 2.0
+"""Longest wait for the store when it keeps the error of an attempt."""
+KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
+"""Shortest time between two errors that are kept for one request."""
+_NO_BUG = (RefusedError, SilentError, MustWaitError, StoreUnavailableError, BusUnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class AgentActor:
         self._context = context
         self._name = name
         self._agent = agent
-        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guards)
+        self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
         self._long_steps = long_steps or LongSteps(context.clock)
         self._callbacks = callbacks
 
@@ -322,10 +328,11 @@ class Attempts:
     """Makes the calls of one agent, and retries them within CompleteBy."""
 
     def __init__(
-        self, agent: str, clock: Clock, policy: RetryPolicy, guards: Sequence[CallGuard]
+        self, agent: str, context: Context, policy: RetryPolicy, guards: Sequence[CallGuard]
     ) -> None:
         self._agent = agent
-        self._clock = clock
+        self._store = context.store
+        self._clock = context.clock
         self._policy = policy
         self._guards = guards
 
@@ -338,6 +345,7 @@ class Attempts:
             MustWaitError: a guard admits no call now.
         """
         number = 0
+        kept: AttemptError | None = None
         while True:
             attempt = CallAttempt(deadline)
             try:
@@ -345,6 +353,7 @@ class Attempts:
                 number += 1
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
+                error = self._error(deadline, number, failed.kind, str(failed))
                 delay = self._policy.delay(number - 1, failed.retry_after)
                 # The text of the service is not logged: it may quote the order.
                 log.info(
@@ -352,9 +361,36 @@ class Attempts:
                     number, attempt.request.order_id, attempt.request.step_name,
                     attempt.request.direction, metrics.code(failed.kind), delay,
                 )  # fmt: skip
-            if delay >= deadline.left():
+            except _NO_BUG:
+                raise
+            except Exception as bug:
+                text = f"{type(bug).__name__}: {bug}"
+                await self._keep(deadline, self._error(deadline, number, "agent-bug", text))
+                raise
+            over = delay >= deadline.left()
+            if _is_news(error, kept, over=over):
+                await self._keep(deadline, error)
+                kept = error
+            if over:
                 raise SilentError
             await self._clock.sleep(delay)
+
+    def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
+        epoch, now = deadline.request.epoch, self._clock.now()
+        return AttemptError(epoch, number, whole_text(kind), whole_text(text), now)
+
+    async def _keep(self, deadline: CallDeadline, error: AttemptError) -> None:
+        """Keep an error with its step. If the store does not answer soon, only the text is lost."""
+        request = deadline.request
+        seconds = min(KEEP_ERROR_SECONDS, deadline.left())
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._store.keep_error(request.order_id, request.step, error)
+        except (StoreUnavailableError, TimeoutError) as down:
+            log.warning("order %s: the error of an attempt was not kept: %s",
+                        request.order_id, type(down).__name__)  # fmt: skip
 
     async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
         """Have every guard admit an attempt, or raise.
@@ -465,6 +501,14 @@ class Attempts:
     async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:
             await guard.ended(attempt, end, why)
+
+
+def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> bool:
+    """Return whether an error is to be kept: the first, and then another text, now and then."""
+    if kept is None:
+        return True
+    changed = (error.kind, error.message) != (kept.kind, kept.message)
+    return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
 
 
 def _called_before(delivery: Delivery) -> bool:

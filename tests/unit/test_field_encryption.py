@@ -357,6 +357,8 @@ async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_
     await made.submit(order(order=ORDER))
     await made.drain()
     assert made.order().steps[0].note == "asked for (secret)"
+    error = made.store.orders["O-1"].errors[0]
+    assert (error.kind, error.message) == ("(secret)", "(secret) is busy")
     await made.hand(done())
     made.agents["payment"].then(RefusedError(f"no-{CARD}", f"card {CARD} of {NOTE!r} declined"))
     await made.drain()
