@@ -26,7 +26,7 @@ from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import Direction, Fault, FaultCode, Order
+from sas.domain.order import AttemptError, Direction, Fault, FaultCode, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
@@ -44,12 +44,13 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
+    BusUnavailableError,
     Call,
-    Clock,
     Later,
     Message,
     RefusedError,
     StillRunning,
+    StoreUnavailableError,
     TransientError,
     UnavailableError,
     UnreadableError,
@@ -66,6 +67,11 @@ CALL_AGAIN_AFTER = timedelta(seconds=1)
 """Pause before a call that its function cut off is made again."""
 READ_AGAIN_AFTER = timedelta(seconds=12)
 """Pause before content that cannot be read is read again."""
+KEEP_ERROR_SECONDS = 2.0
+"""Longest wait for the store when it keeps the error of an attempt."""
+KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
+"""Shortest time between two errors that are kept for one request."""
+_NO_BUG = (RefusedError, SilentError, MustWaitError, StoreUnavailableError, BusUnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class AgentActor:
         self._context = context
         self._name = name
         self._agent = agent
-        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guards)
+        self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
         self._long_steps = long_steps or LongSteps(context.clock)
         self._callbacks = callbacks
 
@@ -217,7 +223,11 @@ class AgentActor:
             )
             older = replace(call, key=key, callbacks=self._callbacks(request, generation))
             undo = functools.partial(self._agent.undo, older)
-            result = await self._attempts.make(undo, deadline)
+            try:
+                result = await self._attempts.make(undo, deadline)
+            except RefusedError as refused:
+                text = f"an earlier call (key {key}) could not be undone: {refused}"
+                raise RefusedError(refused.code, text) from None
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)
             if isinstance(result, StillRunning):
@@ -331,10 +341,11 @@ class Attempts:
     """Makes the calls of one agent, and retries them within CompleteBy."""
 
     def __init__(
-        self, agent: str, clock: Clock, policy: RetryPolicy, guards: Sequence[CallGuard]
+        self, agent: str, context: Context, policy: RetryPolicy, guards: Sequence[CallGuard]
     ) -> None:
         self._agent = agent
-        self._clock = clock
+        self._store = context.store
+        self._clock = context.clock
         self._policy = policy
         self._guards = guards
 
@@ -347,6 +358,7 @@ class Attempts:
             MustWaitError: a guard admits no call now.
         """
         number = 0
+        kept: AttemptError | None = None
         while True:
             attempt = CallAttempt(deadline)
             try:
@@ -354,6 +366,7 @@ class Attempts:
                 number += 1
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
+                error = self._error(deadline, number, failed.kind, str(failed))
                 delay = self._policy.delay(number - 1, failed.retry_after)
                 # The text of the service is not logged: it may quote the order.
                 log.info(
@@ -361,12 +374,39 @@ class Attempts:
                     number, attempt.request.order_id, attempt.request.step_name,
                     attempt.request.direction, metrics.code(failed.kind), delay,
                 )  # fmt: skip
-            if delay >= deadline.left():
+            except _NO_BUG:
+                raise
+            except Exception as bug:
+                text = f"{type(bug).__name__}: {bug}"
+                await self._keep(deadline, self._error(deadline, number, "agent-bug", text))
+                raise
+            over = delay >= deadline.left()
+            if _is_news(error, kept, over=over):
+                await self._keep(deadline, error)
+                kept = error
+            if over:
                 raise SilentError
             again_at = self._clock.now() + timedelta(seconds=delay)
             if deadline.outlasts_function(again_at):
                 raise MustWaitError(again_at, called=True)
             await self._clock.sleep(delay)
+
+    def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
+        epoch, now = deadline.request.epoch, self._clock.now()
+        return AttemptError(epoch, number, whole_text(kind), whole_text(text), now)
+
+    async def _keep(self, deadline: CallDeadline, error: AttemptError) -> None:
+        """Keep an error with its step. If the store does not answer soon, only the text is lost."""
+        request = deadline.request
+        seconds = min(KEEP_ERROR_SECONDS, deadline.left())
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._store.keep_error(request.order_id, request.step, error)
+        except (StoreUnavailableError, TimeoutError) as down:
+            log.warning("order %s: the error of an attempt was not kept: %s",
+                        request.order_id, type(down).__name__)  # fmt: skip
 
     async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
         """Have every guard admit an attempt, or raise.
@@ -431,7 +471,11 @@ class Attempts:
         try:
             result = await self._within(call, attempt)
         except TransientError as failed:
-            end, why = (CallEnd.ANSWERED if failed.answered else CallEnd.FAILED), str(failed)
+            end, why = CallEnd.FAILED, str(failed)
+            if failed.answered:
+                end = CallEnd.ANSWERED
+            elif failed.error_answer:
+                end = CallEnd.ERROR_ANSWER
             raise
         except RefusedError:
             end = CallEnd.ANSWERED
@@ -493,6 +537,14 @@ class Attempts:
     async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:
             await guard.ended(attempt, end, why)
+
+
+def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> bool:
+    """Return whether an error is to be kept: the first, and then another text, now and then."""
+    if kept is None:
+        return True
+    changed = (error.kind, error.message) != (kept.kind, kept.message)
+    return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
 
 
 def _called_before(delivery: Delivery) -> bool:

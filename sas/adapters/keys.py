@@ -57,8 +57,18 @@ def result(order_id: str, number: int) -> str:
     return f"{step(order_id, number)}|result"
 
 
+def error(order_id: str, number: int) -> str:
+    """Row of the last error of a step's attempts."""
+    return f"{step(order_id, number)}|error"
+
+
+def is_error(row_key: str) -> bool:
+    """Return whether a row of an order's aggregate is the last error of a step."""
+    return row_key.endswith("|error")
+
+
 def aggregate(order_id: str) -> tuple[str, str]:
-    """Range (from, below) of an order's details, state, steps and results."""
+    """Range (from, below) of an order's details, state, steps, results and last errors."""
     return _range(f"order|{escape(order_id)}|a")
 
 

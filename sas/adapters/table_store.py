@@ -7,11 +7,12 @@ is missing after an unknown outcome, the same transaction is tried again, never 
 should the first one arrive late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
-transaction, guarded by the state row's ETag. If there are more, the oldest journal and cause
-rows go first, and payloads that nothing refers to. Each of these transactions rewrites the state
-row under its ETag, so that an order which an operator changes meanwhile is left alone. The
-aggregate, its payloads and the row that lists the order as finished go last, together. These are
-at most 99 rows: 6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
+transaction, guarded by the state row's ETag. If there are more, the last errors of steps and the
+oldest journal and cause rows go first, and payloads that nothing refers to. Each of these
+transactions rewrites the state row under its ETag, so that an order which an operator changes
+meanwhile is left alone. The rest of the aggregate, its payloads and the row that lists the order as
+finished go last, together. These are at most 99 rows: 6 chunks of a payload, and for each of 30
+steps its row and 2 chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.adapters.rows import Row, order_from, settled_row
+from sas.adapters.rows import Row, error_row, order_from, settled_row
 from sas.adapters.table import (
     Meter,
     RefusedTransactionError,
@@ -52,7 +53,7 @@ from sas.domain.change import Change, Due, HeldDue, OutDue, check_finished
 from sas.domain.content import PayloadRef, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
     ConflictError,
     Message,
@@ -189,6 +190,8 @@ class TableStore:
             if not pages:
                 return None
             found = {row["RowKey"]: row for page in pages for row in page}
+            if all(keys.is_error(row_key) for row_key in found):
+                return None  # an agent wrote it after its order was purged
             state = found.get(keys.state(order_id))
             token = str(state.metadata["etag"]) if state else ""
             if len(pages) == 1 or await self._has_token(partition, order_id, token):
@@ -248,6 +251,10 @@ class TableStore:
         if state is None or state["CommitId"] != entry.commit_id:
             return OVERTAKEN
         return str(state.metadata["etag"])
+
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """See ``StateStore.keep_error``."""
+        await self.table.put(await self._partition(order_id), error_row(order_id, step, error))
 
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_payload``. Every chunk is written, whether it exists or not."""
@@ -374,7 +381,7 @@ class TableStore:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
-        The past is the journal, the causes and the payloads, those in use last.
+        The past is the last errors, the journal, the causes and the payloads, those in use last.
         """
         order_id = order.order_id
         state = keys.state(order_id)
@@ -382,9 +389,9 @@ class TableStore:
         found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
         all_keys = [str(row["RowKey"]) for row in found]
         used = _payload_keys(order)
-        past = [key for key in all_keys if not low <= key < high]
+        past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
+        rest = [key for key in all_keys if key not in {state, *past}]
         past.sort(key=lambda key: (key in used, key))
-        rest = [key for key in all_keys if low <= key < high and key != state]
         listed = settled_row(order)
         if listed is not None:
             rest.append(str(listed["RowKey"]))

@@ -189,12 +189,21 @@ def _timed_out(
     again = _again(order, counted, rules, now)
     if again is not None:
         return again
+    said, cause = _cause(step)
     if not doing:
-        text = f"no answer to the undo within CompleteBy, {times} times"
+        text = f"no {said} to the undo within CompleteBy, {times} times{cause}"
         return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now)
-    text = f"no answer within CompleteBy, {times} times; its outcome is unknown"
+    text = f"no {said} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
     return fail(order, counted, fault, rules, now=now, instance=None)
+
+
+def _cause(step: StepRecord) -> tuple[str, str]:
+    """Return what was missing, and the last error of this dispatch as the end of a sentence."""
+    error = step.last_error
+    if error is None or error.epoch != step.epoch:
+        return "answer", ""
+    return "success", f". Last error ({error.kind}): {error.message.rstrip('.')}"
 
 
 def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

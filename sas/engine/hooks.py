@@ -123,6 +123,8 @@ class CallEnd(Enum):
 
     ANSWERED = "answered"
     FAILED = "failed"
+    ERROR_ANSWER = "error answer"
+    """The service answered with an error, perhaps because of this one order."""
     UNKNOWN = "unknown"
     """Nothing: no call went out, it was cut off early, or the agent's own code failed."""
 
@@ -142,7 +144,7 @@ class CallGuard(Protocol):
         ...
 
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
-        """Learn how an attempt ended. ``why`` explains FAILED to people."""
+        """Learn how an attempt ended. ``why`` explains a failure to people."""
         ...
 
 

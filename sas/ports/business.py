@@ -43,6 +43,8 @@ class TransientError(Exception):
     http-503 for metrics and logs. They never carry the message, which may quote the order.
     ``answered`` means that the service works and only this call must wait, for example because
     another call with its key is in progress. The circuit breaker counts it as a success.
+    ``error_answer`` means that the service answered with an error (HTTP 500), perhaps because of
+    this one order. The circuit breaker counts it once for each order.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class TransientError(Exception):
         kind: str = "transient",
         *,
         answered: bool = False,
+        error_answer: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.kind = kind
         self.answered = answered
+        self.error_answer = error_answer
 
 
 @dataclass(frozen=True, slots=True)

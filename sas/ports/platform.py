@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from sas.domain.change import Change, Due, HeldDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import AttemptError, Order, OrderState
 
 T = TypeVar("T")
 
@@ -93,6 +93,12 @@ class StateStore(Protocol):
             ConflictError: the order changed since it was loaded (or exists already, for a first
                 change), or this cause is recorded already. Nothing was written.
             TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
+        """
+
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """Keep the last error of a step beside its order, in place of the one before.
+
+        No token guards it. ``load`` returns it with the step, ``purge`` removes it.
         """
 
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:

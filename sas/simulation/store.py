@@ -14,7 +14,7 @@ from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, check_f
 from sas.domain.content import PayloadRef, matches, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import AttemptError, Order, OrderState
 from sas.ports import (
     ConflictError,
     LostContentError,
@@ -49,6 +49,7 @@ class Stored:
     order: Order
     journal: list[JournalEntry] = field(default_factory=list)
     causes: dict[str, int] = field(default_factory=dict)
+    errors: dict[int, AttemptError] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -109,7 +110,12 @@ class MemoryStore:
         """See ``StateStore.load``."""
         await self._begin("load", order_id)
         stored = self.orders.get(order_id)
-        return stored.order if stored else None
+        if stored is None:
+            return None
+        steps = (
+            replace(step, last_error=stored.errors.get(step.number)) for step in stored.order.steps
+        )
+        return replace(stored.order, steps=tuple(steps))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
@@ -122,6 +128,15 @@ class MemoryStore:
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
+
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """See ``StateStore.keep_error``."""
+        fault = await self._begin("keep_error", order_id)
+        stored = self.orders.get(order_id)
+        if stored is not None:
+            stored.errors[step] = error
+        if fault is StoreFault.LOST_ANSWER:
+            raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
 
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_payload``."""

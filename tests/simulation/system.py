@@ -297,6 +297,7 @@ class Courier(SimulatedAgent):
         effects = self._ledger.of(call.key)
         effects.done += not effects.in_force
         effects.in_force = True
+        effects.content = call.order
         await self._answer()
         return {"done_by": call.key}
 
@@ -323,6 +324,7 @@ class Outside(SimulatedAgent):
         if effects.in_force:
             return {"done_by": call.key}
         within = timedelta(seconds=self._rng.uniform(20, 300))
+        effects.content = call.order
         task = asyncio.ensure_future(self._happens(call.key, call.callback(within)))
         self.calls.add(task)
         task.add_done_callback(self._landed)
@@ -491,6 +493,9 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
         assert in_force <= 1, f"{where}: {in_force} effects in force under several keys"
     if order.process_state is OrderState.PROCESSED and not skipped(step):
         assert there, f"{where} has no effect"
+        if step.call.edited is not None:
+            (done,) = (effects.content for effects in known if effects.in_force)
+            assert done == json.loads(step.call.edited), f"{where} was done with an older input"
     no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
     undone = step.undo.status is not UndoStatus.BY_HAND and not no_undo
     if order.process_state is OrderState.COMPENSATED and undone:

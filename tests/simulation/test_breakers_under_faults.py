@@ -14,7 +14,7 @@ import pytest
 from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
-from sas.ports import Call
+from sas.ports import Call, TransientError
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
 from tests.long import seeds
@@ -142,6 +142,36 @@ async def test_the_outages_lead_breakers_through_every_state() -> None:
     assert alerts["breaker-open"] > 40
     assert alerts["cleared"] > 20
     assert both > 10
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20))
+async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_waiting(
+    seed: int,
+) -> None:
+    system = build(seed, Faults(), RemoteFaults(), definitions=defined())
+    stock = system.agents["inventory"]
+    do = stock.do
+
+    async def fails_for_one(call: Call) -> Any:
+        if call.order_id == "O-poison":
+            raise TransientError("inventory answered 500", kind="http-500", error_answer=True)
+        return await do(call)
+
+    stock.do = fails_for_one  # type: ignore[method-assign]
+    system.submit("O-poison", "holding")
+    healthy = [f"O-{number}" for number in range(ORDERS)]
+    try:
+        await system.world.run(lambda: "O-poison" in system.states())
+        await system.world.clock.advance(5)
+        for order_id in healthy:
+            system.submit(order_id, "holding")
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    assert {system.states()[order_id] for order_id in healthy} == {OrderState.PROCESSED}
+    assert system.states()["O-poison"] is OrderState.ERROR
+    assert system.alerts()["breaker-open"] == 0
 
 
 async def test_a_service_that_is_down_is_called_far_less_with_breakers_than_without() -> None:

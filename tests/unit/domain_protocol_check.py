@@ -432,13 +432,16 @@ class Protocol:
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
+    def wrong(self, state: State) -> str | None:  # noqa: C901, PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
             there = {number for number, known in enumerate(routes) if self.there(known)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
+            own = state.remote[step.number][step.call.route][step.call.generation :]
+            if step.process_state is StepState.PROCESSED and not self.there(own):
+                return f"S1 step {step.name} is Processed under the key of an older input"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):

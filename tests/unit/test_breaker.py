@@ -78,6 +78,20 @@ def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
     assert found.since == NOW
 
 
+def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_lengthen_it() -> (
+    None
+):
+    found = rules.opened(Breaker(), POLICY, NOW, "down")
+    for _ in range(5):
+        found = rules.opened(found, POLICY, NOW, "slow", "O-1")
+    assert (found.rounds, found.until) == (2, NOW + timedelta(seconds=30))
+    later = NOW + timedelta(seconds=30)
+    assert rules.wait_of(found, "O-1/2/0", later, "O-1") == later + rules.RECHECK
+    assert rules.wait_of(found, "O-2/2/0", later, "O-2") is None
+    found = rules.opened(found, POLICY, NOW, "slow", "O-2")
+    assert (found.rounds, found.until) == (3, NOW + timedelta(seconds=60))
+
+
 def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
     probing = rules.probe(rules.opened(Breaker(), POLICY, NOW, ""), "r1", POLICY, NOW)
     silent = NOW + POLICY.probe_for
@@ -361,6 +375,47 @@ async def test_a_call_that_has_to_wait_for_its_own_sake_is_an_answer_and_opens_n
     assert len(rig.remote.calls) > POLICY.failures_max
     assert (await rig.state()).state is BreakerState.CLOSED
     assert rig.alerts() == []
+
+
+def _error() -> Any:
+    raise TransientError("stock answered 500", error_answer=True)
+
+
+async def test_error_answers_to_one_order_alone_open_nothing_and_others_go_on(rig: Rig) -> None:
+    rig.remote.answer = _error
+    assert await rig.handle(0, "O-1") is None
+    assert len(rig.remote.calls) > 10 * POLICY.failures_max
+    assert (await rig.state()).state is BreakerState.CLOSED
+    rig.remote.answer = dict
+    assert await rig.handle(0, "O-2") is not None
+
+
+async def test_error_answers_to_enough_orders_in_a_row_open_it(rig: Rig) -> None:
+    rig.remote.answer = _error
+    for number in range(POLICY.failures_max):
+        assert (await rig.state()).state is BreakerState.CLOSED
+        await rig.handle(0, f"O-{number}")
+    assert (await rig.state()).state is BreakerState.OPEN
+    assert rig.alerts() == ["breaker-open"]
+
+
+async def test_an_order_that_fails_as_the_probe_keeps_others_waiting_for_one_pause(
+    rig: Rig,
+) -> None:
+    """Its own retries open the circuit, then its own probes fail, again and again."""
+    await rig.handle(0, "O-1", seconds=600)
+    for _ in range(4):
+        until = (await rig.state()).until
+        assert until is not None
+        rig.clock.set(max(rig.clock.now(), until + rules.RECHECK))
+        await rig.again(0)
+    rig.remote.answer = dict
+    assert await rig.handle(0, "O-2", seconds=600) is None
+    await rig.clock.advance(31)
+    waiting = [rig.bus.take(QUEUE), rig.bus.take(QUEUE)]
+    healthy = next(m for m in waiting if m is not None and b"O-2" in m.body)
+    assert await rig.clock.run(rig.actors[0].handle(delivery(healthy))) is not None
+    assert (await rig.state()).state is BreakerState.CLOSED
 
 
 async def test_a_success_between_failures_keeps_it_closed(rig: Rig) -> None:

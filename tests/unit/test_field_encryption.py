@@ -19,7 +19,7 @@ from sas.domain.content import PayloadRef
 from sas.domain.workflow import WorkflowError
 from sas.engine.hooks import redact
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import WithheldError
+from sas.features.field_encryption.redaction import WithheldError, redacted_error
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
 from tests.unit.actors_kit import QUEUES, Kit, done, kit, letter, order
 
@@ -357,12 +357,25 @@ async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_
     await made.submit(order(order=ORDER))
     await made.drain()
     assert made.order().steps[0].note == "asked for (secret)"
+    error = made.store.orders["O-1"].errors[0]
+    assert (error.kind, error.message) == ("(secret)", "(secret) is busy")
     await made.hand(done())
     made.agents["payment"].then(RefusedError(f"no-{CARD}", f"card {CARD} of {NOTE!r} declined"))
     await made.drain()
     (told,) = [e.data.error for e in made.events() if e.data.error]
     assert (told.code, told.message) == ("no-(secret)", "card (secret) of '(secret)' declined")
     assert CARD not in at_rest(made)
+
+
+@pytest.mark.parametrize("flags", [{}, {"answered": True}, {"error_answer": True}], ids=str)
+def test_a_redacted_transient_error_keeps_every_other_member(flags: dict[str, bool]) -> None:
+    """Otherwise the circuit breaker would take an answer of the service for a failure."""
+    error = TransientError(f"{CARD} is busy", timedelta(seconds=7), "http-409", **flags)
+    kept = redacted_error(error, "agent stock", (CARD,))
+    assert isinstance(kept, TransientError)
+    assert str(kept) == "(secret) is busy"
+    assert vars(kept) == vars(error)
+    assert kept.retry_after == timedelta(seconds=7)
 
 
 async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:

@@ -35,6 +35,7 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import (
+    AttemptError,
     Details,
     Direction,
     Dispatched,
@@ -114,7 +115,8 @@ def test_an_orders_aggregate_is_one_range_without_journal_and_causes(
 ) -> None:
     low, high = keys.aggregate(order_id)
     inside = [keys.details(order_id), keys.state(order_id)]
-    inside += [keys.step(order_id, step), keys.result(order_id, step)]
+    inside += [keys.step(order_id, step), keys.error(order_id, step), keys.result(order_id, step)]
+    assert [key for key in inside if keys.is_error(key)] == [keys.error(order_id, step)]
     outside = [keys.journal(order_id, seq), keys.cause(order_id, "orders:1")]
     assert inside == sorted(inside)
     assert all(low <= key < high for key in inside)
@@ -169,6 +171,7 @@ STEP = StepRecord(
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
     undo=UndoLedger(UndoStatus.BY_HAND, (2, 0)),
+    last_error=AttemptError(4, 3, "http-500", "it's out of 🛒", NOW),
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
 
@@ -187,7 +190,7 @@ ORDER = Order(
 
 @pytest.mark.parametrize(
     "record",
-    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, DETAILS, ORDER],
+    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, STEP.last_error, DETAILS, ORDER],
     ids=lambda record: type(record).__name__,
 )
 def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -> None:
@@ -207,9 +210,16 @@ def bare(step: StepRecord) -> StepRecord:
 def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     made = [rows.details_row(order), rows.state_row(order, "commit")]
     made += [rows.step_row("o'1", step) for step in order.steps]
+    made += [
+        rows.error_row("o'1", step.number, step.last_error)
+        for step in order.steps
+        if step.last_error is not None
+    ]
     by_key = {row["RowKey"]: row for row in made}
-    assert rows.order_from("o'1", by_key, "etag") == order
-    assert rows.order_from("o'1", by_key, "etag").token == "etag"
+    read = rows.order_from("o'1", by_key, "etag")
+    assert read == order
+    assert [step.last_error for step in read.steps] == [step.last_error for step in order.steps]
+    assert read.token == "etag"
 
 
 @pytest.mark.parametrize("turn", [None, Ready(NOW), Resting(NOW), Dispatched("one", NOW)])
