@@ -20,6 +20,7 @@ class Delivery:
     ``source_queue`` is the queue that a dead letter comes from, if known.
 
     Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
+    ``dead_letters`` believes ``source_queue`` after it has looked for that in the body.
     """
 
     body: bytes
