@@ -13,11 +13,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 
 from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.queues import Queues
-from sas.features.callbacks.codec import CallbackKeys, split_keys
+from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
@@ -40,6 +41,18 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 
 KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_CALLBACK_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{32,}")
+"""The alphabets of base64 and hex. A random key has letters and digits."""
+_WORDS = re.compile(
+    "password|secret|change|example|default|sample|dummy|callback|placeholder|qwerty|admin",
+    re.IGNORECASE,
+)
+DIFFERENT_MIN = 10
+"""Least number of different characters (bytes) of a key. Random keys have more."""
+PATTERN_LENGTH = 6
+"""A random key has no such part twice, and none of this length that counts (abcdef, 111111)."""
+_REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
+_OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
@@ -82,6 +95,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         SettingError: a setting is missing or wrong.
     """
     env = os.environ if environ is None else environ
+    _check_references(env)
     return Config(
         service_bus=_service_bus(env),
         tables=read_tables(env),
@@ -197,21 +211,41 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
             f"SAS_CALLBACK_URL={url!r}: give the public address of the callback endpoint, for "
             "instance https://APP.azurewebsites.net/api/callbacks"
         )
-    if not text:
-        return CallbackKeys((), url)
-    try:
-        return CallbackKeys(split_keys(text), url)
-    except ValueError as wrong:  # without the value, which is a secret
-        raise SettingError(f"SAS_CALLBACK_KEY: {wrong}") from None
+    keys = tuple(key.strip() for key in text.split(",")) if text else ()
+    for number, key in enumerate(keys, start=1):
+        if not _CALLBACK_KEY.fullmatch(key) or _WORDS.search(key) or _has_pattern(key.encode()):
+            raise SettingError(  # without the value, which is a secret
+                f"SAS_CALLBACK_KEY, key {number}: give random text of 32 characters or more, as "
+                "`openssl rand -base64 32` prints it; commas between keys"
+            )
+    return CallbackKeys(keys, url)
+
+
+def _check_references(env: Mapping[str, str]) -> None:
+    """Refuse a reference that the platform did not replace by its secret.
+
+    Its text would be used as the secret, and whoever knows the vault's name knows it.
+    """
+    for name, text in env.items():
+        if name.startswith(_OUR_SETTINGS) and _REFERENCE.search(text):
+            raise SettingError(
+                f"{name} is a Key Vault reference that was not resolved: let the app's identity "
+                "read that secret (role Key Vault Secrets User), and restart the app"
+            )
+
+
+def _has_pattern(key: bytes) -> bool:
+    """Return whether a key was not made at random, as far as a short look tells."""
+    parts = [key[at : at + PATTERN_LENGTH] for at in range(len(key) - PATTERN_LENGTH + 1)]
+    counts = any(
+        len(steps) == 1 and steps <= {-1, 0, 1}
+        for steps in ({after - before for before, after in pairwise(part)} for part in parts)
+    )
+    return counts or len(set(parts)) < len(parts) or len(set(key)) < DIFFERENT_MIN
 
 
 def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
     """Return keys with their ids. Error texts never quote a key."""
-    if text.startswith("@Microsoft.KeyVault("):
-        raise SettingError(
-            "SAS_ENCRYPTION_KEYS is a Key Vault reference that was not resolved: let the app's "
-            "identity read that secret (role Key Vault Secrets User), and restart the app"
-        )
     keys: dict[str, bytes] = {}
     for number, part in enumerate(text.split(",") if text.strip() else (), start=1):
         name, _, encoded = part.strip().partition(":")
@@ -223,6 +257,11 @@ def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
             raise SettingError(
                 f"SAS_ENCRYPTION_KEYS, key {number}: give an id of at most 32 letters, digits, - "
                 f"and _, a colon, and {KEY_BYTES} random bytes in base64; commas between keys"
+            )
+        if _has_pattern(key) or key.isascii():
+            raise SettingError(
+                f"SAS_ENCRYPTION_KEYS, key {number}: its {KEY_BYTES} bytes are not random: make "
+                "them as docs/security.md shows"
             )
         if name in keys or key in keys.values():
             raise SettingError(

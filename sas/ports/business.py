@@ -122,8 +122,8 @@ class CallbacksOffError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the setting SAS_CALLBACK_KEY is missing: set a secret of 32 characters or more, "
-            "because callbacks are signed and checked with it"
+            "the setting SAS_CALLBACK_KEY is missing: set random text of 32 characters or "
+            "more, because callbacks are signed and checked with it"
         )
 
 

@@ -13,6 +13,7 @@ from tests.infra.kit import INFRA, ROOT
 
 APP = (INFRA / "modules" / "function-app.bicep").read_text()
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+CALLBACK_KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
 LOCALLY_OTHERWISE = {"FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION}
 """The runtime is functionAppConfig's; the connections are by identity."""
 
@@ -27,7 +28,10 @@ def in_azure() -> dict[str, str]:
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
     made = {name: value.strip("'") for name, value in fixed}
-    made |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example/api/callbacks"}
+    made |= {
+        "SAS_CALLBACK_KEY": CALLBACK_KEY,
+        "SAS_CALLBACK_URL": "https://app.example/api/callbacks",
+    }
     return made | {each["name"]: each["value"] for each in listed} | business()
 
 

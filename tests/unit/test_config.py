@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 from dataclasses import replace
 from datetime import timedelta
 
@@ -204,7 +205,7 @@ def test_an_application_with_secret_fields_does_not_start_without_a_key() -> Non
     business = replace(made.business, secret_fields={"chain": ("card",)})
     with pytest.raises(SettingError, match="'chain' has secret fields, and the setting SAS_ENCR"):
         assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
-    key = "a:" + base64.b64encode(b"k" * 32).decode()
+    key = "a:K5AviRHoGBj4yZ1dXZgxlXUE2Q6UXeLo9U7ngcx19jY="
     config = read_config(LEAST | {"SAS_ENCRYPTION_KEYS": key})
     application = assemble(made.store, made.bus, made.clock, business, config)
     assert application.context.encryption is not made.context.encryption
@@ -225,3 +226,105 @@ def test_a_queue_named_as_the_urgent_lane_of_another_is_refused() -> None:
     config = read_config(LEAST | {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"})
     with pytest.raises(SettingError, match="'scheduler-urgent' would have two purposes"):
         assemble(made.store, made.bus, made.clock, made.business, config)
+
+
+KEY, OTHER_KEY = (
+    "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",
+    "2FCZCVqjABZaZwNvm1QNa48L4hEkF5w92fc4F85uEY0=",
+)
+REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
+REFERENCES = [
+    REFERENCE,
+    f"  {REFERENCE} ",
+    REFERENCE.upper(),
+    "@microsoft.keyvault(VaultName=v;SecretName=callbacks)",
+    "@ Microsoft . KeyVault (VaultName=v;SecretName=callbacks)",
+    "Microsoft.KeyVault(VaultName=v;SecretName=callbacks)",
+    "@Microsoft.AppConfiguration(Endpoint=https://a.azconfig.io; Key=callbacks)",
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SAS_CALLBACK_KEY",
+        "SAS_ENCRYPTION_KEYS",
+        "SAS_TABLES",
+        "AzureWebJobsStorage",
+        "ServiceBus",
+        "AzureWebJobsServiceBus",
+        "SAS_SOURCE",
+    ],
+)
+def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
+    """Whoever knows the vault's name knows it."""
+    with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
+        read_config(LEAST | {name: reference})
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
+    for given in (f"{KEY},{reference}", f"{reference} , {KEY}"):
+        with pytest.raises(SettingError, match="SAS_CALLBACK_KEY is a Key Vault reference"):
+            read_config(LEAST | {"SAS_CALLBACK_KEY": given})
+    with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is a Key Vault reference"):
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{KEY},{reference}"})
+
+
+def test_callback_keys_are_told_apart_by_commas() -> None:
+    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
+    assert config.callback_keys.keys == (KEY, OTHER_KEY)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "short1",
+        KEY[:31],
+        "k" * 64,
+        "k1" * 32,
+        "0123456789abcdef" * 4,
+        "abcdefghijklmnopqrstuvwxyz0123456789",
+        "correct-horse-battery-staple-and-more",
+        "correct horse battery staple 4 times more",
+        "MyVerySecretKeyForCallbacks2026x7Qp",
+        "change-me-Zk3vQ9xTb2LrW8nYp5Hs7Dg4Jf6",
+        "password1" * 4,
+        "https://v.vault.azure.net/secrets/callbacks/1",
+    ],
+)
+def test_a_callback_key_that_is_short_or_not_random_is_refused_without_being_quoted(
+    key: str,
+) -> None:
+    with pytest.raises(SettingError, match=r"SAS_CALLBACK_KEY, key 2: .*`openssl rand") as refused:
+        read_config(LEAST | {"SAS_CALLBACK_KEY": f"{KEY},{key}"})
+    assert not key or key not in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"k" * 32,
+        bytes(range(32)),
+        bytes(range(32, 0, -1)),
+        b"0123456789abcdef" * 2,
+        b"a long password, 32 bytes of it!",
+    ],
+)
+def test_an_encryption_key_that_is_not_random_is_refused(key: bytes) -> None:
+    text = "a:" + base64.b64encode(key).decode()
+    with pytest.raises(SettingError, match=r"SAS_ENCRYPTION_KEYS, key 1: .* are not random"):
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": text})
+
+
+def test_keys_made_at_random_are_taken() -> None:
+    rng = random.Random(2026)  # noqa: S311  the same keys each time
+    for _ in range(300):
+        made = rng.randbytes(32)
+        encoded = base64.b64encode(made).decode()
+        url_safe = base64.urlsafe_b64encode(made).decode().rstrip("=")
+        read_config(LEAST | {"SAS_CALLBACK_KEY": f"{encoded},{url_safe},{made.hex()}"})
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{encoded}"})
