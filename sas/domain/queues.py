@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from sas.domain.ids import URGENT_SUFFIX
 
-_REPLY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+QUEUE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Service Bus also allows a ``/``. Table Storage forbids it in keys, which hold queue names."""
 QUEUE_NAME_LENGTH_MAX = 200
 
 
@@ -57,8 +58,12 @@ class Queues:
 
     def twice(self, agents: Iterable[str]) -> str | None:
         """Return a queue with two purposes, such as that of an agent named ``replies``, if any."""
-        names = [*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters]
+        names = [name.lower() for name in self.own(agents)]  # as Service Bus compares them
         return next((name for name in names if names.count(name) > 1), None)
+
+    def own(self, agents: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return every queue of the system with these agents; applications' are not among them."""
+        return (*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters)
 
     def check_reply_queue(self, name: str) -> str:
         """Return ``name`` if it can be the reply queue of an application.
@@ -72,7 +77,7 @@ class Queues:
             name.startswith(self.response_prefix)
             and len(name) > len(self.response_prefix)
             and len(name) <= QUEUE_NAME_LENGTH_MAX
-            and _REPLY_NAME.fullmatch(name)
+            and QUEUE_NAME.fullmatch(name)
         )
         if not fits:
             raise ForbiddenReplyQueueError(

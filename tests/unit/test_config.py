@@ -12,12 +12,14 @@ import pytest
 
 from sas.adapters import telemetry
 from sas.bootstrap import assemble, checked
-from sas.config import SettingError, read_config, read_queues
+from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
+BUS_ID = "00000000-0000-0000-0000-000000000001"
+TABLE_ID = "0A9A7E1F-b9d0-4cc4-a60d-0319b160aaa3"
 LEAST = {"ServiceBus": BUS, "AzureWebJobsStorage": "UseDevelopmentStorage=true"}
 
 
@@ -61,7 +63,7 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
 
 @pytest.mark.parametrize("name", ["ServiceBus", "AzureWebJobsServiceBus"])
 def test_a_connection_is_found_under_either_of_its_names(name: str) -> None:
-    settings = {"AzureWebJobsStorage": "x", name: BUS}
+    settings = {"AzureWebJobsStorage": "UseDevelopmentStorage=true", name: BUS}
     assert read_config(settings).service_bus.connection_string == BUS
 
 
@@ -69,20 +71,21 @@ def test_identities_take_the_place_of_connection_strings() -> None:
     config = read_config(
         {
             "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
-            "ServiceBus__clientId": "bus-id",
+            "ServiceBus__clientId": BUS_ID,
             "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
-            "SAS_TABLES__clientId": "table-id",
+            "SAS_TABLES__clientId": TABLE_ID,
         }
     )
     assert config.service_bus.connection_string is None
     assert config.service_bus.address == "ns.servicebus.windows.net"
-    assert config.service_bus.client_id == "bus-id"
+    assert config.service_bus.client_id == BUS_ID
     assert config.tables.address == "https://a.table.core.windows.net"
-    assert config.tables.client_id == "table-id"
+    assert config.tables.client_id == TABLE_ID
 
 
 def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
-    assert read_config(LEAST | {"SAS_TABLES": "mine"}).tables.connection_string == "mine"
+    mine = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
+    assert read_config(LEAST | {"SAS_TABLES": mine}).tables.connection_string == mine
 
 
 @pytest.mark.parametrize(
@@ -117,6 +120,119 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -
         read_config(LEAST | given)
 
 
+@pytest.mark.parametrize("name", [*QUEUE_SETTINGS.values()])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a/b",
+            "a\\b",
+            "a#b",
+            "a?b",
+            "a|b",
+            "a%b",
+            "a+b",
+            "a b",
+            " a",
+            "a\n",
+            "\u0085a",
+            "ü",
+            "-a",
+        ),
+        *("..", "_a", "a" * 101),
+    ],
+)
+def test_a_name_that_no_queue_or_no_key_can_have_is_refused(name: str, text: str) -> None:
+    """Rows of the store are named after queues."""
+    with pytest.raises(SettingError, match=f"{name}=.*: use letters, digits"):
+        read_config(LEAST | {name: text})
+
+
+@pytest.mark.parametrize("text", ["a-", "a.", "a_"])
+def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
+    assert read_queues({"SAS_QUEUE_RESPONSE_PREFIX": text}).response_prefix == text
+    with pytest.raises(SettingError, match=r"SAS_QUEUE_ORDERS=.*: use letters, digits"):
+        read_queues({"SAS_QUEUE_ORDERS": text})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SAS_QUEUE_ORDERS": "Scheduler"},
+        {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"},
+        {"SAS_QUEUE_CALLBACKS": "DEAD-letters"},
+    ],
+)
+def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
+    given: dict[str, str],
+) -> None:
+    with pytest.raises(SettingError, match="would have two purposes"):
+        read_queues(given)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a", "agent-replies-"]
+)
+def test_a_prefix_by_which_an_application_could_name_a_queue_of_ours_is_refused(
+    prefix: str,
+) -> None:
+    with pytest.raises(SettingError, match=f"SAS_QUEUE_RESPONSE_PREFIX='{prefix}' is also"):
+        read_queues({"SAS_QUEUE_RESPONSE_PREFIX": prefix})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(
+            ("SAS_SOURCE", text)
+            for text in ("", "a b", "/a\n", "/ä", "1:a", "/%zz", "/a#b#c", "<a>")
+        ),
+        ("SAS_SOURCE", "/" + "a" * 500),
+        *(("SAS_INSTANCE", text) for text in ("a/b", "a b", "a|b", "é", "a\n", "../a")),
+        ("ServiceBus", "SharedAccessKey=k"),
+        ("SAS_TABLES", "AccountKey=k"),
+        ("AzureWebJobsStorage", "x"),
+        *(
+            ("SAS_TABLES__endpoint", text)
+            for text in ("a.table.core.windows.net", "https://", "ftp://a.example", "https://a b")
+        ),
+        *(
+            ("SAS_CALLBACK_URL", f"https://{text}")
+            for text in ("", "a.example/c?code=1", "a.example/#c", "u@a.example", "a:b/", "[a/")
+        ),
+    ],
+)
+def test_a_setting_with_a_text_of_another_kind_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        read_config(LEAST | {name: text})
+
+
+@pytest.mark.parametrize(
+    "text", ["/a", "urn:a:b", "https://a.example/b?c=d#e", "a/b:c", "?a", "a#", "/%C3%A4"]
+)
+def test_a_source_is_a_uri_reference(text: str) -> None:
+    assert read_config(LEAST | {"SAS_SOURCE": text}).source == text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ServiceBus__fullyQualifiedNamespace": "https://ns.servicebus.windows.net"},
+        {"ServiceBus__fullyQualifiedNamespace": "ns"},
+        {"ServiceBus__clientId": "mine"},
+        {"SAS_TABLES__clientId": "mine"},
+    ],
+)
+def test_an_identity_needs_a_host_an_address_and_a_client_id(given: dict[str, str]) -> None:
+    by_identity = {
+        "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
+        "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
+    }
+    read_config(by_identity)
+    with pytest.raises(SettingError, match=next(iter(given))):
+        read_config(by_identity | given)
+
+
 @pytest.mark.parametrize("shards", ["1", "16", "256"])
 def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
     assert read_config(LEAST | {"SAS_SHARDS": shards}).shards == int(shards)
@@ -125,8 +241,8 @@ def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
 def test_an_instance_is_named_after_its_machine_and_process() -> None:
     by_name = read_config(LEAST | {"SAS_INSTANCE": "i" * 100}).instance
     assert by_name == f"{'i' * 40}:{os.getpid()}"
-    in_azure = read_config(LEAST | {"WEBSITE_INSTANCE_ID": "abc"}).instance
-    assert in_azure == f"abc:{os.getpid()}"
+    in_azure = read_config(LEAST | {"WEBSITE_INSTANCE_ID": "a/b c"}).instance
+    assert in_azure == f"a-b-c:{os.getpid()}"
     assert read_config(LEAST).instance.endswith(f":{os.getpid()}")
 
 
@@ -221,17 +337,8 @@ def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
         assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
 
 
-def test_a_queue_named_as_the_urgent_lane_of_another_is_refused() -> None:
-    made = kit()
-    config = read_config(LEAST | {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"})
-    with pytest.raises(SettingError, match="'scheduler-urgent' would have two purposes"):
-        assemble(made.store, made.bus, made.clock, made.business, config)
-
-
-KEY, OTHER_KEY = (
-    "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",
-    "2FCZCVqjABZaZwNvm1QNa48L4hEkF5w92fc4F85uEY0=",
-)
+KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
+OTHER_KEY = "2FCZCVqjABZaZwNvm1QNa48L4hEkF5w92fc4F85uEY0="
 REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
 REFERENCES = [
     REFERENCE,
