@@ -13,11 +13,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
+from itertools import pairwise, permutations
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
+from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import QUEUE_NAME, Queues
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
@@ -61,6 +62,7 @@ _URI_REFERENCE = re.compile(
     r"(?:#(?:[A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)?"
 )
 _STORAGE = re.compile("(?:AccountName|TableEndpoint|UseDevelopmentStorage)=", re.IGNORECASE)
+_APPLICATION = re.compile(r"(?=.{1,40}\Z)[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._:-]+")
@@ -139,7 +141,7 @@ def read_queues(env: Mapping[str, str]) -> Queues:
     given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
     for field_name, text in given.items():
         _check_queue_name(field_name, text)
-    queues = Queues(**given)
+    queues = Queues(**given, applications=read_applications(env))
     twice = queues.twice(())
     if twice is not None:
         raise SettingError(f"the queue {twice!r} would have two purposes: give each its own name")
@@ -152,6 +154,30 @@ def read_queues(env: Mapping[str, str]) -> Queues:
             "prefix"
         )
     return queues
+
+
+def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the applications that have a queue of orders of their own.
+
+    Raises:
+        SettingError: a name is none, or begins with another application's.
+    """
+    env = os.environ if environ is None else environ
+    text = env.get("SAS_APPLICATIONS", "")
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    for name in names:
+        if not _APPLICATION.fullmatch(name) or name.endswith(URGENT_SUFFIX):
+            raise SettingError(
+                f"SAS_APPLICATIONS={text!r}: {name!r} is not a name: use lower-case letters, "
+                "digits and - between them, at most 40 characters, not -urgent at the end"
+            )
+    for name, other in permutations(names, 2):
+        if f"{other}-".startswith(f"{name}-"):
+            raise SettingError(
+                f"SAS_APPLICATIONS={text!r}: order ids that begin with '{other}-' would be those "
+                f"of {name!r} too: rename one"
+            )
+    return names
 
 
 def _check_queue_name(field_name: str, text: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
 
-from sas.actors.submission import details_of, name_of
+from sas.actors.submission import details_of, name_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.internal import (
@@ -26,7 +26,7 @@ from sas.codec.internal import (
     RequestMessage,
     WakeMessage,
 )
-from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.orders import ORDER_BYTES_MAX, Submission, salvage
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
@@ -94,8 +94,8 @@ class DeadLetters:
         if _names_its_source(delivery.body):
             delivery = replace(delivery, source_queue=None)
         source = delivery.source_queue or ""
-        if source in {queues.orders, lane(queues.orders, urgent=True)}:
-            await self._order(delivery)
+        if queues.takes_orders(source):
+            await self._order(delivery, source)
         # It expired unread, and is put back. An alert about an alert would never end.
         elif source == queues.rejected:
             await rejections.keep_on(self._rejection(delivery, None))
@@ -121,10 +121,10 @@ class DeadLetters:
         else:
             await self._finish(order_id, cause, delivery)
 
-    async def _order(self, delivery: Delivery) -> None:
+    async def _order(self, delivery: Delivery, source: str) -> None:
         """Handle what should be an application's order."""
         try:
-            submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
+            submission = read_order(delivery, source, self._context, self._bytes_max)
             workflow, version = submission.workflow, submission.version or 0
             details = details_of(submission, self._context, workflow=workflow, version=version)
         except (MalformedError, TooLargeError):
@@ -136,10 +136,10 @@ class DeadLetters:
         cause = cause_of(self._context.queues.orders, name)
         if await self._finished(submission.order_id, cause):
             return
-        source = self._source(cause)
-        propose = _fence_or_reject(source, details)
+        by = self._source(cause)
+        propose = _fence_or_reject(by, details)
         large = self._context.content.is_large(details)
-        result = await self._runner.run(details.order_id, source, propose, expect_new=not large)
+        result = await self._runner.run(details.order_id, by, propose, expect_new=not large)
         if result is ApplyResult.REPEATED and not await self._is_fenced(details.order_id, cause):
             return
         order = await self._context.load(submission.order_id)
@@ -148,7 +148,8 @@ class DeadLetters:
             await self._put_aside(delivery, submission.order_id)
             return
         rejected = self._rejection(delivery, submission.order_id)
-        await self._context.rejections.order(rejected, salvage(delivery.body))
+        sender = sender_of(delivery, source, self._context)
+        await self._context.rejections.order(rejected, sender)
 
     async def _finish(self, order_id: str, cause: str, delivery: Delivery) -> None:
         """Send the messages of a cause. Without any, fence it and put the letter aside."""

@@ -14,6 +14,7 @@ from tests.infra.kit import INFRA, ROOT
 APP = (INFRA / "modules" / "function-app.bicep").read_text()
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
 STAND_INS = {
+    "boundApplications": "web,desk",
     "namespaceHostName": "ns.servicebus.windows.net",
     "identityClientId": "00000000-0000-0000-0000-000000000001",
     "stateTableEndpoint": "https://state.table.core.windows.net",
@@ -57,6 +58,7 @@ def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
     assert config.service_bus.address == STAND_INS["namespaceHostName"]
     assert config.service_bus.client_id == STAND_INS["identityClientId"]
     assert config.tables.address == STAND_INS["stateTableEndpoint"]
+    assert config.queues.applications == ("web", "desk")
     assert config.tables.client_id == STAND_INS["identityClientId"]
 
 

@@ -337,6 +337,29 @@ def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
         assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
 
 
+def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None:
+    assert read_config(LEAST).queues.applications == ()
+    queues = read_config(LEAST | {"SAS_APPLICATIONS": " web, shop-2,"}).queues
+    assert queues.applications == ("web", "shop-2")
+    assert {"orders-web", "orders-web-urgent", "orders-shop-2"} <= set(queues.own())
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        *((name, "is not a name") for name in ("Web", "we b", "web/1", "web_1", "-web", "1web")),
+        *((name, "is not a name") for name in ("web-", "web-urgent", "a" * 41, "wéb")),
+        *((names, "rename one") for names in ("web,web", "web,web-shop", "web-shop,web")),
+        *((name, "would have two purposes") for name in ("urgent", "rejected")),
+    ],
+)
+def test_applications_whose_queues_or_ids_would_meet_others_are_refused(
+    names: str, why: str
+) -> None:
+    with pytest.raises(SettingError, match=why):
+        read_config(LEAST | {"SAS_APPLICATIONS": names})
+
+
 KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
 OTHER_KEY = "2FCZCVqjABZaZwNvm1QNa48L4hEkF5w92fc4F85uEY0="
 REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
