@@ -214,7 +214,12 @@ def actors(  # noqa: PLR0913  one value for each setting
         scheduler=Scheduler(context, business),
         agents={name: agent_actor(name) for name in business.agents},
         supervisor=Supervisor(context, business.workflows.rules, supervisor_lease),
-        dead_letters=DeadLetters(context, business, order_bytes_max, [callbacks.identify]),
+        dead_letters=DeadLetters(
+            context,
+            business,
+            order_bytes_max,
+            {context.queues.callbacks: callbacks.identify},
+        ),
         purger=Purger(context, retention, exporter),
         callbacks=callbacks,
     )

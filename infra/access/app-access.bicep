@@ -9,6 +9,9 @@ param componentName string
 @description('Applications\' response queues: notifications are sent to them.')
 param responseQueues array
 
+@description('Queues of orders of single applications: functions are triggered by them.')
+param ownOrdersQueues array
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 
@@ -16,7 +19,7 @@ module receives 'queue-roles.bicep' = {
   name: 'app-receives'
   params: {
     namespaceName: namespaceName
-    queueNames: list.access.appReceives
+    queueNames: concat(list.access.appReceives, ownOrdersQueues)
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataReceiver.id

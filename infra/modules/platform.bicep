@@ -23,7 +23,6 @@ param instanceMemoryMB int
 param maximumInstanceCount int
 param supervisorSchedule string
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
 param encryptionKeysSecretUri string
 param operatorMailAddresses array
 param queueDepthMax int
@@ -126,6 +125,7 @@ module appAccess '../access/app-access.bicep' = {
     stateAccountName: state.outputs.name
     componentName: monitoring.outputs.componentName
     responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
   }
 }
 
@@ -137,6 +137,7 @@ module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId
     namespaceName: messaging.outputs.name
     stateAccountName: state.outputs.name
     tableName: tableName
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
   }
 }
 
@@ -161,6 +162,7 @@ module app 'function-app.bicep' = {
     businessSettings: businessSettings
     callbackKey: callbackKey
     callbackUrl: callbackUrl
+    boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount

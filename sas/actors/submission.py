@@ -9,10 +9,10 @@ from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
-from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.orders import ORDER_BYTES_MAX, Salvage, Submission, parse_order, salvage
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Origin, first_change, revival
-from sas.domain.ids import cause_of, digest_id
+from sas.domain.ids import InvalidIdError, cause_of, digest_id
 from sas.domain.messages import Notice
 from sas.domain.order import Details, Order
 from sas.domain.queues import ForbiddenReplyQueueError
@@ -64,18 +64,17 @@ class Submitter:
         """
         with tracing.received("submission", "submission", delivery.properties):
             try:
-                submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
+                submission = read_order(delivery, delivery.queue, self._context, self._bytes_max)
                 workflow, details = self._checked(submission, urgent=delivery.urgent)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
                 await self._store(submission, details, workflow, delivery)
             except MalformedError as wrong:
-                sender = salvage(delivery.body)
+                sender = sender_of(delivery, delivery.queue, self._context)
                 rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
                 await self._context.rejections.order(rejection, sender)
 
     def _checked(self, submission: Submission, *, urgent: bool) -> tuple[Workflow, Details]:
         try:
-            self._context.queues.check_reply_queue(submission.reply_queue)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             self._check(workflow.name, submission.payload)
             details = details_of(
@@ -85,8 +84,6 @@ class Submitter:
                 version=workflow.version,
                 urgent=urgent,
             )
-        except ForbiddenReplyQueueError as wrong:
-            raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
         except UnknownWorkflowError as wrong:
             raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
         except TooLargeError as wrong:
@@ -165,6 +162,35 @@ class Submitter:
             to=self._context.to,
         )
         await self._context.outbox.send_outside([notice], order)
+
+
+def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int) -> Submission:
+    """Return the submission of an order message that came by ``queue``.
+
+    Raises:
+        MalformedError: it is none, or names a queue or an id that this queue's senders may not use.
+    """
+    submission = parse_order(delivery.body, delivery.message_id, bytes_max)
+    try:
+        context.queues.check_reply_queue(submission.reply_queue, queue)
+        context.queues.check_order_id(submission.order_id, queue)
+    except ForbiddenReplyQueueError as wrong:
+        raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
+    except InvalidIdError as wrong:
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
+    return submission
+
+
+def sender_of(delivery: Delivery, queue: str, context: Context) -> Salvage:
+    """Return what is known of the sender of a refused order.
+
+    Senders of a bound queue are told on their own response queue, whatever the message says.
+    """
+    found = salvage(delivery.body)
+    application = context.queues.application_of(queue)
+    if application is None:
+        return found
+    return replace(found, reply_queue=context.queues.response_of(application))
 
 
 def name_of(submission: Submission, content_hash: str) -> str:

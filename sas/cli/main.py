@@ -21,6 +21,7 @@ from pathlib import Path
 from sas.cli import act, health, look, submit, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
+from sas.config import SettingError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *act.VERBS),
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(wrong, OutputError):
             _stop_output()
         return wrong.exit_code
+    except SettingError as wrong:
+        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -169,10 +169,10 @@ def next_change(
     return Change(order, after, entry, out_at, decision.incident)
 
 
-def fence(order: Order, origin: Origin) -> Change:
+def fence(order: Order, origin: Origin, what: JournalWord = JournalWord.FENCED) -> Change:
     """Return the change that only records a cause, so that no handler acts on it any more."""
     after = replace(order, seq=order.seq + 1)
-    return Change(order, after, origin.entry(after.seq, JournalWord.FENCED))
+    return Change(order, after, origin.entry(after.seq, what))
 
 
 def rejection(details: Details, origin: Origin) -> Change:

@@ -39,6 +39,8 @@ class JournalWord(StrEnum):
     """The workflow of the order is not deployed here."""
     OVERDUE = "overdue"
     OVERDUE_UNDO = "overdue, undo decided"
+    CALLBACK_ACCEPTED = "callback accepted"
+    """Its result waits on the queue. No other result of its token is accepted meanwhile."""
     STEP_UNDONE = "step undone"
     UNDONE_AT_ONE_AGENT = "undone at one agent"
     UNDO_FAILED = "undo failed"

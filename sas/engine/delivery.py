@@ -24,6 +24,7 @@ class Delivery:
     function must end: nothing inside it waits or retries beyond that.
 
     Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
+    ``dead_letters`` believes ``source_queue`` after it has looked for that in the body.
     """
 
     body: bytes

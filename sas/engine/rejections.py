@@ -34,7 +34,9 @@ class Rejections:
         if sender.reply_queue is None:
             return
         try:
-            reply_queue = self._to.queues.check_reply_queue(sender.reply_queue)
+            reply_queue = self._to.queues.check_reply_queue(
+                sender.reply_queue, rejection.source_queue
+            )
         except ForbiddenReplyQueueError:
             return
         notice = self._notification(rejection, sender, reply_queue)

@@ -18,6 +18,7 @@ from tests.infra.kit import INFRA, ROOT
 from tools.infra_queues import (
     all_queues,
     applications,
+    bound_applications,
     differences,
     emulator_queues,
     inconsistent,
@@ -26,7 +27,7 @@ from tools.infra_queues import (
 )
 
 LIST = read_list(INFRA)
-AZURE = all_queues(LIST, applications(INFRA))
+AZURE = all_queues(LIST, applications(INFRA), bound_applications(INFRA))
 EMULATED = emulator_queues(INFRA)
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
 CODE = Queues()
@@ -54,6 +55,7 @@ def test_the_list_and_the_code_have_the_same_queues() -> None:
     assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE
     assert LIST["deadLetterQueue"] == CODE.dead_letters
     assert LIST["responsePrefix"] == CODE.response_prefix
+    assert LIST["ownOrdersPrefix"] == CODE.orders_of("")
 
 
 def test_the_list_and_local_settings_give_the_same_names() -> None:
@@ -85,6 +87,26 @@ def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
         lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
     }
     assert set(LIST["access"]["operatorSends"]) == lanes
+
+
+def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one() -> None:
+    names = set(all_queues(LIST, ["web"], ["web"])) - set(all_queues(LIST, []))
+    bound = Queues(applications=("web",))
+    lanes = {lane(bound.orders_of("web"), urgent=urgent) for urgent in (False, True)}
+    assert names == {*lanes, bound.response_of("web")}
+    assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
+
+
+def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
+    text = (INFRA / "modules" / "application.bicep").read_text()
+    assert "queueNames: bound ? ownOrders : sharedOrders" in text
+    own = re.search(r"var ownOrders = (.+)", text)
+    assert own is not None
+    assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", own[1])) == {
+        "ownQueueName",
+        f"'{CODE.callbacks}'",
+        "'${ownQueueName}-urgent'",
+    }
 
 
 @pytest.mark.parametrize("queues", [AZURE, EMULATED], ids=["azure", "emulator"])

@@ -209,6 +209,7 @@ def kit(
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
     encryption: FieldEncryption | None = None,
+    queues: Queues = QUEUES,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -221,12 +222,13 @@ def kit(
         bus.declare(*plain)
         bus.declare(
             *(QUEUES.alerts, QUEUES.rejected, SHOP, *set(QUEUES.on_the_way(AGENTS)) - plain),
+            *map(queues.response_of, queues.applications),
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
     encryption = encryption or FieldEncryption()
     context = wired(
-        store, bus, clock, Addresses(QUEUES, "/test"), instance, business.workflows, encryption
+        store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, encryption
     )
     context = replace(context, versions=VersionCheck())  # it reads each version once
     app = actors(

@@ -135,7 +135,7 @@ async def test_what_is_said_of_bad_orders_keeps_to_the_contract() -> None:
 
 
 def test_the_source_is_a_uri_reference() -> None:
-    settings = {"ServiceBus": "x", "SAS_TABLES": "x"}
+    settings = {"ServiceBus": "Endpoint=sb://x", "SAS_TABLES": "AccountName=x"}
     source = read_config(settings).source
     assert NOTIFICATION.evolve(schema={"type": "string", "format": "uri-reference"}).is_valid(
         source
