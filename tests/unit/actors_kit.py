@@ -23,7 +23,7 @@ from sas.codec.outward import AlertMessage, Notification, RejectedMessage
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.domain.workflow import NO_TIME, OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard, VersionCheck
@@ -208,6 +208,7 @@ def kit(
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
     encryption: FieldEncryption | None = None,
+    deploy_wait: timedelta = NO_TIME,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -234,6 +235,7 @@ def kit(
         policy=RetryPolicy(0.2, 2.0),
         circuit=BreakerPolicy(0),
         callback_keys=callback_keys,
+        deploy_wait=deploy_wait,
     )
     return Kit(
         clock,
