@@ -97,14 +97,22 @@ def due(row: Due) -> str:
     return f"{when}|{row.step:02d}|{row.epoch}"
 
 
-def parse_due(row_key: str) -> Due:
-    """Return the due row of a key: the key holds everything."""
-    _, at, order_id, first, second = row_key.split("|")
-    if first == "out":
-        return OutDue(parse_key_time(at), unescape(order_id), int(second))
-    if first == "deadline":
-        return DeadlineDue(parse_key_time(at), unescape(order_id))
-    return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))
+def parse_due(row_key: str) -> Due | None:
+    """Return the due row of a key: the key holds everything. None for a kind of a newer version."""
+    match row_key.split("|"):
+        case [_, at, order_id, "out", seq]:
+            return OutDue(parse_key_time(at), unescape(order_id), int(seq))
+        case [_, at, order_id, "deadline", _]:
+            return DeadlineDue(parse_key_time(at), unescape(order_id))
+        case [_, at, order_id, step, epoch] if step.isdecimal():
+            return StepDue(parse_key_time(at), unescape(order_id), int(step), int(epoch))
+        case _:
+            return None
+
+
+def due_at(row_key: str) -> datetime:
+    """Return the time of a due row's key, of whatever kind it is."""
+    return parse_key_time(row_key.split("|")[1])
 
 
 def settled(kind: str, at: datetime, order_id: str) -> str:

@@ -279,14 +279,20 @@ class TableStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due", until=until), limit=limit)
-        return [keys.parse_due(row["RowKey"]) for row in found]
+        room = limit
+        while True:
+            found = await self.table.rows(shard, keys.between("due", until=until), limit=room)
+            parsed = [keys.parse_due(row["RowKey"]) for row in found]
+            known = [due for due in parsed if due is not None]
+            if len(known) >= limit or len(found) < room:
+                return known[:limit]
+            room += len(found) - len(known)  # the others are left to a newer version
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
         found = await self.table.rows(shard, keys.between("due"), limit=1)
-        return keys.parse_due(found[0]["RowKey"]).at if found else None
+        return keys.due_at(found[0]["RowKey"]) if found else None
 
     async def add_out(self, due: OutDue) -> None:
         """See ``StateStore.add_out``."""
@@ -311,7 +317,7 @@ class TableStore:
         lists = await asyncio.gather(
             *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
         )
-        found = [_summary(row) for rows in lists for row in rows]
+        found = [_summary(row) for rows in lists for row in rows if _is_known(row)]
         return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
@@ -479,6 +485,11 @@ def _payload_keys(order: Order) -> set[str]:
         if isinstance(ref, PayloadRef)
         for number in range(ref.chunks)
     }
+
+
+def _is_known(row: Row) -> bool:
+    """Return whether this version knows the state of a listed order."""
+    return any(row["ProcessState"] == state.value for state in OrderState)
 
 
 def _summary(row: Row) -> Summary:

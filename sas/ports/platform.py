@@ -75,10 +75,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SharedValue(Generic[T]):
-    """A small named value that all instances share, and the token that guards its change."""
+    """A small named value that all instances share, and the token that guards its change.
+
+    ``unknown`` are members that a newer version wrote.
+    """
 
     value: T
     token: str
+    unknown: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 class StateStore(Protocol):
