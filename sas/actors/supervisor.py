@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sas.domain.change import DeadlineDue, Decision, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Decision, Due, OtherDue, OutDue, StepDue
 from sas.domain.expire import DEPLOY_TIME, expire, expire_deadline, postpone, postpone_deadline
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
@@ -125,7 +125,7 @@ class Supervisor:
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
             try:
-                what = await (self._send_out(row) if isinstance(row, OutDue) else self._expire(row))
+                what = await self._look_at(row)
             except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
@@ -145,6 +145,15 @@ class Supervisor:
         now = self._context.clock.now()
         self._resting[row] = now + min(max(SOON, now - row.at), REST)
         log.warning("order %s is left to an instance of another version: %s", row.order_id, lacks)
+
+    async def _look_at(self, row: Due) -> str | None:
+        match row:
+            case OutDue():
+                return await self._send_out(row)
+            case OtherDue():
+                raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
+            case _:
+                return await self._expire(row)
 
     async def _send_out(self, row: OutDue) -> str | None:
         store = self._context.store

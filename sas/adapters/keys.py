@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.change import DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, OtherDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -94,11 +94,13 @@ def due(row: Due) -> str:
         return f"{when}|out|{row.seq:010d}"
     if isinstance(row, DeadlineDue):
         return f"{when}|deadline|0"
+    if isinstance(row, OtherDue):
+        return row.row_key
     return f"{when}|{row.step:02d}|{row.epoch}"
 
 
-def parse_due(row_key: str) -> Due | None:
-    """Return the due row of a key: the key holds everything. None for a kind of a newer version."""
+def parse_due(row_key: str) -> Due:
+    """Return the due row of a key: the key holds everything."""
     match row_key.split("|"):
         case [_, at, order_id, "out", seq]:
             return OutDue(parse_key_time(at), unescape(order_id), int(seq))
@@ -106,13 +108,10 @@ def parse_due(row_key: str) -> Due | None:
             return DeadlineDue(parse_key_time(at), unescape(order_id))
         case [_, at, order_id, step, epoch] if step.isdecimal():
             return StepDue(parse_key_time(at), unescape(order_id), int(step), int(epoch))
+        case [_, at, order_id, *_]:
+            return OtherDue(parse_key_time(at), unescape(order_id), row_key)
         case _:
-            return None
-
-
-def due_at(row_key: str) -> datetime:
-    """Return the time of a due row's key, of whatever kind it is."""
-    return parse_key_time(row_key.split("|")[1])
+            raise ValueError(f"{row_key!r} is no key of a due row: remove it")
 
 
 def settled(kind: str, at: datetime, order_id: str) -> str:

@@ -279,20 +279,14 @@ class TableStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
-        room = limit
-        while True:
-            found = await self.table.rows(shard, keys.between("due", until=until), limit=room)
-            parsed = [keys.parse_due(row["RowKey"]) for row in found]
-            known = [due for due in parsed if due is not None]
-            if len(known) >= limit or len(found) < room:
-                return known[:limit]
-            room += len(found) - len(known)  # the others are left to a newer version
+        found = await self.table.rows(shard, keys.between("due", until=until), limit=limit)
+        return [keys.parse_due(row["RowKey"]) for row in found]
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
         found = await self.table.rows(shard, keys.between("due"), limit=1)
-        return keys.due_at(found[0]["RowKey"]) if found else None
+        return keys.parse_due(found[0]["RowKey"]).at if found else None
 
     async def add_out(self, due: OutDue) -> None:
         """See ``StateStore.add_out``."""

@@ -22,7 +22,7 @@ from sas.adapters.transaction import (
     operations,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import Change, DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, Due, OtherDue, OutDue, StepDue
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import (
     Alert,
@@ -351,11 +351,11 @@ def test_columns_of_a_newer_version_are_written_back_where_they_were() -> None:
     assert written[0].row["AcknowledgedBy"] is None
 
 
-def test_a_due_row_of_a_kind_of_a_newer_version_is_none_of_ours() -> None:
+def test_a_due_row_of_a_kind_of_a_newer_version_is_read_as_another() -> None:
     at = key_time(NOW)
     for key in (f"due|{at}|o|teleport|1", f"due|{at}|o|7", f"due|{at}|o|1|2|3"):
-        assert keys.parse_due(key) is None
-        assert keys.due_at(key) == NOW
+        assert keys.parse_due(key) == OtherDue(NOW, "o", key)
+        assert keys.due(keys.parse_due(key)) == key
 
 
 def test_members_that_older_rows_lack_and_newer_rows_have_do_no_harm() -> None:
