@@ -24,7 +24,7 @@ from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
@@ -146,6 +146,7 @@ def assemble(
         retention=settings.retention,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
+        deploy_wait=settings.deploy_wait,
     )
 
 
@@ -187,6 +188,7 @@ def actors(  # noqa: PLR0913  one value for each setting
     retention: timedelta = timedelta(days=30),
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
+    deploy_wait: timedelta = DEPLOY_WAIT,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
@@ -204,14 +206,15 @@ def actors(  # noqa: PLR0913  one value for each setting
             guards=guards,
             long_steps=ContinuedSteps(context, name),
             callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
+            workflows=business.workflows,
         )
 
     return Application(
         context=context,
         receiver=Receiver(context.bus, context.clock, function_time),
         business=business,
-        submitter=Submitter(context, business, order_bytes_max),
-        scheduler=Scheduler(context, business),
+        submitter=Submitter(context, business, order_bytes_max, deploy_wait),
+        scheduler=Scheduler(context, business, deploy_wait),
         agents={name: agent_actor(name) for name in business.agents},
         supervisor=Supervisor(context, business.workflows.rules, supervisor_lease),
         dead_letters=DeadLetters(

@@ -94,6 +94,7 @@ class Config:
     order_bytes_max: int
     supervisor_lease: timedelta
     function_time: timedelta
+    deploy_wait: timedelta
     agent_first_delay: float
     agent_delay_max: float
     breaker_failures: int
@@ -126,6 +127,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         order_bytes_max=read_order_bytes_max(env),
         supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         function_time=timedelta(seconds=_number(env, "SAS_FUNCTION_SECONDS", 540.0)),
+        deploy_wait=timedelta(seconds=_number(env, "SAS_DEPLOY_WAIT_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),
         agent_delay_max=_number(env, "SAS_AGENT_DELAY_MAX_SECONDS", 10.0),
         breaker_failures=_whole(env, "SAS_BREAKER_FAILURES", 10, 0, 10_000),

@@ -28,6 +28,7 @@ from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
 from sas.domain.order import AttemptError, Direction, Fault, FaultCode, Order
 from sas.domain.queues import lane
+from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
@@ -48,6 +49,7 @@ from sas.ports import (
     Call,
     Later,
     Message,
+    OtherVersionError,
     RefusedError,
     StillRunning,
     StoreUnavailableError,
@@ -91,7 +93,7 @@ class RetryPolicy:
 class AgentActor:
     """Handles one agent's request queue."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one for each part that takes part in a call
         self,
         context: Context,
         name: str,
@@ -101,19 +103,22 @@ class AgentActor:
         guards: Sequence[CallGuard] = (),
         long_steps: LongSteps | None = None,
         callbacks: CallbackIssuer = no_callbacks,
+        workflows: Workflows | None = None,
     ) -> None:
+        """``workflows`` are those of this version; None: requests of any workflow are worked on."""
         self._context = context
         self._name = name
         self._agent = agent
         self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
         self._long_steps = long_steps or LongSteps(context.clock)
         self._callbacks = callbacks
+        self._workflows = workflows
 
     async def handle(self, delivery: Delivery) -> Reply | None:
         """Handle one request; return the reply that was sent, or None.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: redeliver the message.
+            UnavailableError: put the message back (``sas.engine.receiver``).
             Exception: the agent has a bug: it raised neither a refusal nor a transient error.
                 Redeliver the message.
         """
@@ -178,6 +183,12 @@ class AgentActor:
         request = deadline.request
         if deadline.left() <= 0:
             return None
+        if self._workflows is not None:
+            try:  # this instance may lack its secret fields, and its agent may lack its steps
+                self._workflows.find(request.workflow)
+            except UnknownWorkflowError as lacks:
+                text = f"order {request.order_id} waits for a deploy: {lacks}"
+                raise OtherVersionError(text) from None
         try:
             call = replace(
                 await self._call_of(request),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sas.bounds import EDITED_UNITS_MAX, check_units
 from sas.codec.outward import AlertMessage
@@ -31,8 +31,15 @@ from sas.ports import Business
 class Operator:
     """Handles the commands on the ``scheduler`` queue."""
 
-    def __init__(self, context: Context, business: Business, runner: TransitionRunner) -> None:
+    def __init__(
+        self,
+        context: Context,
+        business: Business,
+        runner: TransitionRunner,
+        deploy_wait: timedelta,
+    ) -> None:
         self._context = context
+        self._deploy_wait = deploy_wait
         self._business = business
         self._runner = runner
         self._refusals = CommandRefusals(context.store)
@@ -49,6 +56,7 @@ class Operator:
             try:
                 rules = self._business.workflow_of(order).rules
             except UnknownWorkflowError as unknown:
+                delivery.leave_to_others(unknown, now, self._deploy_wait)
                 refusal = f"{unknown}; deploy it again as it was, beside the newer versions"
                 return None
             refusal = _unfit_step(order, command, rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sas.actors.operator import Operator
 from sas.codec import internal
@@ -12,11 +12,11 @@ from sas.domain.change import Decision
 from sas.domain.claim import claim
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, Progress, Reply
-from sas.domain.order import Direction, Order
+from sas.domain.order import FINISHED, Direction, Order
 from sas.domain.reply import answer, progressed
 from sas.domain.workflow import Rules
 from sas.engine.context import Context
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
 from sas.telemetry import metrics, tracing
@@ -30,17 +30,20 @@ _FROM_AGENTS: type[ReplyMessage | ProgressMessage] = ReplyMessage | ProgressMess
 class Scheduler:
     """Handles the ``scheduler`` queue (wakes, commands) and ``agent-replies``."""
 
-    def __init__(self, context: Context, business: Business) -> None:
+    def __init__(
+        self, context: Context, business: Business, deploy_wait: timedelta = DEPLOY_WAIT
+    ) -> None:
+        """For ``deploy_wait`` a command is left to an instance that has its order's workflow."""
         self._context = context
         self._business = business
         self._runner = TransitionRunner(context, business.workflow_of)
-        self._operator = Operator(context, business, self._runner)
+        self._operator = Operator(context, business, self._runner, deploy_wait)
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``scheduler`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
+            UnavailableError: put the message back (``sas.engine.receiver``).
         """
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
@@ -75,7 +78,7 @@ class Scheduler:
         tracing.about("scheduler claim", order_id=message.order_id)
 
         def decide(order: Order, now: datetime) -> Decision | None:
-            if order.rejected:  # it may name a workflow that never existed
+            if _is_over(order):
                 return None
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
@@ -92,7 +95,7 @@ class Scheduler:
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal name
-            if order.rejected:
+            if _is_over(order):
                 return None
             if 0 <= said.step < len(order.steps):
                 name = order.steps[said.step].name
@@ -133,3 +136,8 @@ class Scheduler:
     async def _put_aside(self, delivery: Delivery, wrong: MalformedError) -> ApplyResult:
         await self._context.rejections.put_aside(delivery.rejected(wrong), AlertKind.REJECTED)
         return ApplyResult.NOTHING
+
+
+def _is_over(order: Order) -> bool:
+    """Return whether nothing can follow for an order. Its workflow may be gone by now."""
+    return order.rejected or order.process_state in FINISHED

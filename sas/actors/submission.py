@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
@@ -19,7 +19,7 @@ from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
-from sas.engine.delivery import Delivery
+from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.messages import notification
 from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.ports import Business
@@ -49,9 +49,15 @@ class Submitter:
     """Handles the ``orders`` queue."""
 
     def __init__(
-        self, context: Context, business: Business, order_bytes_max: int = ORDER_BYTES_MAX
+        self,
+        context: Context,
+        business: Business,
+        order_bytes_max: int = ORDER_BYTES_MAX,
+        deploy_wait: timedelta = DEPLOY_WAIT,
     ) -> None:
+        """For ``deploy_wait`` an order is left to an instance that has its workflow."""
         self._context = context
+        self._deploy_wait = deploy_wait
         self._business = business
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
@@ -60,12 +66,12 @@ class Submitter:
         """Handle one message of the ``orders`` queue. On return nothing of it can be lost.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError, ContentionError: redeliver the message.
+            UnavailableError: put the message back (``sas.engine.receiver``).
         """
         with tracing.received("submission", "submission", delivery.properties):
             try:
                 submission = read_order(delivery, delivery.queue, self._context, self._bytes_max)
-                workflow, details = self._checked(submission, urgent=delivery.urgent)
+                workflow, details = self._checked(submission, delivery)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
                 await self._store(submission, details, workflow, delivery)
             except MalformedError as wrong:
@@ -73,7 +79,7 @@ class Submitter:
                 rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
                 await self._context.rejections.order(rejection, sender)
 
-    def _checked(self, submission: Submission, *, urgent: bool) -> tuple[Workflow, Details]:
+    def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             self._check(workflow.name, submission.payload)
@@ -82,9 +88,10 @@ class Submitter:
                 self._context,
                 workflow=workflow.name,
                 version=workflow.version,
-                urgent=urgent,
+                urgent=delivery.urgent,
             )
         except UnknownWorkflowError as wrong:
+            delivery.leave_to_others(wrong, self._context.clock.now(), self._deploy_wait)
             raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
         except TooLargeError as wrong:
             raise MalformedError(Reason.TOO_LARGE, str(wrong)) from None

@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sas.domain.change import DeadlineDue, Decision, Due, HeldDue, OutDue, StepDue
-from sas.domain.expire import expire, expire_deadline, postpone, postpone_deadline
+from sas.domain.change import DeadlineDue, Decision, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.expire import DEPLOY_TIME, expire, expire_deadline, postpone, postpone_deadline
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
 from sas.engine.transition import ContentionError, Source, TransitionRunner
-from sas.ports import BusUnavailableError, StoreUnavailableError
+from sas.ports import BusUnavailableError, OtherVersionError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
@@ -35,6 +35,8 @@ REST = timedelta(minutes=5)
 """Pause before an order that cannot be supervised is looked at again: its rows are broken, or its
 workflow was changed. Its due row stays the oldest, and must not block all others.
 """
+SOON = timedelta(seconds=5)
+"""First pause of a due row that is left to an instance of another version. It doubles."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Sweep:
     led: bool = True
     looked_at: int = 0
     failed: int = 0
+    left: int = 0
     oldest: datetime | None = None
     done: Counter[str] = field(default_factory=Counter)
 
@@ -67,6 +70,7 @@ class Supervisor:
         self._rules_of = rules_of
         self._lease_time = lease_time
         self._resting: dict[Due, datetime] = {}
+        self._gives_way = False
 
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
@@ -82,6 +86,9 @@ class Supervisor:
         now = self._context.clock.now()
         holder = self._context.instance
         store = self._context.store
+        if self._gives_way:
+            self._gives_way = False
+            return Sweep(led=False)
         if not await store.acquire_lease(LEASE, holder, now + self._lease_time, now):
             return Sweep(led=False)
         found = Sweep()
@@ -98,6 +105,9 @@ class Supervisor:
             if rows:
                 await self._context.grace.refresh()
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+        self._gives_way = found.left > 0
+        if self._gives_way:  # the next sweep is another instance's, if there is one
+            await store.acquire_lease(LEASE, holder, now, now)
         for task in self._context.sweep_tasks:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
@@ -115,10 +125,13 @@ class Supervisor:
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
             try:
-                what = await self._handle(row)
+                what = await self._look_at(row)
             except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
+            except OtherVersionError as lacks:
+                found.left += 1
+                self._leave(row, lacks)
             except Exception:  # one broken order must not stop the sweep of all others
                 found.failed += 1
                 self._resting[row] = self._context.clock.now() + REST
@@ -127,10 +140,18 @@ class Supervisor:
                 if what:
                     found.done[what] += 1
 
-    async def _handle(self, row: Due) -> str | None:
+    def _leave(self, row: Due, lacks: OtherVersionError) -> None:
+        """Leave a due row to an instance of another version."""
+        now = self._context.clock.now()
+        self._resting[row] = now + min(max(SOON, now - row.at), REST)
+        log.warning("order %s is left to an instance of another version: %s", row.order_id, lacks)
+
+    async def _look_at(self, row: Due) -> str | None:
         match row:
             case OutDue():
                 return await self._send_out(row)
+            case OtherDue():
+                raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
             case HeldDue():
                 await self._context.outbox.resend(row)
                 return "sent later"
@@ -171,6 +192,8 @@ class Supervisor:
         try:
             rules = self._rules_of(order.details.workflow, order.details.version)
         except UnknownWorkflowError as unknown:
+            if now - row.at < DEPLOY_TIME:
+                raise
             if isinstance(row, DeadlineDue):
                 return postpone_deadline(order, str(unknown), now=now)
             return postpone(order, row.step, str(unknown), now=now)

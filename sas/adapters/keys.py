@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -106,19 +106,26 @@ def due(row: Due) -> str:
         return f"{when}|held|{row.key}"
     if isinstance(row, DeadlineDue):
         return f"{when}|deadline|0"
+    if isinstance(row, OtherDue):
+        return row.row_key
     return f"{when}|{row.step:02d}|{row.epoch}"
 
 
 def parse_due(row_key: str) -> Due:
     """Return the due row of a key: the key holds everything."""
-    _, at, order_id, first, second = row_key.split("|")
-    if first == "out":
-        return OutDue(parse_key_time(at), unescape(order_id), int(second))
-    if first == "held":
-        return HeldDue(parse_key_time(at), unescape(order_id), second)
-    if first == "deadline":
-        return DeadlineDue(parse_key_time(at), unescape(order_id))
-    return StepDue(parse_key_time(at), unescape(order_id), int(first), int(second))
+    match row_key.split("|"):
+        case [_, at, order_id, "out", seq]:
+            return OutDue(parse_key_time(at), unescape(order_id), int(seq))
+        case [_, at, order_id, "held", key]:
+            return HeldDue(parse_key_time(at), unescape(order_id), key)
+        case [_, at, order_id, "deadline", _]:
+            return DeadlineDue(parse_key_time(at), unescape(order_id))
+        case [_, at, order_id, step, epoch] if step.isdecimal():
+            return StepDue(parse_key_time(at), unescape(order_id), int(step), int(epoch))
+        case [_, at, order_id, *_]:
+            return OtherDue(parse_key_time(at), unescape(order_id), row_key)
+        case _:
+            raise ValueError(f"{row_key!r} is no key of a due row: remove it")
 
 
 def settled(kind: str, at: datetime, order_id: str) -> str:

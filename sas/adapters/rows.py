@@ -8,6 +8,10 @@ A result above ``INLINE_UNITS_MAX`` has a row of its own, which is written only 
 Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
 the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
+Versions run side by side. Columns that this version does not know are carried along
+(``Order.unknown``) and written back, so a newer version may add some; it must not need them to
+change with those that it found here.
+
 Large content is stored in rows outside of the order, in binary columns. The row that refers to it
 (``PayloadRef``) has its hash, its size and its number of chunks.
 """
@@ -15,8 +19,9 @@ Large content is stored in rows outside of the order, in binary columns. The row
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, TypeVar
 
 from sas.adapters import keys
 from sas.bounds import utf16_units
@@ -39,9 +44,11 @@ from sas.domain.order import (
     UndoLedger,
     UndoStatus,
 )
+from sas.ports import OtherVersionError
 
 Entity = dict[str, Any]
 Row = Mapping[str, Any]
+E = TypeVar("E", bound=Enum)
 
 CHUNK_UNITS = 32_000
 INLINE_UNITS_MAX = 16_000
@@ -223,6 +230,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     return Order(
         _details_from(details),
         tuple(steps),
+        unknown=_unknown(by_key),
         seq=state["Seq"],
         settled_at=_moment(state.get("SettledAt")),
         rejected=state["Rejected"],
@@ -230,6 +238,35 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         acknowledged_by=state.get("AcknowledgedBy"),
         token=token,
     )
+
+
+def _unknown(by_key: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the columns of state and steps that this version does not know, by row key."""
+    found = {
+        key: {
+            name: value
+            for name, value in row.items()
+            if name not in _KNOWN and not name.startswith("Result")
+        }
+        for key, row in by_key.items()
+        if not key.endswith(("|details", "|result"))
+    }
+    return {key: columns for key, columns in found.items() if columns}
+
+
+def _known(kind: type[E], value: str) -> E:
+    """Return a stored value as an Enum.
+
+    Raises:
+        OtherVersionError: only a newer version knows it.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise OtherVersionError(
+            f"the order has the {kind.__name__} {value!r}, which this version does not know: a "
+            "newer instance acts on it"
+        ) from None
 
 
 def _details_from(row: Row) -> Details:
@@ -266,7 +303,7 @@ def _step_from(row: Row, result: Content | None, last_error: AttemptError | None
     return StepRecord(
         number=row["Number"],
         name=row["Name"],
-        process_state=StepState(row["ProcessState"]),
+        process_state=_known(StepState, row["ProcessState"]),
         since=parse_key_time(row["Since"]),
         turn=_turn_from(row),
         epoch=row["Epoch"],
@@ -280,7 +317,7 @@ def _step_from(row: Row, result: Content | None, last_error: AttemptError | None
         result=result,
         error=None if code is None else Fault(code, row.get("ErrorMessage") or ""),
         undo=UndoLedger(
-            UndoStatus(status) if status else UndoStatus.NOT_DECIDED,
+            _known(UndoStatus, status) if status else UndoStatus.NOT_DECIDED,
             tuple(map(int, routes.split(","))) if routes else (),
         ),
         last_error=last_error,
@@ -321,3 +358,9 @@ def _time(moment: datetime | None) -> str | None:
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_key_time(text)
+
+
+_SAMPLE_STEP = StepRecord(0, "", StepState.PENDING, datetime.max.replace(tzinfo=UTC))
+_SAMPLE = Order(Details("", "", 1, "", "", "", None, _SAMPLE_STEP.since), (_SAMPLE_STEP,))
+_KNOWN = {"PartitionKey", *state_row(_SAMPLE, ""), *step_row("", _SAMPLE_STEP)}
+"""Every column of state and steps, but those of a result."""

@@ -333,7 +333,7 @@ class TableStore:
         lists = await asyncio.gather(
             *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
         )
-        found = [_summary(row) for rows in lists for row in rows]
+        found = [_summary(row) for rows in lists for row in rows if _is_known(row)]
         return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
@@ -501,6 +501,11 @@ def _payload_keys(order: Order) -> set[str]:
         if isinstance(ref, PayloadRef)
         for number in range(ref.chunks)
     }
+
+
+def _is_known(row: Row) -> bool:
+    """Return whether this version knows the state of a listed order."""
+    return any(row["ProcessState"] == state.value for state in OrderState)
 
 
 def _summary(row: Row) -> Summary:

@@ -29,7 +29,7 @@ from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Outgoing, Request, Wake
 from sas.domain.order import Order, StepRecord
-from sas.ports import LostContentError, Message
+from sas.ports import LostContentError, Message, OtherVersionError
 
 OPERATIONS_MAX = 100
 BINARY_BYTES = 64 * 1024
@@ -160,12 +160,17 @@ def _by_key(due: Iterable[Due]) -> list[Due]:
 
 
 def _state(change: Change) -> Operation:
-    row = rows.state_row(change.after, change.entry.commit_id)
+    row = _carrying(change, rows.state_row(change.after, change.entry.commit_id))
     if change.before is None:
         return Operation("create", row)
     if change.before.token is None:
         raise ValueError(f"order {change.before.order_id} has no token: it was never loaded")
     return Operation("update", row, change.before.token)
+
+
+def _carrying(change: Change, row: Entity) -> Entity:
+    """Return a row with the columns of a newer version that it had before."""
+    return {**change.after.unknown.get(row["RowKey"], {}), **row}
 
 
 def _details(change: Change) -> list[Operation]:
@@ -181,7 +186,8 @@ def _steps(change: Change) -> list[Operation]:
     for step in change.after.steps:
         before = old.get(step.number)
         if step != before:
-            made.append(Operation("upsert", rows.step_row(change.after.order_id, step)))
+            row = _carrying(change, rows.step_row(change.after.order_id, step))
+            made.append(Operation("upsert", row))
             made += _result(change.after, before, step)
     return made
 
@@ -254,16 +260,19 @@ def messages_from_json(text: str) -> tuple[Outgoing, ...]:
     """Return the messages that ``messages_to_json`` was given.
 
     Raises:
-        ValueError, msgspec.ValidationError: this version does not know the kind or its content.
+        OtherVersionError: a newer version wrote a kind, or a content, that this one does not know.
     """
-    return tuple(_message_from(item) for item in json.loads(text))
+    try:
+        return tuple(_message_from(item) for item in json.loads(text))
+    except (KeyError, msgspec.ValidationError) as unknown:
+        raise OtherVersionError(
+            f"the journal holds a message that only a newer version can read ({unknown}): a newer "
+            "instance sends it"
+        ) from None
 
 
 def _message_from(item: dict[str, Any]) -> Outgoing:
-    kind = KINDS.get(item.pop("k"))
-    if kind is None:
-        raise ValueError("the journal holds a message that only a newer version can read")
-    return msgspec.convert(item, kind)
+    return msgspec.convert(item, KINDS[item.pop("k")])
 
 
 def payload_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:

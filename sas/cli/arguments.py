@@ -20,7 +20,7 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
-from sas.ports import MessageBus, StateStore, StoreUnavailableError
+from sas.ports import MessageBus, OtherVersionError, StateStore, StoreUnavailableError
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -156,7 +156,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         store = await connect_existing(where.endpoint, where.table)
     except NoStoreError as missing:
         raise NotPossibleError(str(missing)) from None
-    except StoreUnavailableError as silent:
+    except (StoreUnavailableError, OtherVersionError) as silent:
         raise UnavailableError(str(silent)) from None
     except ValueError as wrong:
         raise UsageError(
@@ -166,7 +166,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         ) from None
     try:
         yield store
-    except StoreUnavailableError as silent:
+    except (StoreUnavailableError, OtherVersionError) as silent:
         raise UnavailableError(str(silent)) from None
     finally:
         await store.close()

@@ -1,10 +1,15 @@
-"""The messages between scheduler, agents and operator. Unknown members are refused."""
+"""The messages between scheduler, agents and operator.
+
+Versions run side by side, so a reader ignores members that it does not know. A version that sends
+something that a reader must understand (a kind, a verb, an outcome) raises ``VERSION``: older
+instances put such a message back, and a newer one takes it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,29 +34,30 @@ from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.order import Direction, Fault
+from sas.ports import OtherVersionError
 
 INLINE_BYTES_MAX = 160 * 1024
 """Largest request body that carries the order. Above it, the agent reads the store."""
 
+VERSION = 1
+"""The newest ``v`` of a message that this version understands."""
 Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""
 
 
-class Envelope(
-    msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
-):
+class Envelope(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     """The members of every internal message: version, message id and order id.
 
     The version comes from a factory, so that ``omit_defaults`` never drops it. A reader of a later
     version must be able to see that a message is old.
     """
 
-    v: Literal[1] = msgspec.field(default_factory=lambda: 1)
+    v: Literal[1] = msgspec.field(default_factory=lambda: VERSION)
     id: str
     order_id: str
 
 
-class PayloadRefBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PayloadRefBody(msgspec.Struct, frozen=True):
     """A reference to a payload in the store: see ``StateStore.get_payload``."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -112,7 +118,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     submission: str | None = None
 
 
-class FaultBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class FaultBody(msgspec.Struct, frozen=True):
     """Why a remote service refused a call."""
 
     code: str
@@ -151,8 +157,9 @@ def decode(body: bytes, kind: type[M]) -> M:
 
     Raises:
         MalformedError: the body is not such a message, or its order id is invalid.
+        OtherVersionError: a newer version sent it, and only that one understands it.
     """
-    parse(body)
+    _check_version(parse(body))
     message = convert(body, kind)
     try:
         check_order_id(message.order_id)
@@ -161,6 +168,17 @@ def decode(body: bytes, kind: type[M]) -> M:
     if not 0 < len(message.id) <= 200:
         raise MalformedError(Reason.INVALID, "the member 'id' is empty or has over 200 characters")
     return message
+
+
+def _check_version(value: Any) -> None:
+    if not isinstance(value, dict):
+        return
+    version, texts = value.get("v"), [value.get(name) for name in ("kind", "id", "order_id")]
+    if type(version) is int and version > VERSION and all(isinstance(one, str) for one in texts):
+        raise OtherVersionError(
+            f"a message of order {value['order_id']} has version {version}, and this instance "
+            f"understands up to {VERSION}: a newer instance takes it"
+        )
 
 
 def encode(message: Internal) -> bytes:

@@ -83,7 +83,16 @@ class HeldDue:
     key: str
 
 
-Due = StepDue | OutDue | HeldDue | DeadlineDue
+@dataclass(frozen=True, slots=True, order=True)
+class OtherDue:
+    """A due row of a kind that only a newer version knows, by its key: it is left to that."""
+
+    at: datetime
+    order_id: str
+    row_key: str
+
+
+Due = StepDue | OutDue | HeldDue | DeadlineDue | OtherDue
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from sas.domain.workflow import NO_TIME, OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
 """Longest pause before a step that waits for a scheduler is looked at again."""
+DEPLOY_TIME = timedelta(minutes=5)
+"""How long a due row is left to instances of another version: a deploy takes no longer."""
 
 
 def expire(
@@ -101,8 +103,8 @@ def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | 
 def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision | None:
     """Decide to look at a due step again later, because its workflow is not deployed here.
 
-    Nothing else can be decided without its rules. An unchanged due row would stay the oldest, and
-    every sweep would begin with it.
+    Nothing else can be decided without its rules, and for ``DEPLOY_TIME`` no instance that has them
+    looked at it. An unchanged due row would stay the oldest, and every sweep would begin with it.
     """
     step = order.steps[number] if 0 <= number < len(order.steps) else None
     if step is None or step.complete_by is None or step.complete_by > now:
@@ -116,7 +118,8 @@ def postpone(order: Order, number: int, why: str, *, now: datetime) -> Decision 
         case _:
             postponed = replace(step, turn=Ready(later))
     text = f"{why}. Deploy that version again."
-    incident = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, later)
+    until = later + DEPLOY_TIME
+    incident = Incident(AlertKind.NOT_RUNNABLE, _workflow_of(order), text, now, until)
     return Decision(JournalWord.POSTPONED, with_step(order.steps, postponed), (), incident=incident)
 
 

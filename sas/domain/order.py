@@ -14,7 +14,7 @@ CompleteBy, ProcessState, FailureCount. ``moves.py`` says which state may follow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
@@ -337,7 +337,7 @@ class Order:
     ``token`` is the ETag of the store; None for an order not yet stored. ``settled_at`` is when the
     order entered Error or finished; None while it is under way. ``deadline`` is when the whole
     order must be done; None once that no longer matters. ``acknowledged_by`` names the operator who
-    has seen the Error.
+    has seen the Error. ``unknown`` is what a newer version stored, by row: it is written back.
     """
 
     details: Details
@@ -348,6 +348,7 @@ class Order:
     deadline: datetime | None = None
     acknowledged_by: str | None = None
     token: str | None = field(default=None, compare=False)
+    unknown: Mapping[str, Mapping[str, object]] = field(default_factory=dict, compare=False)
 
     @property
     def order_id(self) -> str:

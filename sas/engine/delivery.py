@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
+from sas.domain.ids import key_time, parse_key_time
+from sas.ports import OtherVersionError
+
+LEFT_SINCE = "sas_left_since"
+"""Property: when the message was first left to an instance of another version."""
+DEPLOY_WAIT = timedelta(minutes=1)
+"""How long an order or a command whose workflow this instance lacks is left to other instances."""
 
 OUTSIDE_SENT = "sas_outside_sent"
 """Property of a message that was put back after its alerts and notifications were sent."""
@@ -41,6 +48,22 @@ class Delivery:
     def outside_sent(self) -> bool:
         """Whether the alerts and notifications of this message's transition were sent before."""
         return OUTSIDE_SENT in self.properties
+
+    def leave_to_others(self, lacks: Exception, now: datetime, deploy_wait: timedelta) -> None:
+        """Leave the message to an instance that has its workflow; return after ``deploy_wait``.
+
+        Raises:
+            OtherVersionError: put the message back. Such an instance may run beside this one.
+        """
+        try:
+            since = min(parse_key_time(str(self.properties.get(LEFT_SINCE))), now)
+        except ValueError:
+            since = now
+        if now - since < deploy_wait:
+            left = OtherVersionError(f"{lacks}. An instance that has it takes the message")
+            left.put_back_with = {LEFT_SINCE: key_time(since)}
+            left.delay_max_s = deploy_wait.total_seconds() / 6
+            raise left
 
     def rejected(
         self,

@@ -31,8 +31,8 @@ FIRST_ID = "sas_first_id"
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 FIRST_DELAY_S = 1.0
-DELAY_MAX_S = 30.0
-"""Longest pause before a message is handled again: this long after an outage all is under way."""
+DELAY_MAX_S = UnavailableError.delay_max_s
+"""Longest pause before a message is handled again after an outage."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
 
@@ -61,11 +61,12 @@ class Receiver:
             try:
                 return await handler(delivery)
             except UnavailableError as away:
-                delay = delay_s(times)
+                delay = delay_s(times, away.delay_max_s)
                 times += 1
                 delivery = _with(delivery, away.put_back_with)
                 if await self._put_back(delivery, times, delay, away):
                     return None
+                delay = min(delay, DELAY_MAX_S)
                 if self.clock.now() + timedelta(seconds=delay) >= ends_at:
                     raise
             await self.clock.sleep(delay)
@@ -96,9 +97,9 @@ class Receiver:
         return True
 
 
-def delay_s(times: int) -> float:
+def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     """Return the pause in seconds after a message was put back ``times`` times: it grows."""
-    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), DELAY_MAX_S)
+    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), delay_max_s)
     return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 

@@ -1,7 +1,7 @@
 """Small values that all instances share through the store, decoded to one type.
 
 Every value has a token, and a write checks it. So no instance overwrites the change of another one
-unnoticed.
+unnoticed. Members that a newer version wrote are kept when this one writes the value.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from sas.ports import SharedValue, StateStore
+from sas.ports import OtherVersionError, SharedValue, StateStore
+from sas.telemetry.tracing import logger
 
+log = logger(__name__)
 T = TypeVar("T")
 
 
@@ -27,7 +29,7 @@ class SharedValues(Generic[T]):
         """``type_`` is the type to decode to; it may be a union such as ``Incident | None``.
 
         ``unreadable`` replaces a value that this version cannot decode. Without it, reading such
-        a value raises ``msgspec.DecodeError``.
+        a value raises OtherVersionError.
         """
         self._store = store
         self._prefix = prefix
@@ -39,18 +41,25 @@ class SharedValues(Generic[T]):
 
         Raises:
             StoreUnavailableError: the store does not answer.
+            OtherVersionError: only a newer version can read the value.
         """
         found = await self._store.read_shared(self._prefix + name)
         return None if found is None else self._decoded(found)
 
     async def all(self) -> dict[str, SharedValue[T]]:
-        """Return every value by its name, sorted by name.
+        """Return every value by its name, sorted by name, but those of a newer version.
 
         Raises:
             StoreUnavailableError: the store does not answer.
         """
         found = await self._store.shared_values(self._prefix)
-        return {name.removeprefix(self._prefix): self._decoded(one) for name, one in found.items()}
+        known: dict[str, SharedValue[T]] = {}
+        for name, one in found.items():
+            try:
+                known[name.removeprefix(self._prefix)] = self._decoded(one)
+            except OtherVersionError as newer:
+                log.warning("shared value %s is left alone: %s", name, newer)
+        return known
 
     async def write(self, name: str, value: T, before: SharedValue[T] | None) -> SharedValue[T]:
         """Write a value and return it with its new token. ``before`` is what ``read`` returned.
@@ -59,15 +68,21 @@ class SharedValues(Generic[T]):
             ConflictError: another instance wrote the value since it was read.
             StoreUnavailableError: the store does not answer.
         """
-        text = msgspec.json.encode(value).decode()
+        body, unknown = msgspec.to_builtins(value), before.unknown if before else {}
+        if isinstance(body, dict):
+            body = {**unknown, **body}
+        text = msgspec.json.encode(body).decode()
         token = before.token if before else None
         written = await self._store.write_shared(self._prefix + name, text, token)
-        return SharedValue(value, written.token)
+        return SharedValue(value, written.token, unknown)
 
     def _decoded(self, found: SharedValue[str]) -> SharedValue[T]:
         try:
-            return SharedValue(self._decoder.decode(found.value), found.token)
-        except msgspec.DecodeError:
+            value = self._decoder.decode(found.value)
+        except msgspec.DecodeError as wrong:
             if self._unreadable is None:
-                raise
+                raise OtherVersionError(f"only a newer version can read it ({wrong})") from None
             return SharedValue(self._unreadable, found.token)
+        whole, known = msgspec.json.decode(found.value), msgspec.to_builtins(value)
+        unknown = set(whole) - set(known) if isinstance(whole, dict) else ()
+        return SharedValue(value, found.token, {name: whole[name] for name in unknown})

@@ -21,7 +21,7 @@ from sas.domain.order import Order
 from sas.domain.workflow import UnknownWorkflowError, Workflow
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
-from sas.ports import ConflictError, UnavailableError
+from sas.ports import ConflictError, OtherVersionError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -94,7 +94,7 @@ class TransitionRunner:
 
         Raises:
             ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
-            UnknownWorkflowError: this deployment does not have the order's workflow.
+            OtherVersionError: this instance does not have the order's workflow.
         """
 
         def propose(order: Order | None, now: datetime) -> Change | None:
@@ -114,7 +114,10 @@ class TransitionRunner:
         for attempt in range(CONFLICTS_MAX):
             blind = expect_new and attempt == 0
             order = None if blind else await self._context.load(order_id)
-            change = propose(order, self._context.clock.now())
+            try:
+                change = propose(order, self._context.clock.now())
+            except UnknownWorkflowError as lacks:
+                raise OtherVersionError(f"order {order_id} waits for a deploy: {lacks}") from None
             if change is None:
                 if order is None:
                     return ApplyResult.UNKNOWN_ORDER

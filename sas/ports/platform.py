@@ -22,8 +22,11 @@ class ConflictError(Exception):
 class UnavailableError(Exception):
     """Something that a message needs is away for now. The message is put back: nothing is lost.
 
-    ``put_back_with`` are properties that the message carries when it comes again.
+    ``put_back_with`` are properties that the message carries when it comes again. ``delay_max_s``
+    is the longest pause in seconds before it comes again.
     """
+
+    delay_max_s: float = 30.0
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -32,6 +35,14 @@ class UnavailableError(Exception):
 
 class StoreUnavailableError(UnavailableError):
     """The state store did not answer in time."""
+
+
+class OtherVersionError(UnavailableError):
+    """Only an instance of another version can act on this: it has the order's workflow, or it can
+    read what was written. While a deploy goes on, such an instance runs and takes the message.
+    """
+
+    delay_max_s = 300.0
 
 
 class StoreMismatchError(Exception):
@@ -64,10 +75,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SharedValue(Generic[T]):
-    """A small named value that all instances share, and the token that guards its change."""
+    """A small named value that all instances share, and the token that guards its change.
+
+    ``unknown`` are members that a newer version wrote.
+    """
 
     value: T
     token: str
+    unknown: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 class StateStore(Protocol):

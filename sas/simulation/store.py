@@ -10,7 +10,15 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, check_finished
+from sas.domain.change import (
+    Change,
+    DeadlineDue,
+    Due,
+    HeldDue,
+    OtherDue,
+    OutDue,
+    check_finished,
+)
 from sas.domain.content import PayloadRef, matches, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
@@ -334,6 +342,8 @@ async def _let_others_run(_operation: str, _key: str) -> None:
 
 def _due_key(due: Due) -> str:
     """Return a key that sorts like the row keys of the table: by time, then by order."""
+    if isinstance(due, OtherDue):
+        return due.row_key
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
     if isinstance(due, HeldDue):

@@ -180,7 +180,7 @@ def message_id(name: str) -> str:
 async def outcome() -> AsyncIterator[Outcome]:
     async with rig() as made:
         made.broker.update_queue("orders", max_message_kilobytes=1024)
-        async with made.host():
+        async with made.host(SAS_DEPLOY_WAIT_SECONDS="1"):
             for name, bad in BAD.items():
                 await made.send("orders", ServiceBusMessage(bad.body, message_id=message_id(name)))
             await made.submit("GOOD")

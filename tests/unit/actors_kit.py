@@ -24,7 +24,7 @@ from sas.domain.change import HeldDue, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.domain.workflow import NO_TIME, OnFailure, Step, Undo, Workflow, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard, VersionCheck
@@ -210,6 +210,7 @@ def kit(
     callback_keys: CallbackKeys = KEYS,
     encryption: FieldEncryption | None = None,
     queues: Queues = QUEUES,
+    deploy_wait: timedelta = NO_TIME,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -237,6 +238,7 @@ def kit(
         policy=RetryPolicy(0.2, 2.0),
         circuit=BreakerPolicy(0),
         callback_keys=callback_keys,
+        deploy_wait=deploy_wait,
     )
     return Kit(
         clock,

@@ -12,6 +12,7 @@ import pytest
 from sas.actors import supervisor as module
 from sas.actors.supervisor import AT_ONCE, SHARD_DUE_MAX, Supervisor
 from sas.domain.change import Due, OutDue
+from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
@@ -301,7 +302,7 @@ async def test_an_order_of_an_unknown_workflow_is_postponed_with_an_alert_and_ke
     made = await running()
     other = kit(Workflow("other", 1, CHAIN.steps), beside=made)
     before = made.order()
-    await made.later(30)
+    await made.later(DEPLOY_TIME.total_seconds() + 30)
     assert await other.sweep() == {"postponed": 1}
     (alert,) = made.alerts()
     assert alert.kind == "not-runnable"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from sas.domain.expire import postpone
+from sas.domain.expire import DEPLOY_TIME, REWAKE_MAX, postpone
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
 from sas.domain.order import Direction, Fault, Resting
 from sas.domain.workflow import OnFailure
@@ -244,7 +244,7 @@ def test_without_its_workflow_a_due_step_is_postponed_and_the_operator_told() ->
     assert order.condition.kind is AlertKind.NOT_RUNNABLE
     assert order.condition.scope == "test version 1"
     assert order.condition.text == "no such workflow. Deploy that version again."
-    assert order.condition.until == order.step("a").complete_by
+    assert order.condition.until == order.now + REWAKE_MAX + DEPLOY_TIME
     assert order.step("a").complete_by == order.now + timedelta(minutes=15)
     assert order.answer(order.reply("a"))
 

@@ -19,10 +19,11 @@ from sas.adapters.transaction import (
     journal_row,
     messages_from_json,
     messages_to_json,
+    operations,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue
-from sas.domain.ids import check_order_id
+from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -51,6 +52,7 @@ from sas.domain.order import (
     UndoLedger,
     UndoStatus,
 )
+from sas.ports import OtherVersionError
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -325,8 +327,46 @@ def test_a_journal_row_of_thirty_requests_is_spread_over_properties_and_comes_ba
 
 
 def test_a_message_of_a_newer_version_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match="only a newer version can read"):
-        messages_from_json('[{"k":"telegram"}]')
+    for text in (
+        '[{"k":"telegram"}]',
+        '[{"k":"alert","alert":"of a newer version","step":null,"text":""}]',
+        '[{"k":"notify","notice":"of a newer version"}]',
+    ):
+        with pytest.raises(OtherVersionError, match="only a newer version can read"):
+            messages_from_json(text)
+
+
+@pytest.mark.parametrize("column", ["ProcessState", "Undo"])
+def test_an_order_in_a_state_of_a_newer_version_is_left_to_it(column: str) -> None:
+    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
+    made += [rows.step_row("o'1", step) for step in ORDER.steps]
+    made[2][column] = "Teleported"
+    with pytest.raises(OtherVersionError, match="'Teleported', which this version does not know"):
+        rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
+
+
+def test_columns_of_a_newer_version_are_written_back_where_they_were() -> None:
+    made = [rows.details_row(ORDER), rows.state_row(ORDER, "commit")]
+    made += [rows.step_row("o'1", step) for step in ORDER.steps]
+    for number, row in enumerate(made):
+        row |= {"PartitionKey": "00", "Newer": number, "AcknowledgedBy": "an operator"}
+    order = rows.order_from("o'1", {row["RowKey"]: row for row in made}, "etag")
+    entry = JournalEntry(order.seq + 1, NOW, JournalWord.PROGRESS, "me", "c", None, ())
+    steps = tuple(replace(step, since=NOW + timedelta(days=1)) for step in order.steps)
+    after = replace(order, steps=steps, acknowledged_by=None)
+    written = operations(Change(order, after, entry))
+    kept = {
+        one.row_key: one.row.get("Newer") for one in written if one.verb in {"update", "upsert"}
+    }
+    assert kept == {row["RowKey"]: row["Newer"] for row in made[1:]}
+    assert written[0].row["AcknowledgedBy"] is None
+
+
+def test_a_due_row_of_a_kind_of_a_newer_version_is_read_as_another() -> None:
+    at = key_time(NOW)
+    for key in (f"due|{at}|o|teleport|1", f"due|{at}|o|7", f"due|{at}|o|1|2|3"):
+        assert keys.parse_due(key) == OtherDue(NOW, "o", key)
+        assert keys.due(keys.parse_due(key)) == key
 
 
 def test_members_that_older_rows_lack_and_newer_rows_have_do_no_harm() -> None:

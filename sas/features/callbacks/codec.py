@@ -52,6 +52,14 @@ _SIGNED_AS = b"sas-callback-1."
 _BEARER = "bearer "
 
 
+class CallbackFault(FaultBody, forbid_unknown_fields=True, frozen=True):
+    """Why somebody outside refused. A message from outside may have no unknown members."""
+
+
+class CallbackRef(PayloadRefBody, forbid_unknown_fields=True, frozen=True):
+    """A payload reference, in a message that may also come from outside."""
+
+
 class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """The body that is POSTed to the callback endpoint: how a step ended.
 
@@ -60,7 +68,7 @@ class CallbackBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit
 
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: FaultBody | None = None
+    error: CallbackFault | None = None
 
 
 class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -72,13 +80,11 @@ class CallbackMessage(msgspec.Struct, forbid_unknown_fields=True, frozen=True, o
     token: Annotated[str, msgspec.Meta(min_length=1, max_length=TOKEN_LENGTH_MAX)]
     outcome: Literal["done", "refused"]
     result: Part = msgspec.UNSET
-    error: FaultBody | None = None
-    result_ref: PayloadRefBody | None = None
+    error: CallbackFault | None = None
+    result_ref: CallbackRef | None = None
 
 
-class Claims(
-    msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True
-):
+class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token allows: to end this step, under this generation of its key.
 
     ``submission`` differs from that of a later order under the same id; a very old token has none.
@@ -241,7 +247,7 @@ def to_callback_result(
     named = claims.alternative
     route = 0 if named is None else agents.index(named) if named in agents else -1
     refused = message.outcome == Outcome.REFUSED.value
-    error = message.error or FaultBody(FaultCode.REFUSED, "the callback gave no reason")
+    error = message.error or CallbackFault(FaultCode.REFUSED, "the callback gave no reason")
     return CallbackResult(
         claims.order_id,
         claims.step,

@@ -19,7 +19,7 @@ from sas.engine.hooks import ExpiryGrace
 from sas.engine.shared_values import SharedValues
 from sas.features.queue_delay import rules as delays
 from sas.features.queue_delay.rules import QueueDelay
-from sas.ports import Clock, ConflictError, StateStore, StoreUnavailableError
+from sas.ports import Clock, ConflictError, StateStore, StoreUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -65,7 +65,7 @@ class QueueDelays(ExpiryGrace):
             if known and self._within(known.at, now) and known.delay >= found.delay / 2:
                 return
             await self._shared.write(queue, found, before)
-        except (ConflictError, StoreUnavailableError) as failed:
+        except (ConflictError, UnavailableError) as failed:
             log.debug("the delay of queue %s was not recorded: %s", queue, failed)
 
     async def refresh(self) -> None:

@@ -1,0 +1,208 @@
+"""While a deploy goes on, an older instance leaves a newer workflow's orders to newer instances."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from sas.domain.expire import DEPLOY_TIME
+from sas.domain.workflow import NO_TIME
+from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
+from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
+from sas.ports import Message, OtherVersionError
+from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, command, delivery, done, kit, order
+
+NEWER = replace(CHAIN, version=2)
+
+
+def sides(deploy_wait: timedelta = NO_TIME) -> tuple[Kit, Kit]:
+    """Return an older instance, and a newer one with one more version of a workflow."""
+    newer = kit(CHAIN, NEWER, CARE, instance="newer")
+    return kit(CHAIN, CARE, instance="older", beside=newer, deploy_wait=deploy_wait), newer
+
+
+async def receive(made: Kit, message: Message) -> object:
+    """Hand a message over as the Functions host does: through the receiver."""
+    handlers: dict[str, Callable[[Delivery], Awaitable[object]]] = {
+        QUEUES.orders: made.submitter.handle,
+        QUEUES.scheduler: made.scheduler.handle,
+        QUEUES.replies: made.scheduler.handle_reply,
+        QUEUES.agent("stock"): made.actors["stock"].handle,
+    }
+    receiver = Receiver(made.bus, made.clock, timedelta(minutes=9))
+    return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
+
+
+async def comes_again(made: Kit, queue: str, seconds: float = 1.0) -> Message:
+    await made.later(seconds)
+    found = made.bus.take(queue)
+    assert found is not None
+    return found
+
+
+async def test_a_wake_and_a_reply_that_an_older_instance_takes_come_again_after_a_second() -> None:
+    older, newer = sides()
+    await newer.submit(order(workflow_version=2))
+    wake = newer.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    assert await receive(older, wake) is None
+    assert newer.states() == ["Pending", "Pending"]
+    await receive(newer, await comes_again(newer, QUEUES.scheduler))
+    assert newer.states()[0] == "Processing"
+    assert await receive(older, done()) is None
+    await receive(newer, await comes_again(newer, QUEUES.replies))
+    assert newer.states()[0] == "Processed"
+    await newer.drain()
+    assert newer.state() == "Processed"
+    assert newer.alerts() == []
+    assert newer.rejected() == []
+
+
+async def test_a_wake_of_a_finished_order_needs_no_workflow() -> None:
+    older, newer = sides()
+    await newer.submit(order(workflow_version=2))
+    wake = newer.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    await newer.hand(wake)
+    await newer.drain()
+    assert newer.state() == "Processed"
+    late = replace(wake, body=wake.body.replace(b"/1/", b"/9/"))
+    result = await receive(older, late)
+    assert result is not None
+    assert newer.bus.messages(QUEUES.scheduler) == []
+
+
+def test_what_waits_for_a_deploy_is_put_back_for_longer_each_time_up_to_minutes() -> None:
+    longest = OtherVersionError("").delay_max_s
+    assert longest == 300.0 > DELAY_MAX_S
+    assert delay_s(0, longest) <= 1.0
+    assert 150.0 <= delay_s(12, longest) <= 300.0
+
+
+async def test_an_order_of_a_newer_version_is_left_to_a_newer_instance() -> None:
+    older, newer = sides(deploy_wait=DEPLOY_WAIT)
+    body = order(workflow_version=2)
+    assert await receive(older, Message(QUEUES.orders, "m-1", body)) is None
+    assert newer.store.orders == {}
+    await receive(newer, await comes_again(newer, QUEUES.orders))
+    assert newer.order().details.version == 2
+    assert newer.told() == ["received"]
+    assert newer.rejected() == []
+
+
+async def test_an_order_of_a_workflow_that_nobody_has_is_rejected_after_about_a_minute() -> None:
+    older, _ = sides(deploy_wait=DEPLOY_WAIT)
+    began = older.clock.now()
+    await receive(older, Message(QUEUES.orders, "m-1", order(workflow="nothing")))
+    while not older.rejected():
+        assert older.alerts() == []
+        await older.later(0.5)
+        while found := older.bus.take(QUEUES.orders):
+            await receive(older, found)
+    waited = older.clock.now() - began
+    assert DEPLOY_WAIT <= waited <= DEPLOY_WAIT + timedelta(seconds=12)
+    (kept,) = older.rejected()
+    assert (kept.reason, kept.message_id) == ("unknown-workflow", "m-1")
+    assert older.told() == ["rejected"]
+
+
+@pytest.mark.parametrize("since", ["tomorrow", "2999-01-01T00:00:00.000000Z", ""])
+async def test_a_sender_cannot_make_its_order_wait_for_ever(since: str) -> None:
+    older, _ = sides(deploy_wait=DEPLOY_WAIT)
+    message = Message(
+        QUEUES.orders, "m-1", order(workflow="nothing"), properties={LEFT_SINCE: since}
+    )
+    for _ in range(100):
+        if await receive(older, message) is None and older.rejected():
+            break
+        message = await comes_again(older, QUEUES.orders, 20)
+    assert [kept.reason for kept in older.rejected()] == ["unknown-workflow"]
+
+
+async def test_a_command_is_left_to_a_newer_instance_and_refused_if_there_is_none() -> None:
+    older, newer = sides(deploy_wait=DEPLOY_WAIT)
+    await newer.submit(order(workflow_version=2))
+    seq = newer.order().seq
+    assert await receive(older, command("cancel", seq)) is None
+    again = await comes_again(newer, QUEUES.scheduler)
+    while again.message_id.startswith("O-1"):  # the order's wake
+        again = await comes_again(newer, QUEUES.scheduler)
+    await receive(newer, again)
+    assert newer.words()[-1] == "cancelled"
+    await older.later(DEPLOY_WAIT.total_seconds())
+    late = command("cancel", newer.order().seq, "w-2")
+    assert await receive(older, late) is None
+    for _ in range(20):
+        await older.later(12)
+        while found := older.bus.take(QUEUES.scheduler):
+            await receive(older, found)
+    refused = [alert for alert in older.alerts() if alert.kind == "command-refused"]
+    assert "deploy it again as it was" in refused[0].text
+
+
+async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -> None:
+    newer = kit(CHAIN, replace(CHAIN, name="another"), CARE, instance="newer")
+    older = kit(CHAIN, CARE, instance="older", beside=newer)
+    await newer.submit(order(workflow="another"))
+    await newer.step(QUEUES.scheduler)
+    request = newer.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+    assert await receive(older, request) is None
+    assert newer.agents["stock"].calls == []
+    await newer.later(1)
+    await newer.drain()
+    assert newer.state() == "Processed"
+
+
+async def expired() -> tuple[Kit, Kit]:
+    """Return both sides; a step of a newer version has passed its CompleteBy."""
+    older, newer = sides()
+    await newer.submit(order(workflow_version=2))
+    await newer.step(QUEUES.scheduler)
+    newer.bus.take(QUEUES.agent("stock"))
+    await newer.later(31)
+    return older, newer
+
+
+async def test_a_supervisor_leaves_a_due_row_and_its_turn_to_a_newer_instance() -> None:
+    older, newer = await expired()
+    before = newer.order()
+    swept = await older.run(older.supervisor.sweep())
+    assert (swept.led, swept.done, swept.failed) == (True, {}, 0)
+    assert newer.order() == before
+    assert await newer.sweep() == {"step reset": 1}
+    assert newer.alerts() == []
+
+
+async def test_a_supervisor_that_left_a_due_row_lets_one_turn_pass() -> None:
+    older, _ = await expired()
+    led = []
+    for _ in range(4):
+        led.append((await older.run(older.supervisor.sweep())).led)
+        await older.later(2)
+    assert led == [True, False, True, True]  # in the third the row still rests
+
+
+async def test_a_version_that_is_missing_for_longer_than_a_deploy_takes_is_an_incident() -> None:
+    older, newer = await expired()
+    looked = 0
+    load = newer.store.load
+    waited = timedelta()
+
+    async def counted(order_id: str) -> object:
+        nonlocal looked
+        looked += 1
+        return await load(order_id)
+
+    newer.store.load = counted  # type: ignore[method-assign,assignment]
+    while not newer.alerts():
+        await older.sweep()
+        await older.later(10)
+        waited += timedelta(seconds=10)
+    assert DEPLOY_TIME <= waited <= 2 * DEPLOY_TIME
+    assert [alert.kind for alert in newer.alerts()] == ["not-runnable"]
+    assert newer.words()[-1] == "postponed"
+    assert looked <= 12, "the pauses grow"
