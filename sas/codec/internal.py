@@ -39,7 +39,7 @@ from sas.ports import OtherVersionError
 INLINE_BYTES_MAX = 160 * 1024
 """Largest request body that carries the order. Above it, the agent reads the store."""
 
-VERSION = 1
+VERSION: Literal[1] = 1
 """The newest ``v`` of a message that this version understands."""
 Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""

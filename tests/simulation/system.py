@@ -31,7 +31,17 @@ from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.ports import AwaitCallback, Business, Call, Callback, Message, RefusedError, TransientError
+from sas.ports import (
+    AwaitCallback,
+    Business,
+    Call,
+    Callback,
+    Message,
+    MessageBus,
+    RefusedError,
+    StateStore,
+    TransientError,
+)
 from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
@@ -214,7 +224,15 @@ def build(
     encryption = encryption or FieldEncryption()
     clocks = [Apart(clock, apart) for apart in clocks_apart]
     hosts = [
-        Host(world, own, f"i-{n}", business, encryption, lease_time, breaker)
+        Host(
+            world,
+            own,
+            f"i-{n}",
+            business,
+            encryption=encryption,
+            lease_time=lease_time,
+            breaker=breaker,
+        )
         for n, own in enumerate(clocks, 1)
     ]
     world.instances = [Instance(host) for host in hosts]
@@ -371,11 +389,15 @@ class Host:
         clock: Apart,
         name: str,
         business: Business,
+        *,
         encryption: FieldEncryption,
         lease_time: timedelta,
         breaker: BreakerPolicy,
+        store: StateStore | None = None,
+        bus: MessageBus | None = None,
     ) -> None:
         self._world, self._clock, self._business = world, clock, business
+        self._store, self._bus = store or world.store, bus or world.bus
         self._name, self._starts = name, 0
         self._encryption, self._lease_time, self._breaker = encryption, lease_time, breaker
         self.start()
@@ -383,8 +405,8 @@ class Host:
     def start(self) -> None:
         self._starts += 1
         self.context = wired(
-            self._world.store,
-            self._world.bus,
+            self._store,
+            self._bus,
             self._clock,
             Addresses(QUEUES, "/simulation"),
             f"{self._name}.{self._starts}",
@@ -409,7 +431,7 @@ class Host:
             own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(app, app.callbacks.handle)
             for name, actor in app.agents.items():
                 own[QUEUES.agent(name, urgent=urgent)] = _handler(app, actor.handle)
-        self.handlers = own
+        self.handlers: dict[str, Handler] = own
 
 
 def _handler(app: Application, handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
