@@ -45,14 +45,12 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
-    BusUnavailableError,
     Call,
     Later,
     Message,
     OtherVersionError,
     RefusedError,
     StillRunning,
-    StoreUnavailableError,
     TransientError,
     UnavailableError,
     UnreadableError,
@@ -73,7 +71,7 @@ KEEP_ERROR_SECONDS = 2.0
 """Longest wait for the store when it keeps the error of an attempt."""
 KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
 """Shortest time between two errors that are kept for one request."""
-_NO_BUG = (RefusedError, SilentError, MustWaitError, StoreUnavailableError, BusUnavailableError)
+_NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +413,7 @@ class Attempts:
         try:
             async with asyncio.timeout(seconds):
                 await self._store.keep_error(request.order_id, request.step, error)
-        except (StoreUnavailableError, TimeoutError) as down:
+        except (UnavailableError, TimeoutError) as down:
             log.warning("order %s: the error of an attempt was not kept: %s",
                         request.order_id, type(down).__name__)  # fmt: skip
 
