@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -210,17 +210,18 @@ class World:
             TimeoutError: that took more than ``hours_max`` virtual hours.
         """
         end = self.clock.now() + timedelta(hours=hours_max)
-        await self.clock.settle()
-        while not (self.idle() and finished()):
-            if self.clock.now() > end:
-                raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
+        while True:
             self._end_overdue()
             self.memory_bus.end_locks()
             self._hand_out()
             self._start_timer()
             await self.clock.settle()
+            if self.idle() and finished():
+                return
+            if self.clock.now() >= end:
+                raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
             if not self._ready_queues():
-                await self.clock.step(self._next_event())
+                await self.clock.step(min(self._next_event(), end))
 
     def idle(self) -> bool:
         """Return whether no function runs and no queue with a function holds a message."""
@@ -238,20 +239,21 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _handled(self) -> Sequence[str]:
-        return list(self.instances[0].functions.handlers)
+    def _handled(self) -> Iterable[str]:
+        return self.instances[0].functions.handlers
 
     def _ready_queues(self) -> list[str]:
         """Return the queues that have a message for a free function."""
         if self.at_once is not None and self._running >= self.at_once:
             return []
         now = self.clock.now()
-        visible = [
-            name
-            for name in self._handled()
-            if (at := self.memory_bus.next_visible(name)) is not None and at <= now
-        ]
-        return [name for name in visible if self._free(name)]
+        return [name for name, at in self._visible() if at <= now and self._free(name)]
+
+    def _visible(self) -> list[tuple[str, datetime]]:
+        """Return the queues that hold a message, and when it can be received."""
+        queues, bus = self.memory_bus.queues, self.memory_bus
+        held = [name for name in self._handled() if queues[name].waiting]
+        return [(name, at) for name in held if (at := bus.next_visible(name)) is not None]
 
     def _free(self, queue: str) -> list[Instance]:
         most = self.rules.calls_max
@@ -311,7 +313,7 @@ class World:
         """Return when there is something to do that no task waits for."""
         now = self.clock.now()
         times = [self._next_tick(), self.memory_bus.next_lock_end]
-        times += [at for name in self._handled() if (at := self.memory_bus.next_visible(name))]
+        times += [at for _, at in self._visible()]
         for instance in self.instances:
             first = next(iter(instance.running.values()), None)
             if first is not None:
