@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
-from sas.domain.queues import Queues
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.features.callbacks.codec import CallbackKeys, split_keys
 from sas.ports import LIMIT_MAX
 
@@ -127,8 +127,12 @@ def read_queues(env: Mapping[str, str]) -> Queues:
 
 
 def queue_named(name: str, queues: Queues) -> str:
-    """Return a trigger's queue name with the settings in it replaced by their values."""
+    """Return a trigger's queue name with the settings in it replaced by their values.
+
+    For a dead-letter subqueue it is the queue itself: nothing can be sent to a subqueue.
+    """
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    name = name.removesuffix(DEAD_LETTER_SUBQUEUE)
     return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 
 

@@ -10,6 +10,8 @@ from sas.domain.ids import URGENT_SUFFIX
 
 _REPLY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 QUEUE_NAME_LENGTH_MAX = 200
+DEAD_LETTER_SUBQUEUE = "/$DeadLetterQueue"
+"""Behind the name of a queue: the messages that it gave up."""
 
 
 class ForbiddenReplyQueueError(ValueError):

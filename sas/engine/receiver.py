@@ -31,10 +31,20 @@ FIRST_ID = "sas_first_id"
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 FIRST_DELAY_S = 1.0
+SOURCE = "sas_dead_letter_source"
+"""Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
 DELAY_MAX_S = 30.0
 """Longest pause before a message is handled again: this long after an outage all is under way."""
 
+GIVEN_UP_DELAY_MAX_S = 3600.0
+
 Handler = Callable[[Delivery], Awaitable[object]]
+
+
+class GivenUpError(UnavailableError):
+    """A message that its queue gave up fails again. The pauses between its attempts grow to an
+    hour: a repair of the code may take long, and each attempt logs an error.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,8 @@ class Receiver:
             try:
                 return await handler(delivery)
             except UnavailableError as away:
-                delay = delay_s(times)
+                is_given_up = isinstance(away, GivenUpError)
+                delay = delay_s(times, GIVEN_UP_DELAY_MAX_S if is_given_up else DELAY_MAX_S)
                 times += 1
                 delivery = _with(delivery, away.put_back_with)
                 if await self._put_back(delivery, times, delay, away):
@@ -78,6 +89,8 @@ class Receiver:
         properties = {key: text for key, text in delivery.properties.items() if _is_text(text)}
         first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
+        if delivery.source_queue:
+            properties[SOURCE] = delivery.source_queue
         copy = Message(
             delivery.queue,
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
@@ -96,15 +109,20 @@ class Receiver:
         return True
 
 
-def delay_s(times: int) -> float:
+def delay_s(times: int, longest: float = DELAY_MAX_S) -> float:
     """Return the pause in seconds after a message was put back ``times`` times: it grows."""
-    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), DELAY_MAX_S)
+    most = min(FIRST_DELAY_S * 2.0 ** min(times, 30), longest)
     return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:
-    first_id = delivery.properties.get(FIRST_ID)
-    return replace(delivery, message_id=first_id) if _is_text(first_id) else delivery
+    first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
+    return replace(
+        delivery,
+        message_id=first_id if _is_text(first_id) else delivery.message_id,
+        # What Service Bus says goes first: an application could set the property on an order.
+        source_queue=delivery.source_queue or (source if _is_text(source) else None),
+    )
 
 
 def _times(delivery: Delivery) -> int:
