@@ -95,6 +95,12 @@ register(
     lambda app: app.dead_letters.handle,
     urgent=False,
 )
+register(
+    "deadletters_end",
+    "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
+    lambda app: app.dead_letters.handle_given_up,
+    urgent=False,
+)
 
 
 # Anonymous: the token is the authentication, for this one step (docs/adr/0012).

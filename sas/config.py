@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
 from sas.domain.ids import URGENT_SUFFIX
-from sas.domain.queues import QUEUE_NAME, Queues
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
 
@@ -198,8 +198,12 @@ def _check_queue_name(field_name: str, text: str) -> None:
 
 
 def queue_named(name: str, queues: Queues) -> str:
-    """Return a trigger's queue name with the settings in it replaced by their values."""
+    """Return a trigger's queue name with the settings in it replaced by their values.
+
+    For a dead-letter subqueue it is the queue itself: nothing can be sent to a subqueue.
+    """
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    name = name.removesuffix(DEAD_LETTER_SUBQUEUE)
     return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 
 

@@ -36,8 +36,9 @@ from sas.domain.order import Details, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.receiver import GivenUpError
 from sas.engine.transition import ApplyResult, Propose, Source, TransitionRunner
-from sas.ports import Business
+from sas.ports import Business, UnavailableError
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
@@ -78,6 +79,21 @@ class DeadLetters:
         """
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)
+
+    async def handle_given_up(self, delivery: Delivery) -> None:
+        """Handle a dead letter that ``dead-letters`` itself gave up; it lies in the subqueue.
+
+        Raises:
+            UnavailableError: put the message back to ``dead-letters``. A subqueue has no delivery
+                limit: the host would redeliver the message at once, without end.
+        """
+        try:
+            await self.handle(delivery)
+        except UnavailableError:
+            raise
+        except Exception as failed:
+            log.exception("a dead letter that was given up fails again: mend its cause")
+            raise GivenUpError(f"it was given up, and fails again: {failed!r}") from failed
 
     def _by_source(self, features: Mapping[str, Identify]) -> Mapping[str, Identify]:
         """Return what identifies the internal messages of each queue but the agents'."""

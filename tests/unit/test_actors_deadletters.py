@@ -12,6 +12,7 @@ import pytest
 from sas.codec import internal
 from sas.codec.outward import RejectedMessage
 from sas.engine.delivery import Delivery
+from sas.engine.receiver import GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
@@ -428,6 +429,27 @@ async def test_an_applications_message_that_looks_internal_fences_nothing() -> N
     await dead(made, letter(done(), QUEUES.orders))
     assert made.words() == words
     assert [kept.source_queue for kept in made.rejected()] == [QUEUES.orders]
+
+
+async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_handled_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = kit()
+    letters = made.dead_letters
+    given_up = letter(order(), QUEUES.orders)
+    with monkeypatch.context() as broken:
+        broken.setattr(made.store, "load", {}.__getitem__)
+        with pytest.raises(GivenUpError, match="KeyError"):
+            await made.run(letters.handle_given_up(given_up))
+    await made.run(letters.handle_given_up(given_up))
+    assert (made.told(), made.state()) == (["rejected"], "Rejected")
+
+
+async def test_an_outage_is_no_failure_of_a_message_that_was_given_up() -> None:
+    made = kit()
+    made.store.fail_next("load", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await made.run(made.dead_letters.handle_given_up(letter(order(), QUEUES.orders)))
 
 
 async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:

@@ -34,6 +34,7 @@ QUEUES = {
     **LANES,
     **URGENT,
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
+    "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
 MAY_IMPORT = {
     "__future__",
@@ -159,7 +160,9 @@ class Seen:
             name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
             for name in orders.AGENTS
         }
-        self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
+        self.dead_letters = SimpleNamespace(
+            handle=self._as("deadletters"), handle_given_up=self._as("deadletters_end")
+        )
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
@@ -210,6 +213,7 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
     }
+    queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
     for setting, name in given.items():
         queue = queue.replace(setting, name)
     return queue

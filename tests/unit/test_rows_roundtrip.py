@@ -135,6 +135,7 @@ def test_a_due_row_says_everything_in_its_key(
         OutDue(at, order_id, number),
         HeldDue(at, order_id, f"{number:032x}"),
         DeadlineDue(at, order_id),
+        OtherDue(at, order_id, f"due|{key_time(at)}|{keys.escape(order_id)}|newer|{number}"),
     )
     assert {type(row) for row in due} == set(get_args(Due))
     for row in due:
