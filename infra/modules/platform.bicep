@@ -1,7 +1,6 @@
 // All resources of one environment. Its parameters are checked by main.bicep, which describes them.
 
-@description('Ends every name, and is the same whenever this environment is deployed again.')
-param suffix string
+param suffix string // ends every name, and is the same whenever this environment is deployed again
 param tags object
 param location string
 param principalId string
@@ -187,6 +186,7 @@ module operations '../operations/operations.bicep' = {
     stateAccountId: state.outputs.id
     stateAccountName: state.outputs.name
     responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
     mailAddresses: operatorMailAddresses
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax

@@ -8,6 +8,9 @@ param actionGroupId string
 @description('Applications\' response queues.')
 param responseQueues array
 
+@description('Queues of orders of single applications.')
+param ownOrdersQueues array
+
 @description('Messages waiting in a working queue from which on somebody should look.')
 @minValue(1)
 param queueDepthMax int
@@ -50,7 +53,7 @@ var rules = [
     description: 'A working queue grows faster than it is read: look for a function that fails or does not scale.'
     severity: 2
     metric: 'ActiveMessages'
-    queues: list.access.appReceives
+    queues: concat(list.access.appReceives, ownOrdersQueues)
     threshold: queueDepthMax
   }
   {

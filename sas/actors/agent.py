@@ -275,8 +275,9 @@ class AgentActor:
         """
         try:
             order, results, own_result = await self._content_of(request)
+            value = await self._value(request, order)
             plain, secrets = self._context.encryption.decrypt(
-                request.workflow, request.order_id, await self._value(request, order)
+                request.workflow, request.order_id, request.submission or "", value
             )
             return Call(
                 order_id=request.order_id,

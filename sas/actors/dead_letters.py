@@ -70,6 +70,8 @@ class DeadLetters:
         self._bytes_max = order_bytes_max
         self._runner = TransitionRunner(context, business.workflow_of)
         self._identify = self._by_source(features or {})
+        # Service Bus compares names without case, and may spell them in another one.
+        self._own = {name.lower(): name for name in context.queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -107,9 +109,9 @@ class DeadLetters:
 
     async def _handle(self, delivery: Delivery) -> None:
         queues, rejections = self._context.queues, self._context.rejections
-        if _names_its_source(delivery.body):
-            delivery = replace(delivery, source_queue=None)
-        source = delivery.source_queue or ""
+        named = "" if _names_its_source(delivery.body) else delivery.source_queue or ""
+        source = self._own.get(named.lower(), named)
+        delivery = replace(delivery, source_queue=source or None)
         if queues.takes_orders(source):
             await self._order(delivery, source)
         # It expired unread, and is put back. An alert about an alert would never end.

@@ -91,8 +91,10 @@ class Operator:
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
         encryption, workflow = self._context.encryption, order.details.workflow
-        encrypted = encryption.encrypt_input(workflow, order.order_id, command.input)
-        value, _ = encryption.decrypt(workflow, order.order_id, parse(encrypted.encode()))
+        encrypted = encryption.encrypt_input(order.details, command.input)
+        value, _ = encryption.decrypt(
+            workflow, order.order_id, order.details.submission, parse(encrypted.encode())
+        )
         check = self._business.checks.get(workflow)
         if check is not None:
             check(json.dumps(value).encode())

@@ -14,7 +14,7 @@ from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Origin, first_change, revival
 from sas.domain.ids import InvalidIdError, cause_of, digest_id
 from sas.domain.messages import Notice
-from sas.domain.order import Details, Order
+from sas.domain.order import Details, Order, submission_of
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
@@ -219,7 +219,9 @@ def details_of(
         MalformedError: a secret field is in the wrong place.
         TooLargeError: the payload is too large to be stored.
     """
-    payload, content_hash = context.encryption.protect(submission, workflow)
+    now = context.clock.now()
+    name = submission_of(submission.order_id, now)
+    payload, content_hash = context.encryption.protect(submission, workflow, name)
     check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
     return Details(
         order_id=submission.order_id,
@@ -229,7 +231,7 @@ def details_of(
         content_hash=content_hash,
         reply_queue=submission.reply_queue,
         correlation_id=submission.correlation_id,
-        submitted_at=context.clock.now(),
+        submitted_at=now,
         traceparent=tracing.traceparent(),
         urgent=urgent,
     )

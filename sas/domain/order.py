@@ -301,6 +301,11 @@ class StepRecord:
         return replace(self, failures=Failures(), error=None)
 
 
+def submission_of(order_id: str, submitted_at: datetime) -> str:
+    """Return the name of a submission: see ``Details.submission``."""
+    return digest_id(order_id, key_time(submitted_at))[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class Details:
     """What was ordered and by whom. It is written once and never changes.
@@ -327,7 +332,7 @@ class Details:
 
         The id is free again once an order is purged.
         """
-        return digest_id(key_time(self.submitted_at), self.content_hash)[:16]
+        return submission_of(self.order_id, self.submitted_at)
 
 
 @dataclass(frozen=True, slots=True)

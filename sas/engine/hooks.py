@@ -317,8 +317,15 @@ class Encryption:
         """Return whether orders of a workflow have, or once had, secret fields."""
         return False
 
-    def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:  # noqa: ARG002
+    def protect(
+        self,
+        submission: Submission,
+        workflow: str,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+    ) -> tuple[str, str]:
         """Return the payload and the content hash of a submission, as they are stored.
+
+        ``name`` is ``Details.submission``.
 
         Raises:
             MalformedError: a secret field is in the wrong place, or is encrypted already.
@@ -333,16 +340,25 @@ class Encryption:
         """
         return details.content_hash == submission.content_hash
 
-    def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:  # noqa: ARG002
-        """Return an operator's input as it is stored.
+    def encrypt_input(self, details: Details, text: str) -> str:  # noqa: ARG002
+        """Return an operator's input for an order as it is stored.
 
         Raises:
             ValueError: a secret field is in the wrong place, or was encrypted for another order.
         """
         return text
 
-    def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ARG002
+    def decrypt(
+        self,
+        workflow: str,  # noqa: ARG002
+        order_id: str,  # noqa: ARG002
+        submission: str,  # noqa: ARG002
+        value: Any,
+    ) -> tuple[Any, tuple[str, ...]]:
         """Return an order's content decrypted, and the secret texts in it.
+
+        ``submission`` is ``Details.submission``: what was encrypted for a former order under the
+        same id is not decrypted.
 
         Raises:
             DecryptionError: a field cannot be decrypted.

@@ -100,6 +100,26 @@ def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one(
     assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
 
 
+@pytest.mark.parametrize(
+    ("file", "granted"),
+    [
+        ("access/app-access.bicep", "queueNames: concat(list.access.appReceives, ownOrdersQueues)"),
+        (
+            "access/operator-access.bicep",
+            "queueNames: concat(list.access.operatorSends, ownOrdersQueues)",
+        ),
+        (
+            "operations/queue-alerts.bicep",
+            "queues: concat(list.access.appReceives, ownOrdersQueues)",
+        ),
+    ],
+)
+def test_queues_of_single_applications_are_read_replayed_and_watched(
+    file: str, granted: str
+) -> None:
+    assert granted in (INFRA / file).read_text()
+
+
 def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
     text = (INFRA / "modules" / "application.bicep").read_text()
     assert "queueNames: bound ? ownOrders : sharedOrders" in text

@@ -387,6 +387,12 @@ async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
     assert len(made.alerts()) == 1
 
 
+async def test_a_source_is_known_in_any_case_of_letters() -> None:
+    made = await claimed()
+    await dead(made, letter(done(), "Agent-REPLIES"))
+    assert made.words()[-1] == "fenced"
+
+
 @pytest.mark.parametrize("source", [QUEUES.rejected, QUEUES.alerts])
 @pytest.mark.parametrize("kind", FORGED)
 async def test_what_was_kept_or_alerted_is_kept_on_and_fences_nothing(

@@ -113,9 +113,10 @@ async def test_a_rejection_before_the_order_is_read_goes_to_the_queues_own_appli
     assert told(built) == {WEB: ["rejected"]}
 
 
-async def test_an_order_given_up_is_told_on_its_own_queue() -> None:
+@pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "Orders-WEB"])
+async def test_an_order_given_up_is_told_on_its_own_queue(queue: str) -> None:
     built = made()
-    await come(built, order("web-1", reply_queue=WEB), "orders-web", dead=True)
+    await come(built, order("web-1", reply_queue=WEB), queue, dead=True)
     assert built.state("web-1") == "Rejected"
     assert told(built) == {WEB: ["rejected"]}
 
