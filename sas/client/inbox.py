@@ -18,7 +18,9 @@ from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 
 HOLD_S = 10.0
-"""Longest time without a decision about a message that is held, in seconds."""
+"""Longest time for which a message is held without a decision, in seconds."""
+FOREIGN_HOLD_S = 3.0
+"""The same for a message of an order that this client does not know: another process waits."""
 KEPT_MAX = 2_000
 """Messages held that nobody follows."""
 ORDERS_MAX = 10_000
@@ -37,7 +39,7 @@ class Fate(Enum):
 
     WAIT = "wait"
     COMPLETE = "complete"
-    RELEASE = "release"
+    GIVE_BACK = "give back"
     RENEW = "renew"
 
 
@@ -60,7 +62,7 @@ class Held(Generic[M]):
     event: Notification
     decide_at: float
     hold_s: float
-    precious: bool
+    stays: bool
     readers: set[Follower[M]] = field(default_factory=set)
     handed_out: bool = False
 
@@ -123,17 +125,19 @@ class Inbox(Generic[M]):
             lock_s: how long its lock lasts, in seconds.
             before: how often it was delivered before.
         """
-        hold_s = min(HOLD_S, max(lock_s, 0.0) / 2)
+        known = self._submitted.get(event.data.order_id)
+        most = FOREIGN_HOLD_S if known is None else HOLD_S
+        hold_s = min(most, max(lock_s, 0.0) / 2)
         again = self.held.get(number)
         if again is not None:
             again.message, again.decide_at, again.hold_s = message, now + hold_s, hold_s
             return
-        precious = before >= DELIVERIES_SPARED
-        held = Held(number, message, event, now + hold_s, hold_s, precious)
+        stays = before >= DELIVERIES_SPARED
+        held = Held(number, message, event, now + hold_s, hold_s, stays)
         self.hold(held)
-        known = self._submitted.get(event.data.order_id, set())
-        if event.data.duplicate and event.data.correlation_id not in known:
-            self._learn(event)
+        if known is not None and event.data.duplicate:
+            known.add(event.data.correlation_id)
+            self._offer_all()
 
     def hold(self, held: Held[M]) -> None:
         """Keep a message, and offer it to every follower."""
@@ -146,8 +150,15 @@ class Inbox(Generic[M]):
         if held.readers or not (held.handed_out or self._is_late(held.event)):
             if now < held.decide_at:
                 return Fate.WAIT
-            return Fate.RENEW if held.readers or held.precious else Fate.RELEASE
+            return Fate.RENEW if held.readers or held.stays else Fate.GIVE_BACK
         return Fate.COMPLETE
+
+    def given_back(self, now: float) -> list[Held[M]]:
+        """Return the messages to give back now: if it is time for one, all that nobody follows."""
+        if not any(self.fate(held, now) is Fate.GIVE_BACK for held in self.held.values()):
+            return []
+        later = now + HOLD_S
+        return [held for held in self.held.values() if self.fate(held, later) is Fate.GIVE_BACK]
 
     def drop(self, held: Held[M]) -> None:
         """Forget a message whose lock is lost or given up. It is delivered again."""
@@ -176,14 +187,10 @@ class Inbox(Generic[M]):
             follower.wake.set()
             self.leave(follower)
 
-    def _learn(self, event: Notification) -> None:
-        """Learn from the answer to a repeat: the order was recorded with another correlation id."""
-        order_id = event.data.order_id
-        if order_id in self._submitted:
-            self._submitted[order_id].add(event.data.correlation_id)
-            for held in self.held.values():
-                for follower in self.followers:
-                    self._offer(held, follower)
+    def _offer_all(self) -> None:
+        for held in self.held.values():
+            for follower in self.followers:
+                self._offer(held, follower)
 
     def _offer(self, held: Held[M], follower: Follower[M]) -> None:
         if held.handed_out or follower in held.readers or not self._wants(follower, held.event):
@@ -196,7 +203,8 @@ class Inbox(Generic[M]):
         """Return whether a notification is of an order that a follower follows.
 
         Another application may name this response queue and one of these order ids. Its
-        notifications have another correlation id than the one that this client has sent.
+        notifications have another correlation id than the one that this client has sent. The
+        answer to a repeat tells with which correlation id the same order was recorded before.
         """
         if follower.orders is None:
             return True

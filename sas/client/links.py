@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from azure.servicebus import (
     ServiceBusMessage,
@@ -187,6 +187,13 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
     except Exception:  # noqa: BLE001  of an internal method: the lock is kept, or expires
         return False
     return True
+
+
+async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
+    """Take no more messages until the next receive: the SDK leaves its credit on the link."""
+    with suppress(Exception):  # of an internal method: other readers get their messages later
+        handler: Any = receiver._handler  # noqa: SLF001
+        await handler._link.flow(link_credit=0)  # noqa: SLF001
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:

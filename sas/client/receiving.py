@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +22,7 @@ from sas.client.links import (
     release,
     renew,
     settle,
+    withdraw_credit,
 )
 from sas.codec import outward
 from sas.codec.strict import MalformedError
@@ -29,6 +31,8 @@ RECEIVE_MAX = 50
 """Messages received at once, and notifications that may wait for a slow follower."""
 LINGER_S = 5.0
 """How long the queue is read after the last follower left, in seconds: another may come."""
+OTHERS_FIRST_S = 0.6
+"""Longest time for which messages that were given back are left to other readers, in seconds."""
 PAUSE_S = 0.05
 """Pause while a slow follower has enough to read, in seconds."""
 
@@ -104,6 +108,7 @@ class Receiving:
                 await asyncio.sleep(PAUSE_S)
             self._inbox.wake()
             await self._decide(receiver)
+            await self._give_back(receiver)
 
     async def _take(self, receiver: ServiceBusReceiver, message: Message) -> None:
         try:
@@ -132,13 +137,24 @@ class Receiving:
                     self._inbox.drop(held)
                     done = partial(receiver.complete_message, held.message)
                     await settle(receiver, done, self._patience_s)
-                case Fate.RELEASE:
-                    self._inbox.drop(held)
-                    if not await release(receiver, held.message):
-                        held.precious = True
-                        self._inbox.hold(held)
                 case Fate.RENEW:
                     await self._renew(receiver, held, loop.time())
+
+    async def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """Give back what nobody follows, and leave it a moment to the other readers of the queue.
+
+        For a random time: two that wait equally long would take each other's messages again.
+        """
+        back = self._inbox.given_back(asyncio.get_running_loop().time())
+        if not back:
+            return
+        await withdraw_credit(receiver)
+        for held in back:
+            self._inbox.drop(held)
+            if not await release(receiver, held.message):
+                held.stays = True
+                self._inbox.hold(held)
+        await asyncio.sleep(random.uniform(0.1, OTHERS_FIRST_S))  # noqa: S311
 
     async def _renew(self, receiver: ServiceBusReceiver, held: Held[Message], now: float) -> None:
         try:
