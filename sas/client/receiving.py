@@ -33,7 +33,7 @@ LINGER_S = 5.0
 """How long the queue is read after the last follower left, in seconds: another may come."""
 OTHERS_FIRST_S = 0.6
 """Longest time for which messages that were given back are left to other readers, in seconds."""
-PAUSE_S = 0.05
+PAUSE_S = 0.01
 """Pause while a slow follower has enough to read, in seconds."""
 
 Message = ServiceBusReceivedMessage
@@ -107,6 +107,7 @@ class Receiving:
             else:
                 await asyncio.sleep(PAUSE_S)
             self._inbox.wake()
+            await asyncio.sleep(0)  # the followers read
             await self._decide(receiver)
             await self._give_back(receiver)
 

@@ -164,12 +164,14 @@ async def test_following_ends_when_every_order_has(
     ids = ["A-1", "A-2", "A-3", "A-4", "A-5"]
     seen = [event.data.order_id async for event in client.follow(ids, quiet_s=20)]
     assert seen == ["A-1", "A-2", "A-1", "A-2", "A-3", "A-4", "A-4", "A-5"]
-    async for event in client.follow(["B-9"]):
-        assert event.type == "sas.order.completed.v1"
-    others: list[str] = []
-    async for event in client.follow(["B-1"], until=lambda: bool(others)):
-        others += [event.type]
-    assert others == ["sas.order.greeting.v1"]
+    assert (await client.wait("B-9")).type == "sas.order.completed.v1"
+    async with aclosing(client.follow(["B-1"])) as events:
+        async for event in events:
+            assert event.type == "sas.order.greeting.v1"
+            await sdk.put(told("B-1", "completed"))
+            break
+    others = [event.type async for event in client.follow(["B-1"])]
+    assert others == ["sas.order.greeting.v1", "sas.order.completed.v1"]
 
 
 async def test_an_order_held_back_by_nothing_but_undo_has_not_ended(
