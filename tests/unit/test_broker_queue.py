@@ -182,7 +182,7 @@ def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world
     queue = world.queue()
     world.send(queue, b"1", b"2")
     message, token = world.take(queue)
-    operations.abandon(queue, token, world.now, {"why": "busy"})
+    operations.abandon(queue, token, world.now, {"why": encode.string("busy")})
     again, _ = world.take(queue)
     assert again is message
     assert again.delivery_count == 1

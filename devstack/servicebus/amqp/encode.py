@@ -153,7 +153,7 @@ def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
         case bool():
             return boolean(value)
         case int():
-            return int64(value)
+            return int64(value) if value < 1 << 63 else ulong(value)
         case float():
             return b"\x82" + _F64.pack(value)
         case str():

@@ -6,11 +6,8 @@ sessions) if the lock is not held, and then change nothing.
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
-from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core.errors import (
-    ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
     NotAllowedError,
@@ -21,7 +18,8 @@ from devstack.servicebus.core.queue import Queue
 
 PEEK_MAX_BYTES = 4 << 20
 
-Changes = Mapping[str, Any] | None
+#: Application properties to add or replace: their names and encoded values.
+Changes = Mapping[str, bytes] | None
 
 
 def complete(queue: Queue, token: bytes, now: float) -> None:
@@ -82,10 +80,7 @@ def held(queue: Queue, token: bytes, now: float) -> Message:
 
 def _change(queue: Queue, message: Message, changes: Changes) -> None:
     if changes:
-        try:
-            message.add_properties(changes)
-        except (TypeError, AmqpError) as error:
-            raise ArgumentError(str(error)) from None
+        message.add_properties(changes)
         queue.namespace.journal.stored(queue, message)
 
 

@@ -5,12 +5,11 @@ A receiver link takes what the peer sends: messages for a queue, or requests for
 """
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from devstack.servicebus.amqp import encode, frames
-from devstack.servicebus.amqp.decode import Described
+from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.frames import Outcome
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.dispatch import Session
@@ -19,6 +18,7 @@ from devstack.servicebus.core.errors import (
     EntityNotFoundError,
     MessageSizeExceededError,
     NotAllowedError,
+    NotImplementedByBrokerError,
     OperationTimeoutError,
     SessionLockLostError,
     UnauthorizedError,
@@ -28,7 +28,7 @@ from devstack.servicebus.core.namespace import MANAGEMENT
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output, ReplyLink
-from devstack.servicebus.wire.performatives import Attach, source_with_session
+from devstack.servicebus.wire.performatives import COORDINATOR, Attach, source_with_session
 from devstack.servicebus.wire.requests import Request, answer_request
 from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
 
@@ -45,7 +45,8 @@ _DELIVERY_COUNT, _CREDIT, _DRAIN, _ECHO = 5, 6, 8, 9
 def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     """Build the link for an attach.
 
-    Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError.
+    Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError,
+    NotImplementedByBrokerError (for transactions).
     """
     if attach.address is None:
         raise EntityNotFoundError("the link names no entity; give the queue's name as its address")
@@ -54,6 +55,10 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     node = path.lower()
     if node == _CBS:
         return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, None)
+    if node == COORDINATOR:
+        raise NotImplementedByBrokerError(
+            "this broker does not serve transactions: send and settle each message by itself"
+        )
     if context.tokens.enabled and not _has_claim(session.output, path, now):
         raise UnauthorizedError(
             f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
@@ -180,7 +185,8 @@ class QueueReceiverLink(ReceiverLink):
         """Answer with the size limit of batches, and grant credit."""
         self._queue.check_sendable()
         batch = encode.symbol("com.microsoft:max-message-batch-size")
-        self.answer_attach(properties=encode.map_([(batch, encode.ulong(self._message_limit))]))
+        limit = encode.ulong(self._message_limit)
+        self.answer_attach(limit=limit, properties=encode.map_([(batch, limit)]))
         self.grant()
 
     def take(self, whole: Whole, now: float) -> None:
@@ -234,7 +240,7 @@ class RequestReceiverLink(ReceiverLink):
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer and grant credit."""
-        self.answer_attach()
+        self.answer_attach(limit=encode.ulong(self.limit_bytes))
         self.grant()
 
     def take(self, whole: Whole, now: float) -> None:
@@ -372,11 +378,10 @@ class QueueSenderLink(SenderLink):
         for message, token in self.amqp_session.take_unsent(self):
             self._give_back(message, token, now)
 
-    def _give_back(self, message: Message | None, token: bytes, now: float) -> None:
-        """Release a message that was not sent. A presettled one is put back on the queue."""
+    def _give_back(self, message: Message, token: bytes, now: float) -> None:
+        """Release a message that was not sent whole; put a presettled one back on the queue."""
         if self.presettled:
-            if message is not None:
-                self._queue.insert(message, now)
+            self._queue.insert(message, now)
             return
         try:
             operations.release(self._queue, token, now)
@@ -388,15 +393,13 @@ class QueueSenderLink(SenderLink):
         partly_sent = self.amqp_session.take_partly_sent(self)
         unsent = self.amqp_session.take_unsent(self)
         self._queue.dispatch.detach(self, now)
-        for token in partly_sent:
-            self._give_back(None, token, now)
-        for message, token in unsent:
+        for message, token in partly_sent + unsent:
             self._give_back(message, token, now)
 
     # -- settlement ---------------------------------------------------------------------
 
     def on_settled(
-        self, delivery_id: int, token: bytes, state: object, settled: bool, now: float
+        self, delivery_id: int, token: bytes, outcome: Outcome, settled: bool, now: float
     ) -> None:
         """Settle one message and echo the outcome.
 
@@ -405,9 +408,9 @@ class QueueSenderLink(SenderLink):
         """
         try:
             faults = self.context.faults
-            if faults.armed and self._apply_fault(delivery_id, token, state, now):
+            if faults.armed and self._apply_fault(delivery_id, token, outcome, now):
                 return
-            echo = settle(self._queue, token, state, now)
+            echo = settle(self._queue, token, outcome, now)
         except BrokerError as error:
             echo = frames.rejected(error.condition, error.description)
         if not settled:
@@ -416,13 +419,13 @@ class QueueSenderLink(SenderLink):
     def _echo(self, delivery_id: int, state: bytes) -> None:
         self.output.send_settled(self.amqp_session.channel, delivery_id, state, receiver=False)
 
-    def _apply_fault(self, delivery_id: int, token: bytes, state: object, now: float) -> bool:
+    def _apply_fault(self, delivery_id: int, token: bytes, outcome: Outcome, now: float) -> bool:
         """Return True if an armed fault replaces the usual work."""
         queue, faults = self._queue, self.context.faults
-        completes = frames.outcome_code(state) == frames.ACCEPTED
+        completes = outcome.code == frames.ACCEPTED
         faults.check_busy(queue.name, "settle")
         if faults.take("lose-acknowledgement", queue.name, "settle"):
-            settle(queue, token, state, now)
+            settle(queue, token, outcome, now)
             self.output.drop()
             return True
         if completes and faults.take("duplicate-delivery", queue.name, "settle"):
@@ -432,7 +435,7 @@ class QueueSenderLink(SenderLink):
         delay = faults.take("delay", queue.name, "settle")
         if delay is None:
             return False
-        echo = settle(queue, token, state, now)
+        echo = settle(queue, token, outcome, now)
         self.context.later(delay.seconds, lambda: self._echo(delivery_id, echo))
         return True
 
@@ -472,9 +475,9 @@ class ReplySenderLink(SenderLink):
         known[:] = [link for link in known if link.reply != self.reply]
 
 
-def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
-    """Settle one message by a delivery state; return the state to echo. Raises BrokerError."""
-    match frames.outcome_code(state):
+def settle(queue: Queue, token: bytes, outcome: Outcome, now: float) -> bytes:
+    """Settle one message; return the state to echo. Raises BrokerError."""
+    match outcome.code:
         case frames.ACCEPTED:
             operations.complete(queue, token, now)
             return frames.ACCEPTED_STATE
@@ -482,34 +485,13 @@ def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
             operations.release(queue, token, now)
             return frames.RELEASED_STATE
         case frames.MODIFIED:
-            failed, undeliverable, changes = frames.outcome_fields(state, 3)
+            undeliverable = decode.decode(outcome.fields[1])[0]
             work = operations.defer if undeliverable else operations.abandon
-            work(queue, token, now, _named(changes))
-            flags = [encode.boolean(bool(flag)) for flag in (failed, undeliverable)]
-            return encode.composite(frames.MODIFIED, flags)
+            work(queue, token, now, outcome.named)
+            return encode.composite(frames.MODIFIED, outcome.fields[:2])
         case frames.REJECTED:
-            _reject(queue, token, state, now)
+            given = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
+            operations.dead_letter(queue, token, now, changes=given)
             return frames.REJECTED_STATE
         case other:
             raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
-
-
-def _reject(queue: Queue, token: bytes, state: object, now: float) -> None:
-    (error,) = frames.outcome_fields(state, 1)
-    fields: list[Any] = [None] * 3
-    if isinstance(error, Described) and isinstance(error.value, list):
-        fields = (error.value + fields)[:3]
-    info = dict(_named(fields[2]))
-    reason = info.pop("DeadLetterReason", None)
-    description = info.pop("DeadLetterErrorDescription", None)
-    operations.dead_letter(queue, token, now, _text(reason), _text(description), info)
-
-
-def _named(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        return {}
-    return {key: item for key, item in value.items() if isinstance(key, str)}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.frames import named_values
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.dispatch import Session, SessionDispatch
@@ -26,13 +27,17 @@ from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.wire.context import Output
 
 _PEEK_MAX = 1000
+_CHANGES = "properties-to-modify"
 #: The year 9999; get-message-sessions sends it to ask for sessions with messages.
 _NOT_YET = 253402300799
 
 
 @dataclass(slots=True)
 class Request:
-    """A request. ``message_id`` stays encoded, so that the answer has it in the same type."""
+    """A request.
+
+    ``message_id`` and the values of ``properties-to-modify`` stay encoded, to keep their types.
+    """
 
     message_id: bytes = encode.NULL
     reply_to: Any = None
@@ -45,15 +50,17 @@ class Request:
         request = cls()
         for section in sections(payload):
             if section.code == PROPERTIES:
-                fields = decode.spans(payload, section.value_at)
-                fields += [encode.NULL] * (5 - len(fields))
+                fields = decode.spans(payload, section.value_at, 5)
                 request.message_id = fields[0]
                 request.reply_to = decode.decode(fields[4])[0]
             elif section.code == APPLICATION_PROPERTIES:
                 given = decode.decode(payload, section.value_at)[0]
                 request.properties = given if isinstance(given, dict) else {}
             elif section.code == VALUE:
-                request.body = decode.decode(payload, section.value_at)[0]
+                body = request.body = decode.decode(payload, section.value_at)[0]
+                if isinstance(body, dict) and body.get(_CHANGES):
+                    raw = named_values(payload[section.value_at : section.end])
+                    body[_CHANGES] = named_values(raw[_CHANGES])
         return request
 
     def text(self, name: str) -> str:
@@ -240,7 +247,7 @@ def _receive_by_number(call: Call) -> Reply:
 
 def _update_disposition(call: Call) -> Reply:
     status = call.take("disposition-status", str)
-    changes = call.take("properties-to-modify", dict, None)
+    changes = call.take(_CHANGES, dict, None)
     reason = call.take("deadletter-reason", str, None)
     description = call.take("deadletter-description", str, None)
     tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
