@@ -270,7 +270,7 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": 1})
+    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": encode.int32(1)})
     assert application_properties(dead_letter_of(queue)) == {
         "kept": 1,
         "DeadLetterReason": "Bad",

@@ -5,6 +5,8 @@ A receiver link takes what the peer sends: messages for a queue, or requests for
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from devstack.servicebus.amqp import decode, encode, frames
@@ -53,23 +55,24 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     context = session.output.context
     path = path_of(attach.address)
     node = path.lower()
-    if node == _CBS:
-        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, None)
     if node == COORDINATOR:
         raise NotImplementedByBrokerError(
             "this broker does not serve transactions: send and settle each message by itself"
         )
-    if context.tokens.enabled and not _has_claim(session.output, path, now):
-        raise UnauthorizedError(
-            f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
-            "with the key given to --require-key"
-        )
-    manages = node.endswith(MANAGEMENT)
-    queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
-    context.faults.check_busy(queue.name, "attach")
-    if manages:
-        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
-    return (QueueSenderLink if attach.receives else QueueReceiverLink)(session, attach, queue)
+    queue = None
+    if node != _CBS:
+        if context.tokens.enabled and not _has_claim(session.output, path, now):
+            raise UnauthorizedError(
+                f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
+                "with the key given to --require-key"
+            )
+        queue = context.namespace.find(path)
+        context.faults.check_busy(queue.name, "attach")
+        if not node.endswith(MANAGEMENT):
+            return (QueueSenderLink if attach.receives else QueueReceiverLink)(
+                session, attach, queue
+            )
+    return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
 
 
 def end_expired_links(session: AmqpSession, now: float) -> None:
@@ -95,6 +98,27 @@ def _has_claim(output: Output, path: str, now: float) -> bool:
 
 def _node(link: Link) -> str:
     return path_of(link.attach.address or "").lower()
+
+
+def _answer(
+    link: Link, operation: str, work: Callable[[], bytes], reply: Callable[[bytes], None]
+) -> None:
+    """Do the work and reply with its outcome, or with its error, unless a fault is armed."""
+    faults, name = link.context.faults, link.queue.name if link.queue else ""
+    try:
+        faults.check_busy(name, operation)
+        lost = faults.armed and faults.take("lose-acknowledgement", name, operation)
+        delay = None if lost or not faults.armed else faults.take("delay", name, operation)
+        state = work()
+    except (BrokerError, AmqpError) as error:
+        reply(frames.rejected(error.condition, error.description))
+        return
+    if lost:
+        link.output.drop()
+    elif delay is not None:
+        link.context.later(delay.seconds, lambda: reply(state))
+    else:
+        reply(state)
 
 
 # -- receiver links ---------------------------------------------------------------------------
@@ -183,24 +207,22 @@ class QueueReceiverLink(ReceiverLink):
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer with the size limit of batches, and grant credit."""
-        self._queue.check_sendable()
+        self.check()
         batch = encode.symbol("com.microsoft:max-message-batch-size")
         limit = encode.ulong(self._message_limit)
         self.answer_attach(limit=limit, properties=encode.map_([(batch, limit)]))
         self.grant()
 
+    def check(self) -> None:
+        """Raise BrokerError if nothing may be sent to the queue."""
+        self._queue.check_sendable()
+
     def take(self, whole: Whole, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
-        try:
-            if self.context.faults.armed and self._apply_fault(whole, now):
-                return
-            self._enqueue(whole, now)
-            state = frames.ACCEPTED_STATE
-        except (BrokerError, AmqpError) as error:
-            state = frames.rejected(error.condition, error.description)
-        self.acknowledge(whole.delivery_id, state)
+        reply = partial(self.acknowledge, whole.delivery_id)
+        _answer(self, "send", partial(self._enqueue, whole, now), reply)
 
-    def _enqueue(self, whole: Whole, now: float) -> None:
+    def _enqueue(self, whole: Whole, now: float) -> bytes:
         size, batch = whole.size, whole.batch
         if size > self.limit_bytes or (size > self._message_limit and not batch):
             raise MessageSizeExceededError(
@@ -210,22 +232,7 @@ class QueueReceiverLink(ReceiverLink):
             )
         parts = unbatch(whole.payload) if batch else [whole.payload]
         self._queue.enqueue([parse_message(part) for part in parts], now)
-
-    def _apply_fault(self, whole: Whole, now: float) -> bool:
-        """Return True if an armed fault replaces the usual work."""
-        faults, name = self.context.faults, self._queue.name
-        faults.check_busy(name, "send")
-        if faults.take("lose-acknowledgement", name, "send"):
-            self._enqueue(whole, now)
-            self.output.drop()
-            return True
-        delay = faults.take("delay", name, "send")
-        if delay is None:
-            return False
-        self._enqueue(whole, now)
-        accepted = frames.ACCEPTED_STATE
-        self.context.later(delay.seconds, lambda: self.acknowledge(whole.delivery_id, accepted))
-        return True
+        return frames.ACCEPTED_STATE
 
 
 class RequestReceiverLink(ReceiverLink):
@@ -406,38 +413,43 @@ class QueueSenderLink(SenderLink):
         azure-servicebus 7.15 sends unsettled dispositions and waits for an echo with the same
         outcome. A failure is echoed as *rejected* with its condition.
         """
-        try:
-            faults = self.context.faults
-            if faults.armed and self._apply_fault(delivery_id, token, outcome, now):
-                return
-            echo = settle(self._queue, token, outcome, now)
-        except BrokerError as error:
-            echo = frames.rejected(error.condition, error.description)
-        if not settled:
-            self._echo(delivery_id, echo)
 
-    def _echo(self, delivery_id: int, state: bytes) -> None:
-        self.output.send_settled(self.amqp_session.channel, delivery_id, state, receiver=False)
+        def echo(state: bytes) -> None:
+            if not settled:
+                channel = self.amqp_session.channel
+                self.output.send_settled(channel, delivery_id, state, receiver=False)
 
-    def _apply_fault(self, delivery_id: int, token: bytes, outcome: Outcome, now: float) -> bool:
-        """Return True if an armed fault replaces the usual work."""
+        _answer(self, "settle", partial(self._settle, token, outcome, now), echo)
+
+    def _settle(self, token: bytes, outcome: Outcome, now: float) -> bytes:
+        """Settle one message; return the state to echo. Raises BrokerError.
+
+        While receiving is disabled nothing is removed, as in the service: the message comes again
+        after its lock.
+        """
         queue, faults = self._queue, self.context.faults
-        completes = outcome.code == frames.ACCEPTED
-        faults.check_busy(queue.name, "settle")
-        if faults.take("lose-acknowledgement", queue.name, "settle"):
-            settle(queue, token, outcome, now)
-            self.output.drop()
-            return True
-        if completes and faults.take("duplicate-delivery", queue.name, "settle"):
-            operations.abandon(queue, token, now)
-            self._echo(delivery_id, frames.ACCEPTED_STATE)
-            return True
-        delay = faults.take("delay", queue.name, "settle")
-        if delay is None:
-            return False
-        echo = settle(queue, token, outcome, now)
-        self.context.later(delay.seconds, lambda: self._echo(delivery_id, echo))
-        return True
+        queue.check_status(receives=True)
+        match outcome.code:
+            case frames.ACCEPTED:
+                if faults.armed and faults.take("duplicate-delivery", queue.name, "settle"):
+                    operations.abandon(queue, token, now)
+                else:
+                    operations.complete(queue, token, now)
+                return frames.ACCEPTED_STATE
+            case frames.RELEASED | None:
+                operations.release(queue, token, now)
+                return frames.RELEASED_STATE
+            case frames.MODIFIED:
+                undeliverable = decode.decode(outcome.fields[1])[0]
+                work = operations.defer if undeliverable else operations.abandon
+                work(queue, token, now, outcome.named)
+                return encode.composite(frames.MODIFIED, outcome.fields[:2])
+            case frames.REJECTED:
+                given = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
+                operations.dead_letter(queue, token, now, changes=given)
+                return frames.REJECTED_STATE
+            case other:
+                raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
 
 
 class ReplySenderLink(SenderLink):
@@ -473,25 +485,3 @@ class ReplySenderLink(SenderLink):
         """Be unknown to request links."""
         known = self.output.reply_links
         known[:] = [link for link in known if link.reply != self.reply]
-
-
-def settle(queue: Queue, token: bytes, outcome: Outcome, now: float) -> bytes:
-    """Settle one message; return the state to echo. Raises BrokerError."""
-    match outcome.code:
-        case frames.ACCEPTED:
-            operations.complete(queue, token, now)
-            return frames.ACCEPTED_STATE
-        case frames.RELEASED | None:
-            operations.release(queue, token, now)
-            return frames.RELEASED_STATE
-        case frames.MODIFIED:
-            undeliverable = decode.decode(outcome.fields[1])[0]
-            work = operations.defer if undeliverable else operations.abandon
-            work(queue, token, now, outcome.named)
-            return encode.composite(frames.MODIFIED, outcome.fields[:2])
-        case frames.REJECTED:
-            given = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
-            operations.dead_letter(queue, token, now, changes=given)
-            return frames.REJECTED_STATE
-        case other:
-            raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")

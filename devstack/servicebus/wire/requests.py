@@ -20,10 +20,10 @@ from devstack.servicebus.core.errors import (
     BrokerError,
     NotAllowedError,
     NotImplementedByBrokerError,
-    ServerBusyError,
 )
 from devstack.servicebus.core.message import Message, encode_message, parse_message
 from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output
 
 _PEEK_MAX = 1000
@@ -78,6 +78,9 @@ class Reply(NamedTuple):
     condition: str | None = None
 
 
+_NO_CONTENT = Reply(204, encode.NULL, "No Content")
+
+
 def refusal(error: BrokerError) -> Reply:
     """Answer a request that is refused."""
     return Reply(error.status, encode.NULL, error.description, error.condition)
@@ -117,26 +120,26 @@ class Call(NamedTuple):
 
 def answer_request(request: Request, queue: Queue | None, output: Output, now: float) -> bytes:
     """Answer a request."""
-    if queue is None:
-        return encode_reply(request, _put_token(request, output, now))
-    body = request.body if isinstance(request.body, dict) else {}
-    call = Call(queue, body, now, output)
     try:
-        output.context.faults.check_busy(queue.name, "manage")
-        reply = answer(request.text("operation"), call)
-    except ServerBusyError as error:
+        if queue is None:
+            reply = _put_token(request, output, now)
+        else:
+            output.context.faults.check_busy(queue.name, "manage")
+            body = request.body if isinstance(request.body, dict) else {}
+            reply = answer(request.text("operation"), Call(queue, body, now, output))
+    except BrokerError as error:
         reply = refusal(error)
     return encode_reply(request, reply)
 
 
 def _put_token(request: Request, output: Output, now: float) -> Reply:
-    try:
-        if request.text("operation") != "put-token":
-            raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
-        token = request.body if isinstance(request.body, str) else ""
-        claim = output.context.tokens.check(token, request.text("name"), now)
-    except BrokerError as error:
-        return refusal(error)
+    if request.text("operation") != "put-token":
+        raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
+    token = request.body if isinstance(request.body, str) else ""
+    claim = output.context.tokens.check(token, request.text("name"), now)
+    path = path_of(request.text("name"))
+    if path:  # an empty path is the whole namespace
+        output.context.namespace.find(path)
     output.claims[:] = [
         old for old in output.claims if old.path != claim.path and old.expires_at > now
     ]
@@ -177,6 +180,9 @@ def answer(operation: str, call: Call) -> Reply:
                 f"the operation '{operation[:100]}' is not served: this broker serves queues only"
             )
         call.queue.check_browsable()
+        of_sender = work in {_schedule, _cancel}
+        # Azure refuses to peek at a queue that is SendDisabled: azure-sdk-for-net, issue 22454.
+        call.queue.check_status(sends=of_sender or work is _peek, receives=not of_sender)
         return work(call)
     except BrokerError as error:
         return refusal(error)
@@ -201,7 +207,7 @@ def _peek(call: Call) -> Reply:
     session_id = call.take("session-id", str, None)
     found = operations.peek(call.queue, first, max(count, 0), session_id, call.now)
     if not found:
-        return Reply(204, encode.NULL, "No Content")
+        return _NO_CONTENT
     return Reply(200, _map(messages=encode.list_([_map(message=_as_body(m)) for m in found])))
 
 
@@ -227,7 +233,6 @@ def _cancel(call: Call) -> Reply:
 
 def _receive_by_number(call: Call) -> Reply:
     queue, now = call.queue, call.now
-    queue.check_receivable()
     session_id = call.take("session-id", str, None)
     session = _session(call) if queue.sessions is not None else None
     found = operations.deferred(queue, call.sequences(), session_id)
@@ -243,6 +248,18 @@ def _receive_by_number(call: Call) -> Reply:
         lock_token = encode.uuid(UUID(bytes_le=token))
         entries.append(_map(lock_token=lock_token, message=encoded))
     return Reply(200, _map(messages=encode.list_(entries)))
+
+
+def _delete(call: Call) -> Reply:
+    count = call.take("message-count", int)
+    if count < 1:
+        raise ArgumentError(f"'message-count' must be at least 1, not {count}")
+    before = call.take("enqueued-time-utc", int) / 1000
+    session = _session(call) if call.queue.sessions is not None else None
+    deleted = operations.delete(call.queue, count, before, session.id if session else None)
+    if not deleted:
+        return _NO_CONTENT
+    return Reply(200, _map(message_count=encode.int32(deleted)))
 
 
 def _update_disposition(call: Call) -> Reply:
@@ -311,7 +328,7 @@ def _get_message_sessions(call: Call) -> Reply:
     ]
     page = ids[max(skip, 0) : max(skip, 0) + max(top, 0)]
     if not page:
-        return Reply(204, encode.NULL, "No Content")
+        return _NO_CONTENT
     names = encode.array([encode.long_string(name) for name in page])
     return Reply(200, _map(skip=encode.int32(skip + len(page)), sessions_ids=names))
 
@@ -322,6 +339,7 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "com.microsoft:schedule-message": _schedule,
     "com.microsoft:cancel-scheduled-message": _cancel,
     "com.microsoft:receive-by-sequence-number": _receive_by_number,
+    "com.microsoft:batch-delete-messages": _delete,
     "com.microsoft:update-disposition": _update_disposition,
     "com.microsoft:renew-session-lock": _renew_session_lock,
     "com.microsoft:get-session-state": _get_session_state,

@@ -123,18 +123,8 @@ class Link:
 
     def send_flow(self, *, drain: bool = False) -> None:
         """Send the state of this link and its session."""
-        fields = [
-            encode.uint(self.amqp_session.next_incoming),
-            WINDOW,
-            encode.uint(self.amqp_session.next_outgoing),
-            WINDOW,
-            encode.uint(self.handle),
-            encode.uint(self.delivery_count),
-            encode.uint(self.credit),
-            encode.uint(0),
-            encode.boolean(drain),
-        ]
-        self.amqp_session.send(encode.composite(frames.FLOW, fields))
+        numbers = (self.handle, self.delivery_count, self.credit, 0)
+        self.amqp_session.send_flow(*map(encode.uint, numbers), encode.boolean(drain))
 
 
 class AmqpSession:
@@ -162,6 +152,11 @@ class AmqpSession:
     def send(self, performative: bytes) -> None:
         """Send a frame on this session's channel."""
         self.output.send(self.channel, performative)
+
+    def send_flow(self, *link_fields: bytes) -> None:
+        """Send the state of this session, and of a link."""
+        ids = encode.uint(self.next_incoming), encode.uint(self.next_outgoing)
+        self.send(encode.composite(frames.FLOW, [ids[0], WINDOW, ids[1], WINDOW, *link_fields]))
 
     def revoke_credit(self) -> None:
         """Give no more messages to the links of this session: it is about to end."""
@@ -229,8 +224,7 @@ class AmqpSession:
         if link is not None and not link.ended:
             link.on_flow(fields, now)
         elif handle is None and fields[9]:
-            ids = encode.uint(self.next_incoming), encode.uint(self._next_delivery)
-            self.send(encode.composite(frames.FLOW, [ids[0], WINDOW, ids[1], WINDOW]))
+            self.send_flow()
 
     def on_disposition(self, body: bytes, position: int, now: float) -> None:
         """Settle deliveries as a receiver says; ids that are not unsettled are ignored.
