@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import struct
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -285,6 +286,20 @@ def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
         peer.sendall(b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
         peer.shutdown(socket.SHUT_WR)
         assert peer.recv(65536) == b""
+    assert ask(broker, "GET", "/health")[0] == 200
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
+)
+def test_a_connection_that_is_reset_leaves_no_traceback(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, begun: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.sendall(begun)
+        assert ask(broker, "GET", "/health")[0] == 200
     assert ask(broker, "GET", "/health")[0] == 200
     assert "Traceback" not in caplog.text
 

@@ -21,7 +21,8 @@ from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every
     collect_leftovers,
     short_pauses,
 )
-from tests.integration.test_broker_wire import BODY, peer_of, put, raw
+from tests.integration.test_broker_wire import BODY, peer_of, put
+from tests.unit.test_broker_queue import raw
 
 pytestmark = LEFTOVERS
 

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -27,7 +28,8 @@ from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every
     short_pauses,
 )
 from tests.integration.test_broker_tokens import request
-from tests.integration.test_broker_wire import Peer, peer_of, put, raw
+from tests.integration.test_broker_wire import Peer, peer_of, put
+from tests.unit.test_broker_queue import raw
 
 pytestmark = LEFTOVERS
 
@@ -166,23 +168,22 @@ async def test_properties_given_with_a_settlement_by_request_keep_their_types(
     assert section(payload, APPLICATION_PROPERTIES) == OF_NET
 
 
-async def test_a_message_id_above_the_range_of_long_is_kept() -> None:
-    """`ulong` is a type of message-ids; the duplicate history stores them."""
-    number = 2**64 - 1
-    assert decode.decode(encode.scalar(number))[0] == number
+async def test_a_message_id_above_the_range_of_long_is_taken_and_known_again(
+    tmp_path: Path,
+) -> None:
+    """`ulong` is a type of message-ids, and the data directory keeps the ids."""
+    properties = encode.composite(0x73, [encode.ulong(2**64 - 1)])
+    queues = {"q": QueueProperties(requires_duplicate_detection=True)}
+    for _ in range(2):
+        async with Broker(queues, data=tmp_path) as broker, peer_of(broker) as peer:
+            await peer.open()
+            await peer.attach("q", receives=False)
+            peer.transfer(0, properties + b"\x00\x53\x75" + encode.binary(b"x"))
+            assert (await peer.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
+            assert broker.counts("q").active == 1
 
 
 # -- peeks -------------------------------------------------------------------------------------
-
-
-async def test_four_messages_of_200_kb_are_peeked_in_one_answer(broker: Broker) -> None:
-    put(broker, 4, b"x" * 200_000)
-    async with peer_of(broker) as peer:
-        await peer.open()
-        requests = await Requests.attach(peer, "q/$management")
-        body = named(from_sequence_number=encode.int64(0), message_count=encode.int32(4))
-        answer = await requests.ask("com.microsoft:peek-message", body)
-    assert [len(one["message"]) > 200_000 for one in answer.body["messages"]] == [True] * 4
 
 
 async def test_a_peek_shows_scheduled_and_deferred_messages_with_their_state(

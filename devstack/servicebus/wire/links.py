@@ -69,9 +69,8 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         queue = context.namespace.find(path)
         context.faults.check_busy(queue.name, "attach")
         if not node.endswith(MANAGEMENT):
-            return (QueueSenderLink if attach.receives else QueueReceiverLink)(
-                session, attach, queue
-            )
+            kind = QueueSenderLink if attach.receives else QueueReceiverLink
+            return kind(session, attach, queue)
     return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
 
 
@@ -94,10 +93,6 @@ def end_expired_links(session: AmqpSession, now: float) -> None:
 
 def _has_claim(output: Output, path: str, now: float) -> bool:
     return any(claim.covers(path, now) for claim in output.claims)
-
-
-def _node(link: Link) -> str:
-    return path_of(link.attach.address or "").lower()
 
 
 def _answer(
@@ -265,7 +260,7 @@ class RequestReceiverLink(ReceiverLink):
             self.acknowledge(whole.delivery_id, frames.rejected(error.condition, error.description))
             return
         answer = answer_request(request, self.queue, self.output, now)
-        here = [link for link in self.output.reply_links if link.node == _node(self)]
+        here = [link for link in self.output.reply_links if link.node == self.node]
         asked = request.reply_to
         named = [link for link in here if asked is not None and asked in link.names]
         for link in (named or here)[-1:]:
@@ -464,7 +459,7 @@ class ReplySenderLink(SenderLink):
         self.answer_attach()
         # Requests in Python name this link by its target address, in JavaScript by its name.
         names = (self.attach.target_address, self.name)
-        self.output.reply_links.append(ReplyLink(_node(self), names, self.reply))
+        self.output.reply_links.append(ReplyLink(self.node, names, self.reply))
 
     def reply(self, payload: bytes) -> None:
         """Send one answer, or keep it until there is credit for it."""

@@ -78,9 +78,6 @@ class Reply(NamedTuple):
     condition: str | None = None
 
 
-_NO_CONTENT = Reply(204, encode.NULL, "No Content")
-
-
 def refusal(error: BrokerError) -> Reply:
     """Answer a request that is refused."""
     return Reply(error.status, encode.NULL, error.description, error.condition)
@@ -207,7 +204,7 @@ def _peek(call: Call) -> Reply:
     session_id = call.take("session-id", str, None)
     found = operations.peek(call.queue, first, max(count, 0), session_id, call.now)
     if not found:
-        return _NO_CONTENT
+        return Reply(204, encode.NULL, "No Content")
     return Reply(200, _map(messages=encode.list_([_map(message=_as_body(m)) for m in found])))
 
 
@@ -258,7 +255,7 @@ def _delete(call: Call) -> Reply:
     session = _session(call) if call.queue.sessions is not None else None
     deleted = operations.delete(call.queue, count, before, session.id if session else None)
     if not deleted:
-        return _NO_CONTENT
+        return Reply(204, encode.NULL, "No Content")
     return Reply(200, _map(message_count=encode.int32(deleted)))
 
 
@@ -328,7 +325,7 @@ def _get_message_sessions(call: Call) -> Reply:
     ]
     page = ids[max(skip, 0) : max(skip, 0) + max(top, 0)]
     if not page:
-        return _NO_CONTENT
+        return Reply(204, encode.NULL, "No Content")
     names = encode.array([encode.long_string(name) for name in page])
     return Reply(200, _map(skip=encode.int32(skip + len(page)), sessions_ids=names))
 

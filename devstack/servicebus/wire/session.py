@@ -11,6 +11,7 @@ from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.frames import Outcome
 from devstack.servicebus.core.message import Message, encode_message
 from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output
 from devstack.servicebus.wire.performatives import WINDOW, Attach
 
@@ -49,6 +50,7 @@ class Link:
         self.context = session.output.context
         self.attach = attach
         self.name = attach.name
+        self.node = path_of(attach.address or "").lower()
         self.handle = session.new_handle(attach.handle)
         self.queue = queue
         self.credit = 0
