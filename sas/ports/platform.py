@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
@@ -232,12 +232,28 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible."""
+    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible.
+
+    ``source`` is the queue that a dead letter came from, if the bus knows it.
+    """
 
     message_id: str
     body: bytes
     enqueued_at: datetime
     properties: Mapping[str, str] = field(default_factory=dict)
+    sequence: int = 0
+    is_scheduled: bool = False
+    source: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A message to send, and the sequence numbers of those that are removed once it is sent."""
+
+    sequences: frozenset[int]
+    message: Message
 
 
 class UndeliverableError(Exception):
@@ -276,6 +292,24 @@ class MessageBus(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
+
+
+class OperatorBus(MessageBus, Protocol):
+    """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
+    a queue or of its dead-letter subqueue.
+    """
+
+    def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        """Send each message, then remove the messages that it stands for.
+
+        Yields for each message that was sent whether all those were removed. What was not removed
+        stays: nothing is lost, and the next move sends it again. A move whose messages are gone is
+        left out. Other messages that lie before them are delivered once, and abandoned.
+
+        Raises:
+            BusUnavailableError: the bus cannot be read, or does not accept a message now.
+            UndeliverableError: the target will never accept a message.
+        """
 
 
 class Clock(Protocol):
