@@ -204,9 +204,7 @@ async def test_a_lock_is_renewed_again_if_the_queue_is_back_before_it_ends() -> 
     assert rig.counts == [1]
 
 
-async def test_a_killed_workers_messages_come_again_at_once_and_a_killed_hosts_after_its_lock() -> (
-    None
-):
+async def test_what_a_dead_worker_held_comes_at_once_and_of_a_dead_host_within_its_lock() -> None:
     waits = []
     for with_host in (False, True):
         rig = Rig()
