@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -103,7 +104,7 @@ async def test_a_queue_that_is_late_does_not_excuse_an_agent_that_is_dead() -> N
             system.submit(f"L-{number}", "late")
         else:
             world.clock.call_later(
-                (number - 40) * 0.5, lambda name=f"L-{number}": system.submit(name, "late")
+                (number - 40) * 0.5, partial(system.submit, f"L-{number}", "late")
             )
             system.submitted[f"L-{number}"] = "late"
     system.submit("D-1", "dead")
@@ -189,9 +190,7 @@ async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> 
     system.bus.queues[stuck].rules = replace(system.bus.queues[stuck].rules, deliveries_max=6)
     system.bus._enqueue(Message(stuck, "stuck", b"{}"))
     for number in range(120):
-        world.clock.call_later(
-            number * 25.0, lambda name=f"O-{number}": system.submit(name, "order")
-        )
+        world.clock.call_later(number * 25.0, partial(system.submit, f"O-{number}", "order"))
         system.submitted[f"O-{number}"] = "order"
     try:
         await world.run(system.finished)
