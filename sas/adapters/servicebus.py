@@ -125,6 +125,8 @@ class ServiceBus:
         except NEVER as error:
             raise UndeliverableError(_why(queue, error), pending[0]) from error
         except ServiceBusError as error:
+            if _no_such_queue(error):
+                raise UndeliverableError(_why(queue, error), pending[0]) from error
             raise BusUnavailableError(_why(queue, error)) from error
         finally:
             sent = len(messages) - len(pending)
@@ -273,9 +275,19 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     return made
 
 
+def _no_such_queue(error: ServiceBusError) -> bool:
+    """Whether the queue is missing.
+
+    Azure answers the token for a missing queue with 404, and the SDK reports failed authentication.
+    """
+    refused = isinstance(error, ServiceBusAuthenticationError)
+    by_token = refused and "Status code: 404" in str(error.inner_exception)
+    return by_token or isinstance(error, MessagingEntityNotFoundError)
+
+
 def _why(queue: str, error: ServiceBusError) -> str:
     match error:
-        case MessagingEntityNotFoundError():
+        case _ if _no_such_queue(error):
             advice = "There is no such queue: create it, or correct the name."
         case MessageSizeExceededError():
             advice = "The message is larger than the queue accepts."

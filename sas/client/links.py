@@ -38,6 +38,7 @@ _REFUSALS = (
     *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
 )
 """Answers that stay the same however often the operation is tried."""
+_NO_QUEUE = "there is no such queue: create it, or correct the name."
 
 
 class LinkError(Exception):
@@ -168,7 +169,9 @@ def bytes_of(message: ServiceBusReceivedMessage) -> bytes:
 def _why(failed: Exception) -> str:
     match failed:
         case MessagingEntityNotFoundError():
-            return "there is no such queue: create it, or correct the name."
+            return _NO_QUEUE
+        case ServiceBusAuthenticationError() if "Status code: 404" in str(failed.inner_exception):
+            return _NO_QUEUE  # Azure answers the token for a missing queue with 404
         case ServiceBusAuthenticationError() | ServiceBusAuthorizationError():
             return "access was refused: check the key or the identity's role."
         case MessageSizeExceededError():
