@@ -231,7 +231,9 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     made = kit(duplicate_window=WINDOW)
     forged = {
         **dict.fromkeys((OUTSIDE_SENT, "sas_called", "sas_first_id", "sas_left_since"), "yes"),
-        **{TIMES: "7", "sas_dead_letter_source": QUEUES.replies, "sas_first_at": "yesterday"},
+        TIMES: "7",
+        "sas_dead_letter_source": QUEUES.replies,
+        "sas_first_at": "yesterday",
     }
     await receive(made, Message(QUEUES.orders, "m-1", order(), properties=forged))
     assert made.told() == ["received"]
