@@ -32,6 +32,8 @@ from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
+    CALLED,
+    PUT_BACK,
     CallAttempt,
     CallbackIssuer,
     CallDeadline,
@@ -40,6 +42,8 @@ from sas.engine.hooks import (
     LongSteps,
     MustWaitError,
     SilentError,
+    called_before,
+    is_first,
     no_callbacks,
 )
 from sas.ports import (
@@ -59,10 +63,6 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-PUT_BACK = "put-back/"
-"""The MessageId of a request that was put back begins with this."""
-CALLED = "sas_called"
-"""The property of a request that was put back after a call may have gone out."""
 CALL_AGAIN_AFTER = timedelta(seconds=1)
 """Pause before a call that its function cut off is made again."""
 READ_AGAIN_AFTER = timedelta(seconds=12)
@@ -121,7 +121,6 @@ class AgentActor:
                 Redeliver the message.
         """
         with tracing.received(f"agent {self._name}", "agent", delivery.properties):
-            await self._context.grace.record(delivery)
             try:
                 request = internal.decode(delivery.body, RequestMessage)
             except MalformedError as wrong:
@@ -138,17 +137,17 @@ class AgentActor:
             return await self._handle(request, delivery)
 
     async def _handle(self, request: RequestMessage, delivery: Delivery) -> Reply | None:
-        first = not request.checks and not delivery.message_id.startswith(PUT_BACK)
+        first = is_first(delivery)
         deadline = self._long_steps.deadline(request, first=first)
         try:
-            granted = await self._long_steps.granted(request)
+            granted = await self._long_steps.granted(request, delivery)
             if granted is not None:
                 deadline = self._long_steps.deadline(granted, first=first)
             deadline.function_ends_at = delivery.ends_at
             answer = await self._work(deadline) if granted is not None else None
             return await self._send(answer, deadline)
         except MustWaitError as wait:
-            called = wait.called or request.checks > 0 or _called_before(delivery)
+            called = wait.called or called_before(delivery)
             if not deadline.is_close(wait.until):
                 await self._put_back(deadline, delivery, wait.until, called=called)
                 return None
@@ -164,7 +163,7 @@ class AgentActor:
         request = deadline.request
         if answer is None or deadline.left() <= 0:
             log.info(
-                "silent past CompleteBy: order %s step %s %s epoch %d",
+                "silent: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
             )  # fmt: skip
             return None
@@ -259,7 +258,6 @@ class AgentActor:
             self._context.queues.agent(self._name, urgent=request.urgent),
             PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
             body,
-            time_to_live=request.complete_by - until,
             scheduled_at=until,
             properties={CALLED: "yes"} if called else {},
         )
@@ -555,11 +553,6 @@ def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> b
         return True
     changed = (error.kind, error.message) != (kept.kind, kept.message)
     return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
-
-
-def _called_before(delivery: Delivery) -> bool:
-    """Return whether a call may have gone out for a request before this delivery."""
-    return (delivery.count or 1) > 1 or CALLED in delivery.properties
 
 
 def _reply(

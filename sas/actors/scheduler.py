@@ -62,7 +62,6 @@ class Scheduler:
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
-            await self._context.grace.record(delivery)
             try:
                 message = internal.decode(delivery.body, _FROM_AGENTS)
                 said = (
@@ -121,8 +120,7 @@ class Scheduler:
         return await self._known(result, message, delivery)
 
     def _rules(self, order: Order, now: datetime) -> Rules:
-        workflow = self._business.workflow_of(order)
-        return self._context.rules.of(workflow, now, urgent=order.details.urgent)
+        return self._context.rules.of(self._business.workflow_of(order), now)
 
     async def _known(
         self, result: ApplyResult, message: Internal, delivery: Delivery

@@ -159,6 +159,7 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "UndoRoutes": ",".join(map(str, undo.routes)) or None,
         "Edited": None if step.call.edited is None else clean(step.call.edited),
         "Note": None if step.note is None else clean(step.note),
+        "Excused": (step.turn.excused or None) if isinstance(step.turn, Dispatched) else None,
         "Route": step.call.route or None,
         **inline,
     }
@@ -329,7 +330,7 @@ def _turn_from(row: Row) -> Turn:
     if due is None:
         return None
     if locked_by is not None:
-        return Dispatched(locked_by, due, row.get("Note"))
+        return Dispatched(locked_by, due, row.get("Note"), row.get("Excused") or 0)
     return Resting(due) if row.get("Resting") else Ready(due)
 
 

@@ -108,11 +108,16 @@ class AttemptError:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A request of the step is out. ``note`` is the last progress note of its agent."""
+    """A request of the step is out. ``note`` is the last progress note of its agent.
+
+    ``excused`` is how often CompleteBy passed while a message of the step lay in a queue that did
+    not move.
+    """
 
     locked_by: str
     complete_by: datetime
     note: str | None = None
+    excused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from sas.domain.queues import Queues
 from sas.engine.hooks import (
     ContentStore,
     Encryption,
-    ExpiryGrace,
     Incidents,
     RuntimeRules,
     SweepTask,
@@ -47,7 +46,6 @@ class Context:
     versions: VersionCheck = field(default_factory=VersionCheck)
     incidents: Incidents = field(default_factory=Incidents)
     rules: RuntimeRules = field(default_factory=RuntimeRules)
-    grace: ExpiryGrace = field(default_factory=ExpiryGrace)
     sweep_tasks: tuple[SweepTask, ...] = ()
 
     @classmethod

@@ -151,6 +151,12 @@ class Kit:
                 if self.bus.messages(queue):
                     await self.step(queue)
 
+    def agents_die(self) -> None:
+        """Let every request be taken from its queue by an agent that dies with it."""
+        for name in self.actors:
+            while self.bus.take(QUEUES.agent(name)):
+                pass
+
     async def sweep(self) -> dict[str, int]:
         """Let the supervisor sweep; return what it did."""
         return (await self.run(self.supervisor.sweep())).done

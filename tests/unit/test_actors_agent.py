@@ -166,12 +166,20 @@ async def test_a_call_is_cut_off_at_complete_by_and_nothing_is_said() -> None:
     assert replies(made) == []
 
 
-async def test_a_request_found_past_its_complete_by_is_not_even_tried() -> None:
+async def test_a_request_found_past_its_complete_by_calls_nothing_before_it_has_more_time() -> None:
     made, message = await requested()
     await made.later(ALLOWED.total_seconds())
     await made.hand(message)
-    assert made.agents["stock"].calls == []
-    assert replies(made) == []
+    await made.later(2)
+    (again,) = made.bus.messages(QUEUES.agent("stock"))
+    await made.hand(again)
+    assert made.agents["stock"].calls == []  # the scheduler has not granted it
+    await made.step(QUEUES.replies)
+    assert made.words()[-1] == "progress"
+    await made.later(2)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.order().steps[0].epoch == 1
 
 
 async def test_an_answer_just_within_complete_by_is_sent() -> None:

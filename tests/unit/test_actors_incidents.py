@@ -110,6 +110,7 @@ async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
     for number in range(25):
         await made.submit(order(f"O-{number}"), f"m-{number}")
         await made.step(QUEUES.scheduler)
+    made.agents_die()
     await sweeps(made, 10)
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("waiting", "chain version 1, step reserve")

@@ -167,7 +167,7 @@ STEP = StepRecord(
     name="pay",
     process_state=StepState.COMPENSATING,
     since=NOW,
-    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9"),
+    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9", 7),
     epoch=4,
     failures=Failures(3, 6),
     call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),

@@ -283,8 +283,7 @@ class Callbacks:
             if status is not StepStatus.OUT:
                 return None
             _check_time(claims, now)
-            workflow, urgent = self._business.workflow_of(order), order.details.urgent
-            rules = self._context.rules.of(workflow, now, urgent=urgent)
+            rules = self._context.rules.of(self._business.workflow_of(order), now)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
         cause = cause_of(self._context.queues.callbacks, own_id)
