@@ -83,19 +83,19 @@ class Rows(Table):
         await self.pause()
         if (partition, row["RowKey"]) in self.kept:
             return False
-        self._write(partition, row)
+        self._keep(partition, row)
         return True
 
     async def put(self, partition: str, row: Entity) -> None:
         await self.pause()
-        self._write(partition, row)
+        self._keep(partition, row)
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
         await self.pause()
         found = self.kept.get((partition, row["RowKey"]))
         if found is None or found.metadata["etag"] != etag:
             return False
-        self._write(partition, row)
+        self._keep(partition, row)
         return True
 
     async def delete(self, partition: str, row_key: str) -> None:
@@ -130,14 +130,14 @@ class Rows(Table):
             if one.verb == "delete":
                 del self.kept[partition, one.row_key]
             else:
-                self._write(partition, one.row)
+                self._keep(partition, one.row)
         written = [self.kept.get((partition, one.row_key)) for one in operations]
         return [None if row is None else str(row.metadata["etag"]) for row in written]
 
-    def _write(self, partition: str, row: Entity) -> None:
+    def _keep(self, partition: str, row: Entity) -> None:
         columns = {name: value for name, value in self.written(row).items() if value is not None}
         made = TableEntity({**columns, "PartitionKey": partition})
-        made._metadata = {"etag": f"e{next(_etags)}"}
+        made._metadata = {"etag": f"e{next(_etags)}", "timestamp": None}
         before = self.kept.get((partition, row["RowKey"]))
         if before is not None and newer_part(before):
             assert newer_part(made) == newer_part(before), f"{row['RowKey']} lost what it had"
@@ -296,7 +296,7 @@ class SideBySide:
         self.world.timer = sweep
 
     def submit(self, order_id: str, version: int | None) -> None:
-        body = {
+        body: dict[str, Any] = {
             "order_id": order_id,
             "workflow": "order",
             "reply_queue": REPLIES_TO,
