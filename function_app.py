@@ -16,7 +16,7 @@ import azure.functions as func
 
 import orders
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop
-from sas.config import CONNECTION, queue_named
+from sas.config import CONNECTION, queue_named, read_applications
 from sas.engine.delivery import Delivery
 
 app = func.FunctionApp()
@@ -74,6 +74,12 @@ def agent_handler(agent: str) -> Callable[[Application], Handler]:
 
 # name, queue, who handles its messages
 on_queue("submission", "%SAS_QUEUE_ORDERS%", lambda app: app.submitter.handle)
+for _application in read_applications():
+    on_queue(
+        f"submission_{_application.replace('-', '_')}",
+        f"%SAS_QUEUE_ORDERS%-{_application}",
+        lambda app: app.submitter.handle,
+    )
 on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%", lambda app: app.scheduler.handle)
 on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%", lambda app: app.scheduler.handle_reply)
 on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%", lambda app: app.callbacks.handle)
@@ -87,6 +93,12 @@ register(
     "deadletters",
     "%SAS_QUEUE_DEAD_LETTERS%",
     lambda app: app.dead_letters.handle,
+    urgent=False,
+)
+register(
+    "deadletters_end",
+    "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
+    lambda app: app.dead_letters.handle_given_up,
     urgent=False,
 )
 

@@ -26,7 +26,7 @@ param principalId string = ''
 ])
 param principalType string = 'User'
 
-@description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue.')
+@description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
 @maxLength(200)
 param applications array

@@ -30,7 +30,7 @@ from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
 from sas.features.call_limit import CallLimit
-from sas.features.callbacks.codec import CallbackKeys
+from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import Callbacks
 from sas.features.circuit_breaker.guard import CircuitBreaker, OpenCircuits, open_circuits
 from sas.features.circuit_breaker.rules import BreakerPolicy
@@ -39,7 +39,7 @@ from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.redaction import redacted
 from sas.features.incidents.board import IncidentBoard
 from sas.features.long_steps.steps import ContinuedSteps
-from sas.features.queue_delay.delays import QueueDelays
+from sas.features.queue_delay.excuses import QueueExcuses
 from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
@@ -187,17 +187,15 @@ def wired(
 ) -> Context:
     """Return the context of one instance, with every feature."""
     plain = Context.of(store, bus, clock, to, instance, ClaimCheck(store))
-    delays = QueueDelays(store, clock, to.queues)
     routing = Routing(workflows, OpenCircuits(plain))
-    checks = (lambda: open_circuits(plain), delays.long_delays)
-    incidents = IncidentBoard(store, bus, clock, to, checks)
+    checks = (lambda: open_circuits(plain),)
+    incidents = IncidentBoard(store, plain.outward, clock, to, checks)
     return replace(
         plain,
         encryption=encryption,
         versions=Versions(store, workflows),
         incidents=incidents,
-        rules=RuntimeRules(routing, delays),
-        grace=delays,
+        rules=RuntimeRules(routing),
         sweep_tasks=(incidents.check_health,),
     )
 
@@ -219,6 +217,13 @@ def actors(  # noqa: PLR0913  one value for each setting
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
     callbacks = Callbacks(context, business, callback_keys)
+
+    def order_of_callback(body: bytes) -> str:
+        return read_message(body, callback_keys)[1].order_id
+
+    excuses = QueueExcuses(
+        context, business.workflows, order_of_callback if callback_keys else None
+    )
 
     def agent_actor(name: str) -> AgentActor:
         guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
@@ -242,8 +247,13 @@ def actors(  # noqa: PLR0913  one value for each setting
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
         agents={name: agent_actor(name) for name in business.agents},
-        supervisor=Supervisor(context, business.workflows.rules, supervisor_lease),
-        dead_letters=DeadLetters(context, business, order_bytes_max, [callbacks.identify]),
+        supervisor=Supervisor(context, business.workflows.rules, excuses, supervisor_lease),
+        dead_letters=DeadLetters(
+            context,
+            business,
+            order_bytes_max,
+            {context.queues.callbacks: callbacks.identify},
+        ),
         purger=Purger(context, retention, exporter),
         callbacks=callbacks,
     )

@@ -13,11 +13,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise, permutations
+from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
 from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
-from sas.domain.queues import Queues
-from sas.features.callbacks.codec import CallbackKeys, split_keys
+from sas.domain.ids import URGENT_SUFFIX
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
 
 CONNECTION = "ServiceBus"
@@ -38,8 +41,34 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 }
 """The setting for each field of ``Queues``."""
 
+QUEUE_SETTING_LENGTH_MAX = 100
+"""Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
 KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_CALLBACK_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{32,}")
+"""The alphabets of base64 and hex. A random key has letters and digits."""
+_WORDS = re.compile(
+    "password|secret|change|example|default|sample|dummy|callback|placeholder|qwerty|admin",
+    re.IGNORECASE,
+)
+DIFFERENT_MIN = 10
+"""Least number of different characters (bytes) of a key. Random keys have more."""
+PATTERN_LENGTH = 6
+"""A random key has no such part twice, and none of this length that counts (abcdef, 111111)."""
+SOURCE_LENGTH_MAX = 500
+_URI_REFERENCE = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?![^/?#]*:))"  # a scheme, or no colon in the first segment
+    r"(?:[A-Za-z0-9._~:/?@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})+"
+    r"(?:#(?:[A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)?"
+)
+_STORAGE = re.compile("(?:AccountName|TableEndpoint|UseDevelopmentStorage)=", re.IGNORECASE)
+_APPLICATION = re.compile(r"(?=.{1,40}\Z)[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+_GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_INSTANCE = re.compile(r"[A-Za-z0-9._:-]+")
+_NOT_OF_INSTANCE = re.compile(r"[^A-Za-z0-9._:-]")
+_REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
+_OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
@@ -84,13 +113,14 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         SettingError: a setting is missing or wrong.
     """
     env = os.environ if environ is None else environ
+    _check_references(env)
     return Config(
         service_bus=_service_bus(env),
-        tables=read_tables(env),
+        tables=_tables(env),
         table=read_table_name(env),
         shards=_whole(env, "SAS_SHARDS", 16, 1, 256),
         queues=read_queues(env),
-        source=env.get("SAS_SOURCE", "/scheduler-agent-supervisor"),
+        source=_source(env),
         instance=_instance(env),
         telemetry=_telemetry(env),
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
@@ -113,13 +143,15 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
 def read_queues(env: Mapping[str, str]) -> Queues:
     """Return the names of the queues, from their settings or by default."""
     given = {field: env[name] for field, name in QUEUE_SETTINGS.items() if env.get(name)}
-    queues = Queues(**given)
-    names = [getattr(queues, field) for field in QUEUE_SETTINGS if not field.endswith("_prefix")]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise SettingError(f"two queues are named {twice.pop()!r}: give each its own name")
-    own = next((name for name in names if name.startswith(queues.response_prefix)), None)
-    if own is not None or queues.agent_prefix.startswith(queues.response_prefix):
+    for field_name, text in given.items():
+        _check_queue_name(field_name, text)
+    queues = Queues(**given, applications=read_applications(env))
+    twice = queues.twice(())
+    if twice is not None:
+        raise SettingError(f"the queue {twice!r} would have two purposes: give each its own name")
+    prefix, agents = queues.response_prefix.lower(), queues.agent_prefix.lower()
+    ours = any(name.lower().startswith(prefix) for name in queues.own())
+    if ours or agents.startswith(prefix) or prefix.startswith(agents):
         raise SettingError(
             f"SAS_QUEUE_RESPONSE_PREFIX={queues.response_prefix!r} is also the prefix of queues of "
             "this system, and an application could name one as its reply queue: choose another "
@@ -128,34 +160,97 @@ def read_queues(env: Mapping[str, str]) -> Queues:
     return queues
 
 
+def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the applications that have a queue of orders of their own.
+
+    Raises:
+        SettingError: a name is none, or begins with another application's.
+    """
+    env = os.environ if environ is None else environ
+    text = env.get("SAS_APPLICATIONS", "")
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    for name in names:
+        if not _APPLICATION.fullmatch(name) or name.endswith(URGENT_SUFFIX):
+            raise SettingError(
+                f"SAS_APPLICATIONS={text!r}: {name!r} is not a name: use lower-case letters, "
+                "digits and - between them, at most 40 characters, not -urgent at the end"
+            )
+    for name, other in permutations(names, 2):
+        if f"{other}-".startswith(f"{name}-"):
+            raise SettingError(
+                f"SAS_APPLICATIONS={text!r}: order ids that begin with '{other}-' would be those "
+                f"of {name!r} too: rename one"
+            )
+    return names
+
+
+def _check_queue_name(field_name: str, text: str) -> None:
+    """Refuse a name that Service Bus, or Table Storage in a key, does not take."""
+    is_prefix = field_name.endswith("_prefix")
+    # What follows a prefix ends with a letter or a digit, and the urgent lane is longer.
+    fits = QUEUE_NAME.fullmatch(f"{text}x" if is_prefix else text)
+    if fits is None or len(text) > QUEUE_SETTING_LENGTH_MAX:
+        raise SettingError(
+            f"{QUEUE_SETTINGS[field_name]}={text[:80]!r}: use letters, digits, . _ and -, the "
+            f"first{'' if is_prefix else ' and the last'} one a letter or a digit, at most "
+            f"{QUEUE_SETTING_LENGTH_MAX} characters"
+        )
+
+
 def queue_named(name: str, queues: Queues) -> str:
-    """Return a trigger's queue name with the settings in it replaced by their values."""
+    """Return a trigger's queue name with the settings in it replaced by their values.
+
+    For a dead-letter subqueue it is the queue itself: nothing can be sent to a subqueue.
+    """
     fields = {setting: field for field, setting in QUEUE_SETTINGS.items()}
+    name = name.removesuffix(DEAD_LETTER_SUBQUEUE)
     return re.sub(r"%(\w+)%", lambda found: str(getattr(queues, fields[found[1]])), name)
 
 
 def _service_bus(env: Mapping[str, str]) -> Endpoint:
     text = env.get(CONNECTION) or env.get(f"AzureWebJobs{CONNECTION}")
     if text:
+        if "Endpoint=sb://" not in text:  # without the text, which may hold a key
+            raise SettingError(
+                f"{CONNECTION} is not a Service Bus connection string, which begins with "
+                f"Endpoint=sb://; for a managed identity set {CONNECTION}__fullyQualifiedNamespace"
+            )
         return Endpoint(connection_string=text)
-    address = env.get(f"{CONNECTION}__fullyQualifiedNamespace")
+    name = f"{CONNECTION}__fullyQualifiedNamespace"
+    address = env.get(name)
     if address:
-        return Endpoint(address=address, client_id=env.get(f"{CONNECTION}__clientId"))
+        if not _HOST.fullmatch(address):
+            raise SettingError(
+                f"{name}={address[:80]!r}: give a host name, as NAME.servicebus.windows.net"
+            )
+        return Endpoint(address=address, client_id=_client_id(env, f"{CONNECTION}__clientId"))
     raise SettingError(
         f"the setting {CONNECTION} is missing: give a Service Bus connection string, or "
         f"{CONNECTION}__fullyQualifiedNamespace for a managed identity"
     )
 
 
+def _tables(env: Mapping[str, str]) -> Endpoint:
+    endpoint = read_tables(env)
+    text = endpoint.connection_string
+    if text is not None and not _STORAGE.search(text):  # without the text, which may hold a key
+        raise SettingError(
+            f"{'SAS_TABLES' if env.get('SAS_TABLES') else 'AzureWebJobsStorage'} is not a Storage "
+            "connection string, which holds AccountName=..., or UseDevelopmentStorage=true"
+        )
+    return endpoint
+
+
 def read_tables(env: Mapping[str, str]) -> Endpoint:
     """Return the endpoint of the state store.
 
     Raises:
-        SettingError: the setting is missing.
+        SettingError: the setting is missing, or the address is none.
     """
     address = env.get("SAS_TABLES__endpoint")
     if address:
-        return Endpoint(address=address, client_id=env.get("SAS_TABLES__clientId"))
+        _check_address("SAS_TABLES__endpoint", address, "https://ACCOUNT.table.core.windows.net")
+        return Endpoint(address=address, client_id=_client_id(env, "SAS_TABLES__clientId"))
     text = env.get("SAS_TABLES") or env.get("AzureWebJobsStorage")
     if not text:
         raise SettingError(
@@ -181,8 +276,47 @@ def read_table_name(env: Mapping[str, str]) -> str:
 
 
 def _instance(env: Mapping[str, str]) -> str:
-    given = env.get("SAS_INSTANCE") or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
-    return f"{given[:40]}:{os.getpid()}"
+    given = env.get("SAS_INSTANCE")
+    if given and not _INSTANCE.fullmatch(given):
+        raise SettingError(f"SAS_INSTANCE={given[:80]!r}: use letters, digits, . _ : and -")
+    found = given or env.get("WEBSITE_INSTANCE_ID") or socket.gethostname()
+    return f"{_NOT_OF_INSTANCE.sub('-', found)[:40]}:{os.getpid()}"
+
+
+def _source(env: Mapping[str, str]) -> str:
+    """Return the CloudEvents source, which is a URI reference."""
+    text = env.get("SAS_SOURCE", "/scheduler-agent-supervisor")
+    if not _URI_REFERENCE.fullmatch(text) or len(text) > SOURCE_LENGTH_MAX:
+        raise SettingError(
+            f"SAS_SOURCE={text[:80]!r}: give a URI reference of at most {SOURCE_LENGTH_MAX} "
+            "characters, as /my-orders or https://example.com/orders, other characters as %XX"
+        )
+    return text
+
+
+def _client_id(env: Mapping[str, str], name: str) -> str | None:
+    """Return the client id of a user-assigned identity; None for the system-assigned one."""
+    text = env.get(name) or None
+    if text is not None and not _GUID.fullmatch(text):
+        raise SettingError(
+            f"{name}={text[:80]!r}: give the client id of the identity, for instance "
+            "00000000-0000-0000-0000-000000000000"
+        )
+    return text
+
+
+def _check_address(name: str, text: str, example: str) -> None:
+    """Refuse what is not the address of an HTTP endpoint, to which a path can be added."""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    plain = _URI_REFERENCE.fullmatch(text) and not {"?", "#", "@"} & set(text)
+    if not (plain and host and text.startswith(("http://", "https://"))):
+        raise SettingError(
+            f"{name}={text[:80]!r}: give an address without query, for instance {example}"
+        )
 
 
 def read_order_bytes_max(env: Mapping[str, str]) -> int:
@@ -196,26 +330,43 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
 
 def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
     text, url = env.get("SAS_CALLBACK_KEY"), env.get("SAS_CALLBACK_URL") or None
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise SettingError(
-            f"SAS_CALLBACK_URL={url!r}: give the public address of the callback endpoint, for "
-            "instance https://APP.azurewebsites.net/api/callbacks"
-        )
-    if not text:
-        return CallbackKeys((), url)
-    try:
-        return CallbackKeys(split_keys(text), url)
-    except ValueError as wrong:  # without the value, which is a secret
-        raise SettingError(f"SAS_CALLBACK_KEY: {wrong}") from None
+    if url is not None:
+        _check_address("SAS_CALLBACK_URL", url, "https://APP.azurewebsites.net/api/callbacks")
+    keys = tuple(key.strip() for key in text.split(",")) if text else ()
+    for number, key in enumerate(keys, start=1):
+        if not _CALLBACK_KEY.fullmatch(key) or _WORDS.search(key) or _has_pattern(key.encode()):
+            raise SettingError(  # without the value, which is a secret
+                f"SAS_CALLBACK_KEY, key {number}: give random text of 32 characters or more, as "
+                "`openssl rand -base64 32` prints it; commas between keys"
+            )
+    return CallbackKeys(keys, url)
+
+
+def _check_references(env: Mapping[str, str]) -> None:
+    """Refuse a reference that the platform did not replace by its secret.
+
+    Its text would be used as the secret, and whoever knows the vault's name knows it.
+    """
+    for name, text in env.items():
+        if name.startswith(_OUR_SETTINGS) and _REFERENCE.search(text):
+            raise SettingError(
+                f"{name} is a Key Vault reference that was not resolved: let the app's identity "
+                "read that secret (role Key Vault Secrets User), and restart the app"
+            )
+
+
+def _has_pattern(key: bytes) -> bool:
+    """Return whether a key was not made at random, as far as a short look tells."""
+    parts = [key[at : at + PATTERN_LENGTH] for at in range(len(key) - PATTERN_LENGTH + 1)]
+    counts = any(
+        len(steps) == 1 and steps <= {-1, 0, 1}
+        for steps in ({after - before for before, after in pairwise(part)} for part in parts)
+    )
+    return counts or len(set(parts)) < len(parts) or len(set(key)) < DIFFERENT_MIN
 
 
 def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
     """Return keys with their ids. Error texts never quote a key."""
-    if text.startswith("@Microsoft.KeyVault("):
-        raise SettingError(
-            "SAS_ENCRYPTION_KEYS is a Key Vault reference that was not resolved: let the app's "
-            "identity read that secret (role Key Vault Secrets User), and restart the app"
-        )
     keys: dict[str, bytes] = {}
     for number, part in enumerate(text.split(",") if text.strip() else (), start=1):
         name, _, encoded = part.strip().partition(":")
@@ -227,6 +378,11 @@ def _keys(text: str) -> tuple[tuple[str, bytes], ...]:
             raise SettingError(
                 f"SAS_ENCRYPTION_KEYS, key {number}: give an id of at most 32 letters, digits, - "
                 f"and _, a colon, and {KEY_BYTES} random bytes in base64; commas between keys"
+            )
+        if _has_pattern(key) or key.isascii():
+            raise SettingError(
+                f"SAS_ENCRYPTION_KEYS, key {number}: its {KEY_BYTES} bytes are not random: make "
+                "them as docs/security.md shows"
             )
         if name in keys or key in keys.values():
             raise SettingError(

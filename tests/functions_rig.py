@@ -34,6 +34,7 @@ from sas.adapters.table_store import TableStore
 from sas.bootstrap import Application
 from sas.codec import outward
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage, notice_of
+from sas.config import read_applications
 from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
@@ -218,7 +219,8 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setitem(sys.modules, "orders", business)
         azurite = stack.enter_context(Azurite())
-        broker = await stack.enter_async_context(Broker(parse_config(json.dumps(own_queues()))))
+        queues = json.dumps(own_queues(settings))
+        broker = await stack.enter_async_context(Broker(parse_config(queues)))
         remote = await stack.enter_async_context(RemoteServices())
         client = ServiceBusClient.from_connection_string(broker.connection_string)
         await stack.enter_async_context(client)
@@ -249,12 +251,13 @@ async def rig(**settings: str) -> AsyncIterator[Rig]:
         yield made
 
 
-def own_queues() -> dict[str, Any]:
+def own_queues(settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the emulator's configuration with the tests' agents and applications."""
+    bound = read_applications(settings or {})
     listed = read_list(ROOT / "infra")
     set_agents(listed, list(business.AGENTS))
     applications = [name.removeprefix(listed["responsePrefix"]) for name in (SHOP, WHOLESALE)]
-    return emulator_config(listed, applications)
+    return emulator_config(listed, applications, bound)
 
 
 def own_app(folder: Path) -> Path:

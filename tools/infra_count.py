@@ -64,7 +64,7 @@ class WillingAgent:
 def wire(store: TableStore, bus: CountingBus, clock: Clock) -> Application:
     """Return the application over the given adapters."""
     business = Business(workflows(timedelta(seconds=60)), {name: WillingAgent() for name in AGENTS})
-    settings = read_config({"ServiceBus": "Endpoint=sb://count", "SAS_TABLES": "count"})
+    settings = read_config({"ServiceBus": "Endpoint=sb://count", "SAS_TABLES": "AccountName=count"})
     return assemble(store, bus, clock, business, settings)
 
 

@@ -14,7 +14,7 @@ GUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNOREC
 
 FUNCTIONS = frozenset(
     [
-        *("concat", "empty", "environment", "filter", "guid", "items", "loadJsonContent"),
+        *("concat", "empty", "environment", "filter", "guid", "items", "join", "loadJsonContent"),
         *("loadTextContent", "string", "subscription", "subscriptionResourceId", "toLower"),
         *("union", "uniqueString"),
     ]

@@ -24,11 +24,25 @@ def applications(infra: Path) -> list[str]:
     return [str(each["name"]) for each in parameters["applications"]["value"]]
 
 
-def all_queues(listed: Mapping[str, Any], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return every queue's properties by its name, as Bicep makes them."""
+def bound_applications(infra: Path) -> list[str]:
+    """Return the names of those that have queues of orders of their own."""
+    parameters = json.loads((infra / "main.parameters.json").read_text())["parameters"]
+    listed = parameters["applications"]["value"]
+    return [str(each["name"]) for each in listed if each.get("bound")]
+
+
+def all_queues(
+    listed: Mapping[str, Any], names: Iterable[str], bound: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return every queue's properties by its name, as Bicep makes them.
+
+    ``names`` are the applications', ``bound`` those with queues of orders of their own.
+    """
     end = listed["deadLetterQueue"]
     kinds = {queue["name"]: queue["kind"] for queue in listed["queues"]}
     kinds |= {listed["responsePrefix"] + name: "response" for name in names}
+    own = [f"{listed['ownOrdersPrefix']}{name}{lane}" for name in bound for lane in ("", "-urgent")]
+    kinds |= dict.fromkeys(own, "orders")
     made = {
         name: {**listed["kinds"][kind]["properties"], "forwardDeadLetteredMessagesTo": end}
         for name, kind in kinds.items()

@@ -3,6 +3,7 @@
 python -m tools.queues                         rewrite infra/emulator/Config.json from the list
 python -m tools.queues --agents hotel airline  these are the agents now
 python -m tools.queues --applications desk     these are the applications now
+python -m tools.queues --applications desk --bound desk     desk has queues of orders of its own
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tools.infra_queues import (
     EMULATOR_WINDOW_MAX_S,
     all_queues,
     applications,
+    bound_applications,
     read_list,
     seconds,
 )
@@ -44,22 +47,25 @@ def set_agents(listed: dict[str, Any], agents: list[str]) -> None:
             granted[:] = [*others[:place], *names, *others[place:]]
 
 
-def set_applications(parameters: dict[str, Any], names: list[str]) -> None:
+def set_applications(parameters: dict[str, Any], names: list[str], bound: list[str]) -> None:
     """Make these the applications, each with the setting that names its principal."""
     parameters["parameters"]["applications"]["value"] = [
         {
             "name": name,
             "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}}}",
+            **({"bound": True} if name in bound else {}),
         }
         for name in names
     ]
 
 
-def emulator_config(listed: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def emulator_config(
+    listed: dict[str, Any], names: list[str], bound: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the emulator's Config.json: the same queues, cut to its narrower bounds."""
     queues = [
         {"Name": name, "Properties": _emulated(properties)}
-        for name, properties in all_queues(listed, names).items()
+        for name, properties in all_queues(listed, names, bound).items()
     ]
     if len(queues) > QUEUES_MAX:
         raise ValueError(f"{len(queues)} queues: the emulator takes {QUEUES_MAX}")
@@ -98,19 +104,27 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.queues", description=__doc__)
     parser.add_argument("--agents", nargs="+", metavar="NAME", help="the agents, all of them")
     parser.add_argument("--applications", nargs="+", metavar="NAME", help="all applications")
+    parser.add_argument(
+        "--bound", nargs="+", default=[], metavar="NAME", help="those with queues of orders"
+    )
     options = parser.parse_args(argv)
     for name in [*(options.agents or []), *(options.applications or [])]:
         if not _NAME.fullmatch(name):
             parser.error(f"{name!r}: use lower-case letters, digits and - between them")
+    if not set(options.bound) <= set(options.applications or []):
+        parser.error("--bound names applications that --applications names too")
     listed = read_list(INFRA)
     if options.agents:
         set_agents(listed, options.agents)
         _write(INFRA / "queues.json", listed)
     if options.applications:
         parameters = json.loads((INFRA / "main.parameters.json").read_text(encoding="utf-8"))
-        set_applications(parameters, options.applications)
+        set_applications(parameters, options.applications, options.bound)
         _write(INFRA / "main.parameters.json", parameters)
-    _write(INFRA / "emulator" / "Config.json", emulator_config(listed, applications(INFRA)))
+    _write(
+        INFRA / "emulator" / "Config.json",
+        emulator_config(listed, applications(INFRA), bound_applications(INFRA)),
+    )
     return 0
 
 

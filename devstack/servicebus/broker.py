@@ -139,11 +139,7 @@ class Broker(AmqpServer, AsyncRunnable):
     # -- queues -----------------------------------------------------------------------------
 
     def _create_configured(self) -> None:
-        given: Any = self._queues
-        if isinstance(given, Config):
-            given = given.queues
-        if given is None:
-            given = ()
+        given: Any = self._queues.queues if isinstance(self._queues, Config) else self._queues or ()
         if isinstance(given, str):
             raise ValueError(  # noqa: TRY004 (one kind of error for every wrong value)
                 f"queues are a list of names: write [{given!r}]"

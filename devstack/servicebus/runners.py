@@ -106,24 +106,15 @@ class BrokerProcess:
                 self.process.stdout.close()
 
 
-def start_broker(
-    config: Path,
-    *,
-    port: int = 0,
-    management_port: int = 0,
-    data: Path | None = None,
-    require_key: str | None = None,
-) -> BrokerProcess:
+def start_broker(config: Path, *, port: int = 0, data: Path | None = None) -> BrokerProcess:
     """Start ``python -m devstack.servicebus`` and wait for its ready line.
 
     Raises RuntimeError if it does not start; its reason is on stderr.
     """
     command = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
-    command += ["--port", str(port), "--management-port", str(management_port)]
+    command += ["--port", str(port), "--management-port", "0"]
     if data is not None:
         command += ["--data", str(data)]
-    if require_key is not None:
-        command += ["--require-key", require_key]
     process = subprocess.Popen(  # noqa: S603 (our own interpreter and our own module)
         command, stdout=subprocess.PIPE, stderr=None, text=True
     )

@@ -81,6 +81,11 @@ class TokenValidator:
                 f"the signature for '{audience[:200]}' does not match: the SharedAccessKey of the "
                 "connection string is not the one given to --require-key"
             )
+        if unquote_plus(parts.get("skn", "")) != KEY_NAME:
+            raise TokenRefusedError(
+                f"'{parts.get('skn', '')[:100]}' is not a policy of this broker: write "
+                f"SharedAccessKeyName={KEY_NAME} into the connection string"
+            )
         if (whole_number(expiry) or 0) <= now:
             raise TokenRefusedError(
                 f"ExpiredToken: the token for '{audience[:200]}' has expired; make a new one"

@@ -9,6 +9,9 @@ param componentName string
 @description('Applications\' response queues: notifications are sent to them.')
 param responseQueues array
 
+@description('Queues of orders of single applications: functions are triggered by them, and put orders back.')
+param ownOrdersQueues array
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 
@@ -16,7 +19,7 @@ module receives 'queue-roles.bicep' = {
   name: 'app-receives'
   params: {
     namespaceName: namespaceName
-    queueNames: list.access.appReceives
+    queueNames: concat(list.access.appReceives, ownOrdersQueues)
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataReceiver.id
@@ -28,11 +31,11 @@ module sends 'queue-roles.bicep' = {
   name: 'app-sends'
   params: {
     namespaceName: namespaceName
-    queueNames: concat(list.access.appSends, responseQueues)
+    queueNames: concat(list.access.appSends, responseQueues, ownOrdersQueues)
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataSender.id
-    reason: 'Functions send wakes, requests, replies, alerts, rejected messages or notifications here.'
+    reason: 'Functions send messages here, or put them back while something they need is away.'
   }
 }
 

@@ -13,6 +13,9 @@ param namespaceName string
 param stateAccountName string
 param tableName string
 
+@description('Queues of orders of single applications: rejected orders are replayed to them.')
+param ownOrdersQueues array
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 
@@ -32,7 +35,7 @@ module sends 'queue-roles.bicep' = {
   name: 'operator-sends'
   params: {
     namespaceName: namespaceName
-    queueNames: list.access.operatorSends
+    queueNames: concat(list.access.operatorSends, ownOrdersQueues)
     principalId: principalId
     principalType: principalType
     roleId: roles.serviceBusDataSender.id

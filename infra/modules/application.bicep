@@ -1,4 +1,5 @@
 // One application: its response queue, the right to send orders, and the right to read its own answers only.
+// A bound one has queues of orders of its own; its response queue and its order ids belong to them (docs/security.md).
 
 param namespaceName string
 param deadLetterQueue string
@@ -14,8 +15,12 @@ param principalId string
 @description('Whether it may send urgent orders as well.')
 param urgent bool
 
+@description('Whether it sends its orders to queues of its own, and not to the shared one.')
+param bound bool
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
+var ownQueueName = '${list.ownOrdersPrefix}${application}'
 var queueName = '${list.responsePrefix}${application}'
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' existing = {
@@ -30,16 +35,33 @@ resource responses 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = {
   })
 }
 
+var sharedOrders = urgent ? list.access.urgentApplicationSends : list.access.applicationSends
+var lanes = bound ? ['', '-urgent'] : []
+var ownOrders = concat([ownQueueName, 'callbacks'], urgent ? ['${ownQueueName}-urgent'] : [])
+
+// Both lanes, whoever may send to them: each has a function.
+@batchSize(1)
+resource orders 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = [for suffix in lanes: {
+  parent: namespace
+  name: '${ownQueueName}${suffix}'
+  properties: union(list.kinds.orders.properties, {
+    forwardDeadLetteredMessagesTo: deadLetterQueue
+  })
+}]
+
 module sends '../access/queue-roles.bicep' = if (!empty(principalId)) {
   name: 'sends-${application}'
   params: {
     namespaceName: namespaceName
-    queueNames: urgent ? list.access.urgentApplicationSends : list.access.applicationSends
+    queueNames: bound ? ownOrders : sharedOrders
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataSender.id
     reason: 'Application ${application} sends orders.'
   }
+  dependsOn: [
+    orders
+  ]
 }
 
 module receives '../access/queue-roles.bicep' = if (!empty(principalId)) {

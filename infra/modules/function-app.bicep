@@ -35,6 +35,9 @@ param callbackKey string
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string
 
+@description('Applications with queues of orders of their own, separated by commas; empty for none.')
+param boundApplications string
+
 @description('Instances kept warm, by function: name and instanceCount.')
 param alwaysReady array
 
@@ -76,6 +79,7 @@ var settings = [
   { name: 'SAS_RETENTION_DAYS', value: '30' }
   { name: 'SAS_CALLBACK_KEY', value: callbackKey }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
+  { name: 'SAS_APPLICATIONS', value: boundApplications }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
   { name: 'SAS_TELEMETRY_SHARE', value: '1' }
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }

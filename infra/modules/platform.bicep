@@ -1,7 +1,6 @@
 // All resources of one environment. Its parameters are checked by main.bicep, which describes them.
 
-@description('Ends every name, and is the same whenever this environment is deployed again.')
-param suffix string
+param suffix string // ends every name, and is the same whenever this environment is deployed again
 param tags object
 param location string
 param principalId string
@@ -23,7 +22,6 @@ param instanceMemoryMB int
 param maximumInstanceCount int
 param supervisorSchedule string
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
 param encryptionKeysSecretUri string
 param operatorMailAddresses array
 param queueDepthMax int
@@ -126,6 +124,7 @@ module appAccess '../access/app-access.bicep' = {
     stateAccountName: state.outputs.name
     componentName: monitoring.outputs.componentName
     responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
   }
 }
 
@@ -137,6 +136,7 @@ module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId
     namespaceName: messaging.outputs.name
     stateAccountName: state.outputs.name
     tableName: tableName
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
   }
 }
 
@@ -161,6 +161,7 @@ module app 'function-app.bicep' = {
     businessSettings: businessSettings
     callbackKey: callbackKey
     callbackUrl: callbackUrl
+    boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
@@ -185,6 +186,7 @@ module operations '../operations/operations.bicep' = {
     stateAccountId: state.outputs.id
     stateAccountName: state.outputs.name
     responseQueues: messaging.outputs.responseQueues
+    ownOrdersQueues: messaging.outputs.ownOrdersQueues
     mailAddresses: operatorMailAddresses
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax

@@ -12,6 +12,7 @@ param namespaceName string
 param stateAccountId string
 param stateAccountName string
 param responseQueues array
+param ownOrdersQueues array
 
 param mailAddresses array
 param queueDepthMax int
@@ -35,6 +36,7 @@ module queueAlerts 'queue-alerts.bicep' = {
     namespaceId: namespaceId
     actionGroupId: actionGroup.outputs.id
     responseQueues: responseQueues
+    ownOrdersQueues: ownOrdersQueues
     queueDepthMax: queueDepthMax
   }
 }

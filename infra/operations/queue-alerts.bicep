@@ -8,6 +8,9 @@ param actionGroupId string
 @description('Applications\' response queues.')
 param responseQueues array
 
+@description('Queues of orders of single applications.')
+param ownOrdersQueues array
+
 @description('Messages waiting in a working queue from which on somebody should look.')
 @minValue(1)
 param queueDepthMax int
@@ -37,7 +40,7 @@ var rules = [
   }
   {
     name: 'dead-letters'
-    description: 'A queue has dead letters of its own: forwarding failed, or the dead-letter function itself gave up.'
+    description: 'A queue has dead letters of its own: forwarding failed, or dead-letters gave up. Look with sas queues.'
     severity: 1
     metric: 'DeadletteredMessages'
     queues: [
@@ -50,7 +53,7 @@ var rules = [
     description: 'A working queue grows faster than it is read: look for a function that fails or does not scale.'
     severity: 2
     metric: 'ActiveMessages'
-    queues: list.access.appReceives
+    queues: concat(list.access.appReceives, ownOrdersQueues)
     threshold: queueDepthMax
   }
   {

@@ -26,12 +26,14 @@ from sas.codec.strict import MalformedError, parse
 from sas.domain.content import Content
 from sas.domain.ids import digest_id, idempotency_key, key_time
 from sas.domain.messages import AlertKind, Outcome, Reply
-from sas.domain.order import Direction, Fault, FaultCode, Order
+from sas.domain.order import AttemptError, Direction, Fault, FaultCode, Order
 from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import (
+    CALLED,
+    PUT_BACK,
     CallAttempt,
     CallbackIssuer,
     CallDeadline,
@@ -40,31 +42,36 @@ from sas.engine.hooks import (
     LongSteps,
     MustWaitError,
     SilentError,
+    called_before,
+    is_first,
     no_callbacks,
 )
 from sas.ports import (
     Agent,
     AwaitCallback,
     Call,
-    Clock,
     Later,
     Message,
     OtherVersionError,
     RefusedError,
     StillRunning,
     TransientError,
+    UnavailableError,
     UnreadableError,
 )
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-PUT_BACK = "put-back/"
-"""The MessageId of a request that was put back begins with this."""
-CALLED = "sas_called"
-"""The property of a request that was put back after a call may have gone out."""
+CALL_AGAIN_AFTER = timedelta(seconds=1)
+"""Pause before a call that its function cut off is made again."""
 READ_AGAIN_AFTER = timedelta(seconds=12)
 """Pause before content that cannot be read is read again."""
+KEEP_ERROR_SECONDS = 2.0
+"""Longest wait for the store when it keeps the error of an attempt."""
+KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
+"""Shortest time between two errors that are kept for one request."""
+_NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class AgentActor:
         self._context = context
         self._name = name
         self._agent = agent
-        self._attempts = Attempts(name, context.clock, policy or RetryPolicy(), guards)
+        self._attempts = Attempts(name, context, policy or RetryPolicy(), guards)
         self._long_steps = long_steps or LongSteps(context.clock)
         self._callbacks = callbacks
         self._workflows = workflows
@@ -114,7 +121,6 @@ class AgentActor:
                 Redeliver the message.
         """
         with tracing.received(f"agent {self._name}", "agent", delivery.properties):
-            await self._context.grace.record(delivery)
             try:
                 request = internal.decode(delivery.body, RequestMessage)
             except MalformedError as wrong:
@@ -131,28 +137,38 @@ class AgentActor:
             return await self._handle(request, delivery)
 
     async def _handle(self, request: RequestMessage, delivery: Delivery) -> Reply | None:
-        first = not request.checks and not delivery.message_id.startswith(PUT_BACK)
+        first = is_first(delivery)
         deadline = self._long_steps.deadline(request, first=first)
         try:
-            granted = await self._long_steps.granted(request)
+            granted = await self._long_steps.granted(request, delivery)
             if granted is not None:
                 deadline = self._long_steps.deadline(granted, first=first)
+            deadline.function_ends_at = delivery.ends_at
             answer = await self._work(deadline) if granted is not None else None
+            return await self._send(answer, deadline)
         except MustWaitError as wait:
-            called = wait.called or request.checks > 0 or _called_before(delivery)
+            called = wait.called or called_before(delivery)
             if not deadline.is_close(wait.until):
                 await self._put_back(deadline, delivery, wait.until, called=called)
                 return None
             log.info("order %s: the wait would pass CompleteBy", request.order_id)
-            answer = None if called else _reply(request, Outcome.WAITED)
+            return await self._send(None if called else _reply(request, Outcome.WAITED), deadline)
+        except UnavailableError as away:
+            if deadline.called:
+                away.put_back_with[CALLED] = "yes"
+            raise
+
+    async def _send(self, answer: Reply | Later | None, deadline: CallDeadline) -> Reply | None:
+        """Send the answer to a request, unless its time is over; return the reply that was sent."""
+        request = deadline.request
         if answer is None or deadline.left() <= 0:
             log.info(
-                "silent past CompleteBy: order %s step %s %s epoch %d",
+                "silent: order %s step %s %s epoch %d",
                 request.order_id, request.step_name, request.direction, request.epoch,
             )  # fmt: skip
             return None
         if not isinstance(answer, Reply):
-            await self._long_steps.go_on(deadline.request, answer)
+            await self._long_steps.go_on(request, answer)
             return None
         message = internal.from_reply(answer)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
@@ -215,7 +231,11 @@ class AgentActor:
             )
             older = replace(call, key=key, callbacks=self._callbacks(request, generation))
             undo = functools.partial(self._agent.undo, older)
-            result = await self._attempts.make(undo, deadline)
+            try:
+                result = await self._attempts.make(undo, deadline)
+            except RefusedError as refused:
+                text = f"an earlier call (key {key}) could not be undone: {refused}"
+                raise RefusedError(refused.code, text) from None
             if isinstance(result, AwaitCallback):
                 return StillRunning(timedelta(seconds=request.time_allowed), result.note)
             if isinstance(result, StillRunning):
@@ -238,7 +258,6 @@ class AgentActor:
             self._context.queues.agent(self._name, urgent=request.urgent),
             PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
             body,
-            time_to_live=request.complete_by - until,
             scheduled_at=until,
             properties={CALLED: "yes"} if called else {},
         )
@@ -254,8 +273,9 @@ class AgentActor:
         """
         try:
             order, results, own_result = await self._content_of(request)
+            value = await self._value(request, order)
             plain, secrets = self._context.encryption.decrypt(
-                request.workflow, request.order_id, await self._value(request, order)
+                request.workflow, request.order_id, request.submission or "", value
             )
             return Call(
                 order_id=request.order_id,
@@ -329,10 +349,11 @@ class Attempts:
     """Makes the calls of one agent, and retries them within CompleteBy."""
 
     def __init__(
-        self, agent: str, clock: Clock, policy: RetryPolicy, guards: Sequence[CallGuard]
+        self, agent: str, context: Context, policy: RetryPolicy, guards: Sequence[CallGuard]
     ) -> None:
         self._agent = agent
-        self._clock = clock
+        self._store = context.store
+        self._clock = context.clock
         self._policy = policy
         self._guards = guards
 
@@ -345,6 +366,7 @@ class Attempts:
             MustWaitError: a guard admits no call now.
         """
         number = 0
+        kept: AttemptError | None = None
         while True:
             attempt = CallAttempt(deadline)
             try:
@@ -352,6 +374,7 @@ class Attempts:
                 number += 1
                 return await self._traced(call, attempt, number)
             except TransientError as failed:
+                error = self._error(deadline, number, failed.kind, str(failed))
                 delay = self._policy.delay(number - 1, failed.retry_after)
                 # The text of the service is not logged: it may quote the order.
                 log.info(
@@ -359,9 +382,39 @@ class Attempts:
                     number, attempt.request.order_id, attempt.request.step_name,
                     attempt.request.direction, metrics.code(failed.kind), delay,
                 )  # fmt: skip
-            if delay >= deadline.left():
+            except _NO_BUG:
+                raise
+            except Exception as bug:
+                text = f"{type(bug).__name__}: {bug}"
+                await self._keep(deadline, self._error(deadline, number, "agent-bug", text))
+                raise
+            over = delay >= deadline.left()
+            if _is_news(error, kept, over=over):
+                await self._keep(deadline, error)
+                kept = error
+            if over:
                 raise SilentError
+            again_at = self._clock.now() + timedelta(seconds=delay)
+            if deadline.outlasts_function(again_at):
+                raise MustWaitError(again_at, called=True)
             await self._clock.sleep(delay)
+
+    def _error(self, deadline: CallDeadline, number: int, kind: str, text: str) -> AttemptError:
+        epoch, now = deadline.request.epoch, self._clock.now()
+        return AttemptError(epoch, number, whole_text(kind), whole_text(text), now)
+
+    async def _keep(self, deadline: CallDeadline, error: AttemptError) -> None:
+        """Keep an error with its step. If the store does not answer soon, only the text is lost."""
+        request = deadline.request
+        seconds = min(KEEP_ERROR_SECONDS, deadline.left())
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._store.keep_error(request.order_id, request.step, error)
+        except (UnavailableError, TimeoutError) as down:
+            log.warning("order %s: the error of an attempt was not kept: %s",
+                        request.order_id, type(down).__name__)  # fmt: skip
 
     async def _admit(self, attempt: CallAttempt, *, called: bool) -> None:
         """Have every guard admit an attempt, or raise.
@@ -404,6 +457,9 @@ class Attempts:
             except SilentError:
                 outcome, fault = "silent", "complete-by"
                 raise
+            except MustWaitError:
+                outcome, fault = "silent", "function-end"
+                raise
             finally:
                 step, direction = request.step_name, request.direction
                 metrics.attempt(self._agent, step, direction, outcome, fault)
@@ -423,7 +479,11 @@ class Attempts:
         try:
             result = await self._within(call, attempt)
         except TransientError as failed:
-            end, why = (CallEnd.ANSWERED if failed.answered else CallEnd.FAILED), str(failed)
+            end, why = CallEnd.FAILED, str(failed)
+            if failed.answered:
+                end = CallEnd.ANSWERED
+            elif failed.error_answer:
+                end = CallEnd.ERROR_ANSWER
             raise
         except RefusedError:
             end = CallEnd.ANSWERED
@@ -440,11 +500,17 @@ class Attempts:
             await self._ended(attempt, end, why)
 
     async def _within(self, call: Callable[[], Awaitable[Any]], attempt: CallAttempt) -> Any:
-        """Return what ``call`` returns, or raise SilentError if the time is over first."""
+        """Return what ``call`` returns.
+
+        Raises:
+            SilentError: the time of the request is over first.
+            MustWaitError: the function must end first. The call is made again, with the same key.
+        """
         deadline = attempt.deadline
 
         async def begin() -> Any:
             await deadline.begin()
+            deadline.called = True
             return await call()
 
         async def extended() -> None:
@@ -454,25 +520,39 @@ class Attempts:
         deadline.on_extended = extended
         work = asyncio.ensure_future(begin())
         over = asyncio.ensure_future(deadline.passed())
+        ends = asyncio.ensure_future(self._function_ends(deadline))
         try:
-            await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, over, ends}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            over.result()
-            raise SilentError
+            if over.done():
+                over.result()
+                raise SilentError
+            raise MustWaitError(self._clock.now() + CALL_AGAIN_AFTER, called=True)
         finally:
-            work.cancel()
-            over.cancel()
-            await asyncio.gather(work, over, return_exceptions=True)
+            for task in (work, over, ends):
+                task.cancel()
+            await asyncio.gather(work, over, ends, return_exceptions=True)
+
+    async def _function_ends(self, deadline: CallDeadline) -> None:
+        """Return when the function must end."""
+        if deadline.function_ends_at is None:
+            await asyncio.Event().wait()
+        else:
+            left = deadline.function_ends_at - self._clock.now()
+            await self._clock.sleep(max(left.total_seconds(), 0.0))
 
     async def _ended(self, attempt: CallAttempt, end: CallEnd, why: str = "") -> None:
         for guard in self._guards:
             await guard.ended(attempt, end, why)
 
 
-def _called_before(delivery: Delivery) -> bool:
-    """Return whether a call may have gone out for a request before this delivery."""
-    return (delivery.count or 1) > 1 or CALLED in delivery.properties
+def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> bool:
+    """Return whether an error is to be kept: the first, and then another text, now and then."""
+    if kept is None:
+        return True
+    changed = (error.kind, error.message) != (kept.kind, kept.message)
+    return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
 
 
 def _reply(

@@ -2,29 +2,33 @@
 
 If its transition is recorded, the messages of that are sent. If not, its cause is fenced, so that a
 slow handler cannot act on it later. Only then are the application and the operator informed.
+
+Who may send to a queue says which messages are believed from it: a forged reply on ``callbacks``
+must not fence the real one. So each source is read as its own kinds only. From any other source,
+nothing is believed: the message is only put aside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
 
-from sas.actors.submission import details_of, name_of
+from sas.actors.submission import details_of, name_of, read_order, sender_of
 from sas.bounds import TooLargeError
 from sas.codec import internal
 from sas.codec.internal import (
     CommandMessage,
-    Internal,
+    Envelope,
     ProgressMessage,
     ReplyMessage,
     RequestMessage,
     WakeMessage,
 )
-from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.orders import ORDER_BYTES_MAX, Submission, salvage
 from sas.codec.outward import Rejection
-from sas.codec.strict import MalformedError, Reason
+from sas.codec.strict import MalformedError, Reason, parse
 from sas.domain.change import Change, Origin, fence, rejection
 from sas.domain.ids import cause_of
 from sas.domain.messages import AlertKind, JournalEntry
@@ -32,13 +36,16 @@ from sas.domain.order import Details, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
+from sas.engine.receiver import GivenUpError
 from sas.engine.transition import ApplyResult, Propose, Source, TransitionRunner
-from sas.ports import Business
+from sas.ports import Business, UnavailableError
 from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-_INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
+# msgspec takes a union as a type.
+_TO_SCHEDULER: type[Envelope] = WakeMessage | CommandMessage  # type: ignore[assignment]
+_FROM_AGENTS: type[Envelope] = ReplyMessage | ProgressMessage  # type: ignore[assignment]
 
 Identify = Callable[[bytes], Awaitable[tuple[str, str | None]]]
 """Given the body of a dead letter: the id of its order, and its cause or None if nothing may be
@@ -49,7 +56,7 @@ fenced. Raises MalformedError if the body is of another kind.
 class DeadLetters:
     """Handles the ``dead-letters`` queue, to which every queue forwards.
 
-    ``kinds`` identify messages that features put on queues of their own.
+    ``features`` identify the messages of the queues that features have, by queue.
     """
 
     def __init__(
@@ -57,12 +64,14 @@ class DeadLetters:
         context: Context,
         business: Business,
         order_bytes_max: int = ORDER_BYTES_MAX,
-        kinds: Sequence[Identify] = (),
+        features: Mapping[str, Identify] | None = None,
     ) -> None:
         self._context = context
         self._bytes_max = order_bytes_max
-        self._kinds = kinds
         self._runner = TransitionRunner(context, business.workflow_of)
+        self._identify = self._by_source(features or {})
+        # Service Bus compares names without case, and may spell them in another one.
+        self._own = {name.lower(): name for name in context.queues.own(business.agents)}
 
     async def handle(self, delivery: Delivery) -> None:
         """Handle one dead letter.
@@ -73,46 +82,67 @@ class DeadLetters:
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)
 
-    async def _handle(self, delivery: Delivery) -> None:
-        orders = self._context.queues.orders
-        if delivery.source_queue in {orders, lane(orders, urgent=True)}:  # applications send there
-            await self._not_internal(delivery)
-            return
+    async def handle_given_up(self, delivery: Delivery) -> None:
+        """Handle a dead letter that ``dead-letters`` itself gave up; it lies in the subqueue.
+
+        Raises:
+            UnavailableError: put the message back to ``dead-letters``. A subqueue has no delivery
+                limit: the host would redeliver the message at once, without end.
+        """
         try:
-            message = internal.decode(delivery.body, _INTERNAL)
+            await self.handle(delivery)
+        except UnavailableError:
+            raise
+        except Exception as failed:
+            log.exception("a dead letter that was given up fails again: mend its cause")
+            raise GivenUpError(f"it was given up, and fails again: {failed!r}") from failed
+
+    def _by_source(self, features: Mapping[str, Identify]) -> Mapping[str, Identify]:
+        """Return what identifies the internal messages of each queue but the agents'."""
+        queues = self._context.queues
+        found: dict[str, Identify] = {
+            queues.scheduler: _identify(_TO_SCHEDULER, queues.scheduler),
+            queues.replies: _identify(_FROM_AGENTS, queues.replies),
+            **features,
+        }
+        return found | {lane(queue, urgent=True): one for queue, one in found.items()}
+
+    async def _handle(self, delivery: Delivery) -> None:
+        queues, rejections = self._context.queues, self._context.rejections
+        named = "" if _names_its_source(delivery.body) else delivery.source_queue or ""
+        source = self._own.get(named.lower(), named)
+        delivery = replace(delivery, source_queue=source or None)
+        if queues.takes_orders(source):
+            await self._order(delivery, source)
+        # It expired unread, and is put back. An alert about an alert would never end.
+        elif source == queues.rejected:
+            await rejections.keep_on(self._rejection(delivery, None))
+        elif source == queues.alerts:
+            await rejections.keep(self._rejection(delivery, None))
+        elif source in self._identify:
+            await self._internal(delivery, self._identify[source])
+        elif source.startswith(queues.agent_prefix):
+            # An agent commits nothing: at CompleteBy the supervisor recovers the step.
+            await self._internal(delivery, _identify(RequestMessage, None))
+        else:
+            await self._put_aside(delivery, None)
+
+    async def _internal(self, delivery: Delivery, identify: Identify) -> None:
+        try:
+            order_id, cause = await identify(delivery.body)
         except MalformedError:
-            await self._not_internal(delivery)
+            await self._put_aside(delivery, salvage(delivery.body).order_id)
             return
-        tracing.about(order_id=message.order_id)
-        match message:
-            case RequestMessage():
-                # An agent commits nothing: at CompleteBy the supervisor recovers the step.
-                await self._put_aside(delivery, message.order_id)
-            case WakeMessage() | CommandMessage():
-                cause = cause_of(self._context.queues.scheduler, message.id)
-                await self._finish(message.order_id, cause, delivery)
-            case ReplyMessage() | ProgressMessage():
-                cause = cause_of(self._context.queues.replies, message.id)
-                await self._finish(message.order_id, cause, delivery)
+        tracing.about(order_id=order_id)
+        if cause is None:
+            await self._put_aside(delivery, order_id)
+        else:
+            await self._finish(order_id, cause, delivery)
 
-    async def _not_internal(self, delivery: Delivery) -> None:
-        for identify in self._kinds:
-            try:
-                order_id, cause = await identify(delivery.body)
-            except MalformedError:
-                continue
-            tracing.about(order_id=order_id)
-            if cause is None:
-                await self._put_aside(delivery, order_id)
-            else:
-                await self._finish(order_id, cause, delivery)
-            return
-        await self._order(delivery)
-
-    async def _order(self, delivery: Delivery) -> None:
+    async def _order(self, delivery: Delivery, source: str) -> None:
         """Handle what should be an application's order."""
         try:
-            submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
+            submission = read_order(delivery, source, self._context, self._bytes_max)
             workflow, version = submission.workflow, submission.version or 0
             details = details_of(submission, self._context, workflow=workflow, version=version)
         except (MalformedError, TooLargeError):
@@ -124,10 +154,10 @@ class DeadLetters:
         cause = cause_of(self._context.queues.orders, name)
         if await self._finished(submission.order_id, cause):
             return
-        source = self._source(cause)
-        propose = _fence_or_reject(source, details)
+        by = self._source(cause)
+        propose = _fence_or_reject(by, details)
         large = self._context.content.is_large(details)
-        result = await self._runner.run(details.order_id, source, propose, expect_new=not large)
+        result = await self._runner.run(details.order_id, by, propose, expect_new=not large)
         if result is ApplyResult.REPEATED and not await self._is_fenced(details.order_id, cause):
             return
         order = await self._context.load(submission.order_id)
@@ -136,7 +166,8 @@ class DeadLetters:
             await self._put_aside(delivery, submission.order_id)
             return
         rejected = self._rejection(delivery, submission.order_id)
-        await self._context.rejections.order(rejected, salvage(delivery.body))
+        sender = sender_of(delivery, source, self._context)
+        await self._context.rejections.order(rejected, sender)
 
     async def _finish(self, order_id: str, cause: str, delivery: Delivery) -> None:
         """Send the messages of a cause. Without any, fence it and put the letter aside."""
@@ -172,15 +203,7 @@ class DeadLetters:
 
     async def _put_aside(self, delivery: Delivery, order_id: str | None) -> None:
         rejected = self._rejection(delivery, order_id)
-        queues = self._context.queues
-        match delivery.source_queue:
-            # It expired unread, and is put back. An alert about an alert would never end.
-            case queues.rejected:
-                await self._context.rejections.keep_on(rejected)
-            case queues.alerts:
-                await self._context.rejections.keep(rejected)
-            case _:
-                await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
+        await self._context.rejections.put_aside(rejected, AlertKind.DEAD_LETTERED)
 
     def _rejection(self, delivery: Delivery, order_id: str | None) -> Rejection:
         why = delivery.properties.get("DeadLetterReason") or "dead-lettered"
@@ -195,6 +218,28 @@ class DeadLetters:
             order_id=order_id,
             correlation_id=None,
         )
+
+
+def _identify(kinds: type[Envelope], queue: str | None) -> Identify:
+    """Return what identifies these kinds, with a cause if ``queue`` has one."""
+
+    async def identify(body: bytes) -> tuple[str, str | None]:
+        message = internal.decode(body, kinds)
+        return message.order_id, cause_of(queue, message.id) if queue is not None else None
+
+    return identify
+
+
+def _names_its_source(body: bytes) -> bool:
+    """Return whether the body has a member that the Functions host may take for the source.
+
+    No message of this system has one. A body that cannot be parsed is not believed anyway.
+    """
+    try:
+        value = parse(body)
+    except MalformedError:
+        return False
+    return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
 
 
 def _is_fence(entry: JournalEntry) -> bool:

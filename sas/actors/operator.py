@@ -72,7 +72,7 @@ class Operator:
                 refusal = why_not(order, command.verb)
             return decision
 
-        source = Source(cause, f"operator {command.by}")
+        source = Source(cause, f"operator {command.by}", outside_sent=delivery.outside_sent)
         result = await self._runner.apply(command.order_id, source, decide)
         if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"
@@ -91,8 +91,10 @@ class Operator:
         if command.input is None or command.verb is not Verb.RESUBMIT:
             return command
         encryption, workflow = self._context.encryption, order.details.workflow
-        encrypted = encryption.encrypt_input(workflow, order.order_id, command.input)
-        value, _ = encryption.decrypt(workflow, order.order_id, parse(encrypted.encode()))
+        encrypted = encryption.encrypt_input(order.details, command.input)
+        value, _ = encryption.decrypt(
+            workflow, order.order_id, order.details.submission, parse(encrypted.encode())
+        )
         check = self._business.checks.get(workflow)
         if check is not None:
             check(json.dumps(value).encode())
@@ -113,7 +115,7 @@ class Operator:
             id=f"refused/{own_id}",
             order_id=command.order_id,
         )
-        await self._context.bus.send([alert(body, self._context.to)])
+        await self._context.outward.send([alert(body, self._context.to)], command.order_id)
 
 
 def _stale(order: Order, command: Command) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from sas.codec.record import record_of, to_line
-from sas.domain.change import OtherDue, OutDue
+from sas.domain.change import HeldDue, OtherDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
@@ -111,7 +111,8 @@ class Purger:
             if len(rows) >= SHARD_DUE_MAX:
                 log.warning("nothing is purged: shard %s has %d rows due", shard, len(rows))
                 return None
-            ids.update(row.order_id for row in rows if isinstance(row, OutDue | OtherDue))
+            unsent = OutDue | HeldDue | OtherDue
+            ids.update(row.order_id for row in rows if isinstance(row, unsent))
         return ids
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:

@@ -62,7 +62,6 @@ class Scheduler:
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
         with tracing.received("scheduler reply", "scheduler", delivery.properties):
-            await self._context.grace.record(delivery)
             try:
                 message = internal.decode(delivery.body, _FROM_AGENTS)
                 said = (
@@ -82,7 +81,7 @@ class Scheduler:
                 return None
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
-        source = Source(cause, self._context.instance)
+        source = Source(cause, self._context.instance, outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         return await self._known(result, message, delivery)
@@ -111,7 +110,8 @@ class Scheduler:
             agents = self._business.workflow_of(order).steps[said.step].agents
             return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
 
-        source = Source(cause_of(self._context.queues.replies, message.id), by)
+        cause = cause_of(self._context.queues.replies, message.id)
+        source = Source(cause, by, outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         if result is ApplyResult.NOTHING and isinstance(said, Reply):
@@ -120,8 +120,7 @@ class Scheduler:
         return await self._known(result, message, delivery)
 
     def _rules(self, order: Order, now: datetime) -> Rules:
-        workflow = self._business.workflow_of(order)
-        return self._context.rules.of(workflow, now, urgent=order.details.urgent)
+        return self._context.rules.of(self._business.workflow_of(order), now)
 
     async def _known(
         self, result: ApplyResult, message: Internal, delivery: Delivery

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 from sas.bounds import PAYLOAD_BYTES_MAX, TooLargeError, check_bytes
 from sas.codec import outward
-from sas.codec.orders import ORDER_BYTES_MAX, Submission, parse_order, salvage
+from sas.codec.orders import ORDER_BYTES_MAX, Salvage, Submission, parse_order, salvage
 from sas.codec.strict import MalformedError, Reason
 from sas.domain.change import Change, Origin, first_change, revival
-from sas.domain.ids import cause_of, digest_id
+from sas.domain.ids import InvalidIdError, cause_of, digest_id
 from sas.domain.messages import Notice
-from sas.domain.order import Details, Order
+from sas.domain.order import Details, Order, submission_of
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.domain.submit import submit
 from sas.domain.workflow import UnknownWorkflowError, Workflow
@@ -70,18 +70,17 @@ class Submitter:
         """
         with tracing.received("submission", "submission", delivery.properties):
             try:
-                submission = parse_order(delivery.body, delivery.message_id, self._bytes_max)
+                submission = read_order(delivery, delivery.queue, self._context, self._bytes_max)
                 workflow, details = self._checked(submission, delivery)
                 tracing.about(order_id=submission.order_id, workflow=workflow.name)
-                await self._store(submission, details, workflow)
+                await self._store(submission, details, workflow, delivery)
             except MalformedError as wrong:
-                sender = salvage(delivery.body)
+                sender = sender_of(delivery, delivery.queue, self._context)
                 rejection = delivery.rejected(wrong, sender.order_id, sender.correlation_id)
                 await self._context.rejections.order(rejection, sender)
 
     def _checked(self, submission: Submission, delivery: Delivery) -> tuple[Workflow, Details]:
         try:
-            self._context.queues.check_reply_queue(submission.reply_queue)
             workflow = self._business.workflows.find(submission.workflow, submission.version)
             self._check(workflow.name, submission.payload)
             details = details_of(
@@ -91,8 +90,6 @@ class Submitter:
                 version=workflow.version,
                 urgent=delivery.urgent,
             )
-        except ForbiddenReplyQueueError as wrong:
-            raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
         except UnknownWorkflowError as wrong:
             delivery.leave_to_others(wrong, self._context.clock.now(), self._deploy_wait)
             raise MalformedError(Reason.UNKNOWN_WORKFLOW, str(wrong)) from None
@@ -109,7 +106,9 @@ class Submitter:
         except ValueError as wrong:
             raise MalformedError(Reason.INVALID_ORDER, str(wrong)) from None
 
-    async def _store(self, submission: Submission, details: Details, workflow: Workflow) -> None:
+    async def _store(
+        self, submission: Submission, details: Details, workflow: Workflow, delivery: Delivery
+    ) -> None:
         """Write the order, or compare it with the one that is stored under its id."""
         found: Order | None = None
 
@@ -120,7 +119,11 @@ class Submitter:
             return self._context.encryption.is_same(order.details, submission)
 
         source = SubmissionSource(
-            named_by(details.content_hash), self._context.instance, named_by, is_same
+            named_by(details.content_hash),
+            self._context.instance,
+            named_by,
+            is_same,
+            outside_sent=delivery.outside_sent,
         )
 
         def propose(order: Order | None, _now: datetime) -> Change | None:
@@ -165,7 +168,36 @@ class Submitter:
             at=self._context.clock.now(),
             to=self._context.to,
         )
-        await self._context.outbox.send_all([notice], order)
+        await self._context.outbox.send_outside([notice], order)
+
+
+def read_order(delivery: Delivery, queue: str, context: Context, bytes_max: int) -> Submission:
+    """Return the submission of an order message that came by ``queue``.
+
+    Raises:
+        MalformedError: it is none, or names a queue or an id that this queue's senders may not use.
+    """
+    submission = parse_order(delivery.body, delivery.message_id, bytes_max)
+    try:
+        context.queues.check_reply_queue(submission.reply_queue, queue)
+        context.queues.check_order_id(submission.order_id, queue)
+    except ForbiddenReplyQueueError as wrong:
+        raise MalformedError(Reason.FORBIDDEN_REPLY_QUEUE, str(wrong)) from None
+    except InvalidIdError as wrong:
+        raise MalformedError(Reason.INVALID_ORDER_ID, str(wrong)) from None
+    return submission
+
+
+def sender_of(delivery: Delivery, queue: str, context: Context) -> Salvage:
+    """Return what is known of the sender of a refused order.
+
+    Senders of a bound queue are told on their own response queue, whatever the message says.
+    """
+    found = salvage(delivery.body)
+    application = context.queues.application_of(queue)
+    if application is None:
+        return found
+    return replace(found, reply_queue=context.queues.response_of(application))
 
 
 def name_of(submission: Submission, content_hash: str) -> str:
@@ -187,7 +219,9 @@ def details_of(
         MalformedError: a secret field is in the wrong place.
         TooLargeError: the payload is too large to be stored.
     """
-    payload, content_hash = context.encryption.protect(submission, workflow)
+    now = context.clock.now()
+    name = submission_of(submission.order_id, now)
+    payload, content_hash = context.encryption.protect(submission, workflow, name)
     check_bytes("payload", len(payload.encode()), PAYLOAD_BYTES_MAX)
     return Details(
         order_id=submission.order_id,
@@ -197,7 +231,7 @@ def details_of(
         content_hash=content_hash,
         reply_queue=submission.reply_queue,
         correlation_id=submission.correlation_id,
-        submitted_at=context.clock.now(),
+        submitted_at=now,
         traceparent=tracing.traceparent(),
         urgent=urgent,
     )

@@ -13,12 +13,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sas.domain.change import DeadlineDue, Decision, Due, OtherDue, OutDue, StepDue
-from sas.domain.expire import DEPLOY_TIME, expire, expire_deadline, postpone, postpone_deadline
+from sas.domain.change import DeadlineDue, Decision, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.claim import is_cancelled
+from sas.domain.expire import (
+    DEPLOY_TIME,
+    Excuse,
+    expire,
+    expire_deadline,
+    postpone,
+    postpone_deadline,
+)
 from sas.domain.ids import shard_of
 from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
+from sas.engine.hooks import Excuses
 from sas.engine.transition import ContentionError, Source, TransitionRunner
 from sas.ports import BusUnavailableError, OtherVersionError, StoreUnavailableError
 from sas.telemetry import metrics, tracing
@@ -64,10 +73,12 @@ class Supervisor:
         self,
         context: Context,
         rules_of: Callable[[str, int], Rules],
+        excuses: Excuses | None = None,
         lease_time: timedelta = timedelta(seconds=60),
     ) -> None:
         self._context = context
         self._rules_of = rules_of
+        self._excuses = excuses or Excuses()
         self._lease_time = lease_time
         self._resting: dict[Due, datetime] = {}
         self._gives_way = False
@@ -91,6 +102,7 @@ class Supervisor:
             return Sweep(led=False)
         if not await store.acquire_lease(LEASE, holder, now + self._lease_time, now):
             return Sweep(led=False)
+        self._excuses.begin_sweep()
         found = Sweep()
         gate = asyncio.Semaphore(AT_ONCE)
         self._resting = {row: until for row, until in self._resting.items() if until > now}
@@ -102,8 +114,6 @@ class Supervisor:
                 break
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
-            if rows:
-                await self._context.grace.refresh()
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
         self._gives_way = found.left > 0
         if self._gives_way:  # the next sweep is another instance's, if there is one
@@ -152,6 +162,9 @@ class Supervisor:
                 return await self._send_out(row)
             case OtherDue():
                 raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
+            case HeldDue():
+                await self._context.outbox.resend(row)
+                return "sent later"
             case _:
                 return await self._expire(row)
 
@@ -161,7 +174,7 @@ class Supervisor:
         entry = await store.entry(row.order_id, row.seq)
         if order is None or entry is None:
             log.error("order %s: out row of seq %d without a journal row", row.order_id, row.seq)
-            await store.remove_out(row)
+            await store.remove_due(row)
             return None
         with _span(order, "supervisor send"):
             await self._context.outbox.send(order, entry, None, out=row)
@@ -170,10 +183,11 @@ class Supervisor:
     async def _expire(self, row: StepDue | DeadlineDue) -> str | None:
         """Have an expiry decided; return its journal word, None if there was nothing to do."""
         word: str | None = None
+        excuse = await self._excuse(row) if isinstance(row, StepDue) else None
 
         def decide(order: Order, now: datetime) -> Decision | None:
             nonlocal word
-            decision = self._decide(order, row, now)
+            decision = self._decide(order, row, now, excuse)
             word = decision.what if decision is not None else None
             return decision
 
@@ -185,7 +199,20 @@ class Supervisor:
         await TransitionRunner(self._context, None, span).apply(row.order_id, source, decide)
         return word
 
-    def _decide(self, order: Order, row: StepDue | DeadlineDue, now: datetime) -> Decision | None:
+    async def _excuse(self, row: StepDue) -> Excuse | None:
+        """Return why a due step has not failed, if it is dispatched and past its CompleteBy."""
+        order = await self._context.load(row.order_id)
+        if order is None or order.rejected or row.step >= len(order.steps):
+            return None
+        step = order.steps[row.step]
+        late = step.complete_by is not None and step.complete_by <= self._context.clock.now()
+        if not (step.dispatched and late and step.epoch == row.epoch) or is_cancelled(step):
+            return None
+        return await self._excuses.of(order, step)
+
+    def _decide(
+        self, order: Order, row: StepDue | DeadlineDue, now: datetime, excuse: Excuse | None
+    ) -> Decision | None:
         try:
             rules = self._rules_of(order.details.workflow, order.details.version)
         except UnknownWorkflowError as unknown:
@@ -196,8 +223,7 @@ class Supervisor:
             return postpone(order, row.step, str(unknown), now=now)
         if isinstance(row, DeadlineDue):
             return expire_deadline(order, rules, now=now)
-        delay = self._context.grace.delay
-        return expire(order, row.step, row.epoch, rules, now=now, delay=delay)
+        return expire(order, row.step, row.epoch, rules, now=now, excuse=excuse)
 
 
 def _span(order: Order, name: str, step: str | None = None) -> AbstractContextManager[object]:

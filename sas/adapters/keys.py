@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from sas.domain.change import DeadlineDue, Due, OtherDue, OutDue, StepDue
+from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
 
 META_PARTITION = "meta"
@@ -57,8 +57,18 @@ def result(order_id: str, number: int) -> str:
     return f"{step(order_id, number)}|result"
 
 
+def error(order_id: str, number: int) -> str:
+    """Row of the last error of a step's attempts."""
+    return f"{step(order_id, number)}|error"
+
+
+def is_error(row_key: str) -> bool:
+    """Return whether a row of an order's aggregate is the last error of a step."""
+    return row_key.endswith("|error")
+
+
 def aggregate(order_id: str) -> tuple[str, str]:
-    """Range (from, below) of an order's details, state, steps and results."""
+    """Range (from, below) of an order's details, state, steps, results and last errors."""
     return _range(f"order|{escape(order_id)}|a")
 
 
@@ -88,10 +98,12 @@ def payload_chunks(order_id: str, sha256: str) -> tuple[str, str]:
 
 
 def due(row: Due) -> str:
-    """Row of a due step, of an order's deadline, or of messages that may still be unsent."""
+    """Row of a due step, of an order's deadline, or of messages that are still to be sent."""
     when = f"due|{key_time(row.at)}|{escape(row.order_id)}"
     if isinstance(row, OutDue):
         return f"{when}|out|{row.seq:010d}"
+    if isinstance(row, HeldDue):
+        return f"{when}|held|{row.key}"
     if isinstance(row, DeadlineDue):
         return f"{when}|deadline|0"
     if isinstance(row, OtherDue):
@@ -104,6 +116,8 @@ def parse_due(row_key: str) -> Due:
     match row_key.split("|"):
         case [_, at, order_id, "out", seq]:
             return OutDue(parse_key_time(at), unescape(order_id), int(seq))
+        case [_, at, order_id, "held", key]:
+            return HeldDue(parse_key_time(at), unescape(order_id), key)
         case [_, at, order_id, "deadline", _]:
             return DeadlineDue(parse_key_time(at), unescape(order_id))
         case [_, at, order_id, step, epoch] if step.isdecimal():

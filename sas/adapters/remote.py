@@ -1,7 +1,8 @@
 """HTTP calls to a remote service: one attempt each, and what its answer means.
 
 A definite refusal (4xx) had no effect and is not retried. Everything else (5xx, 429, a broken or
-slow connection) may have had an effect, and may be retried with the same key.
+slow connection) may have had an effect, and may be retried with the same key. A DELETE that finds
+nothing has nothing left to undo: it is done. docs/your-own-workflow.md has the table.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from sas.telemetry.tracing import carried
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
-_UNWELL = frozenset({408, 429})
-"""The 4xx status codes that are about the service. Any other is about this one call."""
+_NOTHING_THERE = frozenset({404, 410})
+"""The answers to a DELETE of what does not exist. Every step is undone, also a refused one."""
+_UNWELL = frozenset({408, 429, 502, 503, 504})
+"""The status codes that are about the service. Any other may be about this one call."""
 
 
 class HttpService:
@@ -45,7 +48,8 @@ class HttpService:
             body: the JSON body; None sends no body.
 
         Raises:
-            RefusedError: a definite 4xx; its code is the problem's type (RFC 9457).
+            RefusedError: a definite 4xx, except 404 and 410 to a DELETE; its code is the problem's
+                type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
         """
         try:
@@ -83,14 +87,21 @@ class HttpService:
                 return _json(data) if data else None
             except ValueError:
                 text = f"{self._name} answered {answer.status} without JSON"
-                raise TransientError(text, kind="no-json") from None
+                raise TransientError(text, kind="no-json", error_answer=True) from None
         problem = _problem(data)
         text = str(problem.get("detail") or problem.get("title") or answer.reason)[:500]
         asked = _retry_after(answer.headers.get("Retry-After"))
         if answer.status >= 500 or answer.status in _TRANSIENT or asked is not None:
             text = f"{self._name} answered {answer.status}: {text}"
-            answered = answer.status < 500 and answer.status not in _UNWELL
-            raise TransientError(text, asked, f"http-{answer.status}", answered=answered)
+            raise TransientError(
+                text,
+                asked,
+                f"http-{answer.status}",
+                answered=answer.status < 500 and answer.status not in _UNWELL,
+                error_answer=answer.status >= 500 and answer.status not in _UNWELL,
+            )
+        if answer.method == "DELETE" and answer.status in _NOTHING_THERE:
+            return None
         code = str(problem.get("type") or "about:blank").rpartition(":")[2]
         code = f"http-{answer.status}" if code == "blank" else code
         raise RefusedError(code, f"{self._name} refused: {text}")

@@ -28,6 +28,7 @@ from sas.bounds import utf16_units
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import (
+    AttemptError,
     Details,
     Dispatched,
     Failures,
@@ -158,6 +159,7 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "UndoRoutes": ",".join(map(str, undo.routes)) or None,
         "Edited": None if step.call.edited is None else clean(step.call.edited),
         "Note": None if step.note is None else clean(step.note),
+        "Excused": (step.turn.excused or None) if isinstance(step.turn, Dispatched) else None,
         "Route": step.call.route or None,
         **inline,
     }
@@ -174,6 +176,19 @@ def result_row(order_id: str, step: StepRecord) -> Entity:
         "RowKey": keys.result(order_id, step.number),
         "OrderID": order_id,
         **_content("Result", step.result or ""),
+    }
+
+
+def error_row(order_id: str, number: int, error: AttemptError) -> Entity:
+    """Return the last error of a step's attempts as an entity."""
+    return {
+        "RowKey": keys.error(order_id, number),
+        "OrderID": order_id,
+        "Epoch": error.epoch,
+        "Attempt": error.attempt,
+        "ErrorCode": clean(error.kind),
+        "ErrorMessage": clean(error.message),
+        "At": key_time(error.at),
     }
 
 
@@ -211,7 +226,8 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
         if large is None:
             raise CorruptOrderError(f"order {order_id}: the result row of step {number} is missing")
-        steps.append(_step_from(row, _content_of("Result", large)))
+        last_error = _error_from(by_key.get(keys.error(order_id, number)), details)
+        steps.append(_step_from(row, _content_of("Result", large), last_error))
     return Order(
         _details_from(details),
         tuple(steps),
@@ -269,7 +285,20 @@ def _details_from(row: Row) -> Details:
     )
 
 
-def _step_from(row: Row, result: Content | None) -> StepRecord:
+def _error_from(row: Row | None, details: Row) -> AttemptError | None:
+    """Return the last error of a step. An agent of a purged order with this id may have left it."""
+    if row is None or row["At"] < details["SubmittedAt"]:
+        return None
+    return AttemptError(
+        epoch=row["Epoch"],
+        attempt=row["Attempt"],
+        kind=row["ErrorCode"],
+        message=row["ErrorMessage"],
+        at=parse_key_time(row["At"]),
+    )
+
+
+def _step_from(row: Row, result: Content | None, last_error: AttemptError | None) -> StepRecord:
     code = row.get("ErrorCode")
     status, routes = row.get("Undo"), row.get("UndoRoutes")
     return StepRecord(
@@ -292,6 +321,7 @@ def _step_from(row: Row, result: Content | None) -> StepRecord:
             _known(UndoStatus, status) if status else UndoStatus.NOT_DECIDED,
             tuple(map(int, routes.split(","))) if routes else (),
         ),
+        last_error=last_error,
     )
 
 
@@ -300,7 +330,7 @@ def _turn_from(row: Row) -> Turn:
     if due is None:
         return None
     if locked_by is not None:
-        return Dispatched(locked_by, due, row.get("Note"))
+        return Dispatched(locked_by, due, row.get("Note"), row.get("Excused") or 0)
     return Resting(due) if row.get("Resting") else Ready(due)
 
 

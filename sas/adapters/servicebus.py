@@ -15,7 +15,11 @@ from itertools import groupby
 from typing import Any, Self
 
 from azure.core.exceptions import AzureError
-from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusMessageState,
+    ServiceBusReceivedMessage,
+)
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.amqp import AmqpMessageHeader
 from azure.servicebus.exceptions import (
@@ -129,9 +133,11 @@ class ServiceBus:
             except ServiceBusError:
                 await self._try_to_send(queue, pending)
         except NEVER as error:
-            raise UndeliverableError(_why(queue, error), pending[0]) from error
+            raise UndeliverableError(why(queue, error), pending[0]) from error
         except ServiceBusError as error:
-            raise BusUnavailableError(_why(queue, error)) from error
+            if _no_such_queue(error):
+                raise UndeliverableError(why(queue, error), pending[0]) from error
+            raise BusUnavailableError(why(queue, error)) from error
         finally:
             sent = len(messages) - len(pending)
             self.sent += sent
@@ -156,22 +162,13 @@ class ServiceBus:
         except TimeoutError as error:
             raise BusUnavailableError(f"queue {queue} could not be read in time") from error
         except ServiceBusError as error:
-            raise BusUnavailableError(_why(queue, error)) from error
+            raise BusUnavailableError(why(queue, error)) from error
 
     async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
         """Read pages until there are ``limit`` messages. After an error the receiver is closed."""
         receiver = self._receivers.pop(queue, None) or self._client.get_queue_receiver(queue)
-        found: list[Peeked] = []
-        first = 1
         try:
-            while len(found) < limit:
-                page = await receiver.peek_messages(
-                    min(limit - len(found), PEEK_PAGE), sequence_number=first
-                )
-                found += [_as_peeked(message) for message in page]
-                if not page:
-                    break
-                first = (page[-1].sequence_number or 0) + 1
+            found = await peek_all(receiver, limit)
         except BaseException:
             self.senders.close_later(receiver)
             raise
@@ -316,6 +313,19 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     return made
 
 
+async def peek_all(receiver: ServiceBusReceiver, limit: int) -> list[Peeked]:
+    """Read pages until there are ``limit`` messages."""
+    found: list[Peeked] = []
+    while len(found) < limit:
+        first = found[-1].sequence + 1 if found else 1
+        most = min(limit - len(found), PEEK_PAGE)
+        page = await receiver.peek_messages(most, sequence_number=first)
+        if not page:
+            break
+        found += [_as_peeked(message) for message in page]
+    return found
+
+
 def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
     at = message.scheduled_enqueue_time_utc or message.enqueued_time_utc
     properties = message.application_properties or {}
@@ -324,6 +334,11 @@ def _as_peeked(message: ServiceBusReceivedMessage) -> Peeked:
         b"".join(message.body),
         at or datetime.min.replace(tzinfo=UTC),
         {_text(key): _text(value) for key, value in properties.items()},
+        sequence=message.sequence_number or 0,
+        is_scheduled=message.state is ServiceBusMessageState.SCHEDULED,
+        source=message.dead_letter_source,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
     )
 
 
@@ -331,16 +346,29 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _why(queue: str, error: ServiceBusError) -> str:
+def _no_such_queue(error: ServiceBusError) -> bool:
+    """Whether the queue is missing.
+
+    Azure answers the token for a missing queue with 404, and the SDK reports failed authentication.
+    """
+    refused = isinstance(error, ServiceBusAuthenticationError)
+    by_token = refused and "Status code: 404" in str(error.inner_exception)
+    return by_token or isinstance(error, MessagingEntityNotFoundError)
+
+
+def why(queue: str, error: ServiceBusError) -> str:
+    """Say what is wrong with a queue, and what to do."""
     match error:
-        case MessagingEntityNotFoundError():
+        case _ if _no_such_queue(error):
             advice = "There is no such queue: create it, or correct the name."
         case MessageSizeExceededError():
             advice = "The message is larger than the queue accepts."
         case ServiceBusAuthenticationError():
             advice = "Check the key in the connection string, or the identity (yours: az login)."
         case ServiceBusAuthorizationError():
-            advice = "Give the identity (or the key's policy) the right to send to it."
+            advice = (
+                "To send to it needs the role Azure Service Bus Data Sender (a key's policy: Send)."
+            )
         case ServiceBusQuotaExceededError():
             advice = "It is full: check that its reader runs."
         case MessagingEntityDisabledError():

@@ -7,11 +7,12 @@ is missing after an unknown outcome, the same transaction is tried again, never 
 should the first one arrive late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
-transaction, guarded by the state row's ETag. If there are more, the oldest journal and cause
-rows go first, and payloads that nothing refers to. Each of these transactions rewrites the state
-row under its ETag, so that an order which an operator changes meanwhile is left alone. The
-aggregate, its payloads and the row that lists the order as finished go last, together. These are
-at most 99 rows: 6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
+transaction, guarded by the state row's ETag. If there are more, the last errors of steps and the
+oldest journal and cause rows go first, and payloads that nothing refers to. Each of these
+transactions rewrites the state row under its ETag, so that an order which an operator changes
+meanwhile is left alone. The rest of the aggregate, its payloads and the row that lists the order as
+finished go last, together. These are at most 99 rows: 6 chunks of a payload, and for each of 30
+steps its row and 2 chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.adapters.rows import Row, order_from, settled_row
+from sas.adapters.rows import Row, error_row, order_from, settled_row
 from sas.adapters.table import (
     Meter,
     RefusedTransactionError,
@@ -40,19 +41,27 @@ from sas.adapters.transaction import (
     OPERATIONS_MAX,
     Operation,
     deletion,
-    due_row,
     entry_from,
+    held_message,
+    held_row,
     operations,
     payload_from,
     payload_rows,
 )
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, Due, OutDue, check_finished
+from sas.domain.change import Change, Due, HeldDue, OutDue, check_finished
 from sas.domain.content import PayloadRef, ref_of
-from sas.domain.ids import all_shards, key_time, parse_key_time, shard_of
+from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
-from sas.ports import ConflictError, SharedValue, StoreMismatchError, StoreUnavailableError, Summary
+from sas.domain.order import AttemptError, Order, OrderState
+from sas.ports import (
+    ConflictError,
+    Message,
+    SharedValue,
+    StoreMismatchError,
+    StoreUnavailableError,
+    Summary,
+)
 
 AZURITE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
@@ -181,6 +190,8 @@ class TableStore:
             if not pages:
                 return None
             found = {row["RowKey"]: row for page in pages for row in page}
+            if all(keys.is_error(row_key) for row_key in found):
+                return None  # an agent wrote it after its order was purged
             state = found.get(keys.state(order_id))
             token = str(state.metadata["etag"]) if state else ""
             if len(pages) == 1 or await self._has_token(partition, order_id, token):
@@ -241,6 +252,10 @@ class TableStore:
             return OVERTAKEN
         return str(state.metadata["etag"])
 
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """See ``StateStore.keep_error``."""
+        await self.table.put(await self._partition(order_id), error_row(order_id, step, error))
+
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_payload``. Every chunk is written, whether it exists or not."""
         check_bytes("payload", len(data), PAYLOAD_BYTES_MAX)
@@ -279,21 +294,28 @@ class TableStore:
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due", until=until), limit=limit)
+        span = keys.between("due", until=until)
+        found = await self.table.rows(shard, span, limit=limit, select=["RowKey"])
         return [keys.parse_due(row["RowKey"]) for row in found]
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self.open()
-        found = await self.table.rows(shard, keys.between("due"), limit=1)
+        found = await self.table.rows(shard, keys.between("due"), limit=1, select=["RowKey"])
         return keys.parse_due(found[0]["RowKey"]).at if found else None
 
-    async def add_out(self, due: OutDue) -> None:
-        """See ``StateStore.add_out``."""
-        await self.table.put(await self._partition(due.order_id), due_row(due))
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.hold``."""
+        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
+        await self.table.put(await self._partition(order_id), held_row(due, message))
 
-    async def remove_out(self, due: OutDue) -> None:
-        """See ``StateStore.remove_out``."""
+    async def held(self, due: HeldDue) -> Message | None:
+        """See ``StateStore.held``."""
+        row = await self.table.get(await self._partition(due.order_id), keys.due(due))
+        return None if row is None else held_message(row)
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """See ``StateStore.remove_due``."""
         await self.table.delete(await self._partition(due.order_id), keys.due(due))
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
@@ -359,7 +381,7 @@ class TableStore:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
-        The past is the journal, the causes and the payloads, those in use last.
+        The past is the last errors, the journal, the causes and the payloads, those in use last.
         """
         order_id = order.order_id
         state = keys.state(order_id)
@@ -367,9 +389,9 @@ class TableStore:
         found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
         all_keys = [str(row["RowKey"]) for row in found]
         used = _payload_keys(order)
-        past = [key for key in all_keys if not low <= key < high]
+        past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
+        rest = [key for key in all_keys if key not in {state, *past}]
         past.sort(key=lambda key: (key in used, key))
-        rest = [key for key in all_keys if low <= key < high and key != state]
         listed = settled_row(order)
         if listed is not None:
             rest.append(str(listed["RowKey"]))

@@ -24,12 +24,12 @@ from azure.data.tables import UpdateMode
 
 from sas.adapters import keys, rows
 from sas.adapters.rows import Entity, Row
-from sas.domain.change import Change, DeadlineDue, Due, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Outgoing, Request, Wake
 from sas.domain.order import Order, StepRecord
-from sas.ports import LostContentError, OtherVersionError
+from sas.ports import LostContentError, Message, OtherVersionError
 
 OPERATIONS_MAX = 100
 BINARY_BYTES = 64 * 1024
@@ -122,7 +122,37 @@ def due_row(due: Due) -> Entity:
             columns = {"Step": due.step, "Epoch": due.epoch}
         case DeadlineDue():
             columns = {"Deadline": True}
+        case HeldDue():
+            columns = {}
     return {"RowKey": keys.due(due), "OrderID": due.order_id, "At": key_time(due.at), **columns}
+
+
+def held_row(due: HeldDue, message: Message) -> Entity:
+    """Return the row of a message that is held."""
+    body = message.body
+    chunks = [body[at : at + BINARY_BYTES] for at in range(0, len(body), BINARY_BYTES)]
+    columns: Entity = {
+        "Queue": message.queue,
+        "MessageId": message.message_id,
+        "ContentType": message.content_type,
+        "Properties": json.dumps(dict(message.properties)),
+        **{f"Body{number:02d}": chunk for number, chunk in enumerate(chunks)},
+    }
+    if message.correlation_id is not None:
+        columns["CorrelationId"] = message.correlation_id
+    return due_row(due) | columns
+
+
+def held_message(row: Row) -> Message:
+    """Return the message of a row of ``held_row``."""
+    return Message(
+        row["Queue"],
+        row["MessageId"],
+        b"".join(row[name] for name in sorted(row) if name.startswith("Body")),
+        content_type=row["ContentType"],
+        correlation_id=row.get("CorrelationId"),
+        properties=json.loads(row["Properties"]),
+    )
 
 
 def _by_key(due: Iterable[Due]) -> list[Due]:

@@ -483,7 +483,8 @@ async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str
 
 RESUBMIT = """\
 Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
-again. The remote service gets the same idempotency key: it does nothing twice.
+again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
+of its own: the step's earlier calls are undone first.
 
   sas resubmit 10248
   sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'

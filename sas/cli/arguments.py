@@ -20,7 +20,7 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
-from sas.ports import MessageBus, OtherVersionError, StateStore, StoreUnavailableError
+from sas.ports import OperatorBus, OtherVersionError, StateStore, StoreUnavailableError
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -227,16 +227,16 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
 
 
 @asynccontextmanager
-async def open_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
+async def open_bus(endpoint: Endpoint) -> AsyncIterator[OperatorBus]:
     """Open the bus as long as this lasts.
 
     Raises:
         UsageError: the connection string cannot be read.
     """
-    from sas.adapters.servicebus import ServiceBus  # noqa: PLC0415  # slow to import
+    from sas.adapters.queues import OperatorServiceBus  # noqa: PLC0415  # slow to import
 
     try:
-        bus = ServiceBus.connect(endpoint)
+        bus = OperatorServiceBus.connect(endpoint)
     except ValueError as wrong:
         raise UsageError(unreadable(wrong)) from None
     try:

@@ -22,7 +22,7 @@ from sas.cli.selection import STATES, Wanted, is_failed
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
-from sas.domain.order import Direction, Order, OrderState, StepRecord
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.features.claim_check import ClaimCheck
 from sas.ports import StateStore, Summary
 
@@ -258,6 +258,10 @@ def _row(step: StepRecord) -> tuple[str, ...]:
 def _below(step: StepRecord) -> list[str]:
     """Return the lines below a step: its error, when it is tried again, its agents, progress."""
     said = [f"{step.error.code}: {step.error.message}"] if step.error else []
+    last, ended = step.last_error, {StepState.PROCESSED, StepState.COMPENSATED}
+    if last is not None and step.process_state not in ended:
+        where = f"epoch {last.epoch}, attempt {last.attempt}, {time_of(last.at)}"
+        said.append(f"last error ({where}): {last.kind}: {last.message}")
     if step.resting:
         then = "undone" if step.direction is Direction.UNDO else "tried again"
         said.append(f"resting until {time_of(step.complete_by)}, then it is {then}")

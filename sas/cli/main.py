@@ -1,8 +1,9 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``act`` changes them, ``health`` shows faults of the system, ``workflows`` checks a deploy. They
-share ``arguments`` (the namespace, the table), ``selection`` (which orders), ``output``.
+``act`` changes them, ``health`` shows faults of the system, ``queues`` what lies in its queues,
+``workflows`` checks a deploy. They share ``arguments`` (the namespace, the table), ``selection``
+(which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, health, look, submit, workflows
+from sas.cli import act, health, look, queues, submit, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
+from sas.config import SettingError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *act.VERBS),
-    *(*health.VERBS, *workflows.VERBS),
+    *(*health.VERBS, *queues.VERBS, *workflows.VERBS),
 )
 EPILOG = f"""\
 exit codes:
@@ -47,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(wrong, OutputError):
             _stop_output()
         return wrong.exit_code
+    except SettingError as wrong:
+        print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
+        return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

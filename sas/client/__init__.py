@@ -7,6 +7,9 @@
         async for notification in client.follow([receipt.order_id]):
             print(notification.type, notification.data.state)
 
+``client.wait(order_id)`` returns the last notification of one order, ``client.events()`` yields
+those of every order. One client serves any number of such loops at the same time.
+
 Applications in other languages send the same JSON: see docs/contract.
 """
 

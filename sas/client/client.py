@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 from uuid import uuid4
 
 import msgspec
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
-from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from opentelemetry.trace import SpanKind
 
-from sas.client.links import (
-    LinkError,
-    bytes_of,
-    close_link,
-    hand_back,
-    receive,
-    send_batches,
-    settle,
-)
-from sas.codec import outward
+from sas.client.inbox import Follower, Inbox
+from sas.client.links import LinkError, close_link, send_batches
+from sas.client.receiving import Receiving
 from sas.codec.orders import ORDER_BYTES_MAX, OrderMessage, encode_order, parse_order
 from sas.codec.outward import Notification, event_type
-from sas.codec.strict import MalformedError
 from sas.domain.messages import Notice
 from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
-RECEIVE_MAX = 50
 _ENDS = frozenset(event_type(n) for n in (Notice.COMPLETED, Notice.UNDONE, Notice.REJECTED))
 _ENDED = frozenset(state.value for state in (*FINISHED, OrderState.REJECTED, OrderState.ERROR))
 
@@ -154,6 +135,8 @@ class OrdersClient:
         self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
         self._lock = asyncio.Lock()
+        self._inbox: Inbox[ServiceBusReceivedMessage] = Inbox()
+        self._receiving = Receiving(self._client, self._reply_queue, patience_s, self._inbox)
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -164,7 +147,11 @@ class OrdersClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; a dead one is abandoned after some seconds."""
+        """Close every connection; a dead one is abandoned after some seconds.
+
+        Loops that still follow end with FollowError. What was not handed out stays on the queue.
+        """
+        await self._receiving.stop()
         await close_link(self._client)
 
     async def submit(self, new: NewOrder) -> Receipt:
@@ -201,6 +188,7 @@ class OrdersClient:
                 except InvalidOrderError:
                     await send()
                     raise
+                self._inbox.submitted(new.order_id, new.correlation_id)
                 receipts.append(receipt)
                 waiting.append(message)
                 if len(waiting) >= BATCH_ORDERS_MAX:
@@ -215,70 +203,103 @@ class OrdersClient:
         until: Callable[[], bool] | None = None,
         quiet_s: float | None = None,
     ) -> AsyncGenerator[Notification]:
-        """Yield the notifications of the response queue until every named order has ended.
+        """Yield the notifications of these orders until every one of them has ended.
 
-        An order ends completed, undone, rejected, or failed and waiting for an operator. A
-        notification is removed from the queue when the caller asks for the next one; after a
-        crash in between it is delivered again. Notifications that were read but not yielded go
-        back to the queue. Notifications of other orders on the same queue are yielded too.
-        Without ``order_ids`` it goes on until the caller stops, or ``until`` returns True;
-        ``until`` is called about once a second while the queue can be read.
+        An order ends completed, undone, rejected, or failed and waiting for an operator. Without
+        ``order_ids`` this is `events`. Several loops may run at the same time; each gets every
+        notification of its orders.
+
+        A notification is removed from the queue within about a second after the caller asks for
+        the next one. After ``break``, an exception or a crash it is handed out again. What nobody
+        follows stays on the queue and uses up no delivery. One exception: a notification that is
+        older than its order's *completed* or *undone*, once that was handed out, is removed unread.
+
+        An order that this client submitted is followed by its correlation id too: notifications of
+        another application's order with the same id are not yielded. Of an order that another
+        process submitted, the order id alone counts. Two processes must not follow the same order
+        on one queue: each notification goes to one of them.
+
+        Args:
+            order_ids: the orders; they need not be submitted yet.
+            until: called about once a second while the queue can be read; True ends the loop.
+            quiet_s: longest time without a notification of these orders, in seconds.
 
         Raises:
-            FollowError: the queue cannot be read.
+            FollowError: the queue cannot be read, or the client is closed.
             TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
         """
         left = None if order_ids is None else set(order_ids)
         loop = asyncio.get_running_loop()
-        receiver = self._client.get_queue_receiver(self._reply_queue)
-        waiting: deque[ServiceBusReceivedMessage] = deque()
+        follower = self._inbox.join(left)
+        heard = loop.time()
         try:
-            heard = loop.time()
+            self._start()
             while (left is None or left) and not (until and until()):
-                with self._failing("queue {!r} cannot be read"):
-                    waiting.extend(await receive(receiver, RECEIVE_MAX, self._patience_s))
-                if waiting:
+                await self._woken(follower)
+                while follower.unread:
+                    held = follower.unread.popleft()
+                    yield held.event
+                    self._inbox.done(follower, held)
                     heard = loop.time()
-                elif quiet_s is not None and loop.time() - heard >= quiet_s:
+                    if left is not None and is_end(held.event):
+                        left.discard(held.event.data.order_id)
+                if quiet_s is not None and self._receiving.read_at - heard >= quiet_s:
                     raise TimeoutError(
                         f"nothing came on {self._reply_queue} for {quiet_s:g} s; "
                         f"{len(left or ())} orders have not ended"
                     )
-                while waiting:
-                    notification = await self._notification(receiver, waiting[0])
-                    if notification is not None:
-                        yield notification
-                        await self._settle(receiver, partial(receiver.complete_message, waiting[0]))
-                        if left is not None and is_end(notification):
-                            left.discard(notification.data.order_id)
-                    waiting.popleft()
-                    heard = loop.time()
         finally:
-            await hand_back(receiver, waiting)
-            await close_link(receiver)
+            self._inbox.leave(follower)
 
-    async def _notification(
-        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
-    ) -> Notification | None:
+    def events(
+        self, *, until: Callable[[], bool] | None = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
+        """Yield every notification of the response queue, of whatever order.
+
+        It goes on until the caller stops, or ``until`` returns True; see `follow`. A caller that
+        is slow holds up the other loops of this client once 50 notifications wait for it.
+
+        Raises:
+            FollowError: the queue cannot be read, or the client is closed.
+            TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
+        """
+        return self.follow(None, until=until, quiet_s=quiet_s)
+
+    async def wait(self, order_id: str, *, quiet_s: float | None = None) -> Notification:
+        """Return the notification that ends an order; `is_end` says which one does.
+
+        All its notifications are removed from the queue. An end that was handed out before does
+        not come again: bound the wait with ``quiet_s`` or ``asyncio.timeout``.
+
+        Args:
+            order_id: the order; it need not be submitted yet.
+            quiet_s: longest time without a notification of the order, in seconds.
+
+        Raises:
+            FollowError: the queue cannot be read, or the client is closed.
+            TimeoutError: the queue could be read, and nothing came for ``quiet_s`` seconds.
+        """
+        async with aclosing(self.follow([order_id], quiet_s=quiet_s)) as notifications:
+            ends = [one async for one in notifications if is_end(one)]
+        return ends[-1]
+
+    def _start(self) -> None:
         try:
-            return outward.decode_notification(bytes_of(message))
-        except MalformedError as wrong:
-            put_aside = partial(receiver.dead_letter_message, message, reason="not-a-notification")
-            await self._settle(receiver, partial(put_aside, error_description=str(wrong)))
-            return None
+            self._receiving.start()
+        except LinkError as closed:
+            raise FollowError(str(closed)) from closed
 
-    async def _settle(
-        self, receiver: ServiceBusReceiver, action: Callable[[], Awaitable[None]]
-    ) -> None:
-        with self._failing("a notification on {!r} is delivered again"):
-            await settle(receiver, action, self._patience_s)
+    async def _woken(self, follower: Follower[ServiceBusReceivedMessage]) -> None:
+        """Wait until the queue was read.
 
-    @contextmanager
-    def _failing(self, text: str) -> Iterator[None]:
-        try:
-            yield
-        except LinkError as failed:
-            raise FollowError(f"{text.format(self._reply_queue)}: {failed}") from failed
+        Raises:
+            FollowError: it cannot be read.
+        """
+        await follower.wake.wait()
+        follower.wake.clear()
+        if failed := follower.failure:
+            text = f"queue {self._reply_queue!r} cannot be read: {failed}"
+            raise FollowError(text) from failed
 
     async def _send_all(self, messages: Sequence[ServiceBusMessage]) -> None:
         if not messages:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from azure.servicebus import (
     ServiceBusMessage,
@@ -38,10 +38,15 @@ _REFUSALS = (
     *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
 )
 """Answers that stay the same however often the operation is tried."""
+_NO_QUEUE = "there is no such queue: create it, or correct the name."
 
 
 class LinkError(Exception):
     """An operation failed; the text is a sentence that says what to look at."""
+
+
+class LockLostError(LinkError):
+    """The lock of a message has expired: it is delivered again."""
 
 
 async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T:
@@ -148,14 +153,48 @@ async def close_link(link: ServiceBusClient | ServiceBusSender | ServiceBusRecei
             await link.close()
 
 
-async def hand_back(
-    receiver: ServiceBusReceiver, messages: Iterable[ServiceBusReceivedMessage]
+async def renew(
+    receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, patience_s: float
 ) -> None:
-    """Put messages back on their queue now. Where that fails, their locks expire instead."""
-    with suppress(ServiceBusError, TimeoutError, ValueError):  # ValueError: the link is closed
-        async with asyncio.timeout(CLOSE_S):
-            for message in messages:
-                await receiver.abandon_message(message)
+    """Renew the lock of a message.
+
+    Raises:
+        LockLostError: it has expired; the message is delivered again.
+        LinkError: the lock was not renewed.
+    """
+
+    async def act() -> None:
+        await _open(receiver)
+        await receiver.renew_message_lock(message)
+
+    try:
+        await persist(act, patience_s)
+    except LinkError as failed:
+        if isinstance(failed.__cause__, MessageLockLostError):
+            raise LockLostError(str(failed)) from failed
+        raise
+
+
+async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> bool:
+    """Give a message back to its queue, and use up no delivery. Return whether that was possible.
+
+    ``abandon_message`` uses up a delivery. AMQP's outcome *released* does not. The SDK releases
+    messages that come too late, but has no public method for it. It is not possible for a message
+    of an earlier link.
+    """
+    try:
+        number, tag = message._delivery_id, message._delivery_tag  # noqa: SLF001  see above
+        await receiver._handler.settle_messages_async(number, tag, "released")  # noqa: SLF001
+    except Exception:  # noqa: BLE001  of an internal method: the lock is kept, or expires
+        return False
+    return True
+
+
+async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
+    """Take no more messages until the next receive: the SDK leaves its credit on the link."""
+    with suppress(Exception):  # of an internal method: other readers get their messages later
+        handler: Any = receiver._handler  # noqa: SLF001
+        await handler._link.flow(link_credit=0)  # noqa: SLF001
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:
@@ -168,7 +207,9 @@ def bytes_of(message: ServiceBusReceivedMessage) -> bytes:
 def _why(failed: Exception) -> str:
     match failed:
         case MessagingEntityNotFoundError():
-            return "there is no such queue: create it, or correct the name."
+            return _NO_QUEUE
+        case ServiceBusAuthenticationError() if "Status code: 404" in str(failed.inner_exception):
+            return _NO_QUEUE  # Azure answers the token for a missing queue with 404
         case ServiceBusAuthenticationError() | ServiceBusAuthorizationError():
             return "access was refused: check the key or the identity's role."
         case MessageSizeExceededError():

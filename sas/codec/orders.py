@@ -114,6 +114,15 @@ def parse_order(
     )
 
 
+def with_submission_id(body: bytes, submission_id: str) -> bytes:
+    """Return an order message as another submission; what is no JSON object stays as it is."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return body
+    return msgspec.json.encode({**members, "submission_id": submission_id})
+
+
 def content_hash(workflow: str, reply_queue: str, order: Any) -> str:
     """Return a hash that is equal for the same order, and differs for another with the same id.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
@@ -146,6 +147,12 @@ class Rejection:
     message_id: str
     order_id: str | None = None
     correlation_id: str | None = None
+
+
+def rejected_body(parts: Sequence[RejectedMessage]) -> bytes:
+    """Return the body that all parts of a rejected message hold together, as it was sent."""
+    text = "".join(part.body for part in sorted(parts, key=lambda part: part.part))
+    return base64.b64decode(text) if parts[0].encoding == "base64" else text.encode()
 
 
 def rejected_parts(rejection: Rejection, *, at: datetime, id_base: str) -> list[RejectedMessage]:

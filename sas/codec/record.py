@@ -17,7 +17,7 @@ import msgspec
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time
 from sas.domain.messages import JournalEntry, Outgoing
-from sas.domain.order import Order, StepRecord, UndoStatus
+from sas.domain.order import AttemptError, Order, StepRecord, UndoStatus
 
 
 def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
         "Direction": step.direction.value,
         "Undo": None if status is UndoStatus.NOT_DECIDED else status.value,
         "Error": {"Code": step.error.code, "Message": step.error.message} if step.error else None,
+        "LastError": _last_error(step.last_error),
         "Since": _time(step.since),
         "Epoch": step.epoch,
         "Generation": step.call.generation,
@@ -73,6 +74,18 @@ def _step(step: StepRecord, *, content: bool) -> dict[str, Any]:
     }
     inside = {"Result": _json(step.result), "Edited": _json(step.call.edited)}
     return said | (inside if content else {})
+
+
+def _last_error(error: AttemptError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {
+        "Epoch": error.epoch,
+        "Attempt": error.attempt,
+        "Code": error.kind,
+        "Message": error.message,
+        "At": _time(error.at),
+    }
 
 
 def _entry(entry: JournalEntry) -> dict[str, Any]:

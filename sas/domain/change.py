@@ -75,6 +75,15 @@ class DeadlineDue:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class HeldDue:
+    """A message that its queue did not take is held: send it at ``at``. ``key`` names it."""
+
+    at: datetime
+    order_id: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class OtherDue:
     """A due row of a kind that only a newer version knows, by its key: it is left to that."""
 
@@ -83,7 +92,7 @@ class OtherDue:
     row_key: str
 
 
-Due = StepDue | OutDue | DeadlineDue | OtherDue
+Due = StepDue | OutDue | HeldDue | DeadlineDue | OtherDue
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +178,10 @@ def next_change(
     return Change(order, after, entry, out_at, decision.incident)
 
 
-def fence(order: Order, origin: Origin) -> Change:
+def fence(order: Order, origin: Origin, what: JournalWord = JournalWord.FENCED) -> Change:
     """Return the change that only records a cause, so that no handler acts on it any more."""
     after = replace(order, seq=order.seq + 1)
-    return Change(order, after, origin.entry(after.seq, JournalWord.FENCED))
+    return Change(order, after, origin.entry(after.seq, what))
 
 
 def rejection(details: Details, origin: Origin) -> Change:

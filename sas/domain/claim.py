@@ -24,7 +24,7 @@ from sas.domain.order import (
     StepState,
     UndoStatus,
 )
-from sas.domain.workflow import NO_TIME, Rules
+from sas.domain.workflow import Rules
 
 
 def claim(order: Order, rules: Rules, *, now: datetime, instance: str) -> Decision | None:
@@ -100,7 +100,7 @@ def _claimed(
     doing = step.process_state is StepState.PENDING
     route = _route(step, rules) if doing else step.undo.routes[0]
     allowed = own.time_allowed if doing else own.undo_time
-    until = now + allowed + rules.grace.get((step.number, route), NO_TIME)
+    until = now + allowed
     if doing:
         call = replace(step.call, route=route, called_until=until)
         step = replace(step.moved(StepState.PROCESSING, now), call=call)

@@ -70,9 +70,9 @@ def resubmit(
 ) -> Decision | None:
     """Decide to run failed steps, or failed undos, again.
 
-    The failures are cleared; the idempotency key stays. With ``edited`` input the key gets a new
-    generation, but only if the step was refused without a timeout before. Otherwise the old input
-    may still have an effect, and the new call must use the old key.
+    The failures are cleared; the idempotency key stays. ``edited`` input gets a key of its own, a
+    new generation: under the old key an idempotent service would repeat the result of the old
+    input. The agent undoes the older generations before it calls with the new one.
     """
     failed = _failed(order, step)
     if not failed:
@@ -92,9 +92,7 @@ def _again(step: StepRecord, now: datetime, edited: str | None) -> StepRecord:
     again = step.moved(StepState.PENDING, now).without_failures()
     if edited is None:
         return again
-    refused = step.error is not None and not step.error.effect_possible
-    new_key = refused and step.failure_count == 0
-    call = replace(step.call, edited=edited, generation=step.call.generation + new_key)
+    call = replace(step.call, edited=edited, generation=step.call.generation + 1)
     return replace(again, call=call)
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from enum import Enum
 
 from sas.domain.change import Decision, Incident
 from sas.domain.claim import dispatch, is_cancelled, is_ready, settle, update_readiness, with_step
 from sas.domain.messages import Alert, AlertKind, JournalWord, Notice, Notify, Outgoing, Wake
 from sas.domain.order import (
-    CLOCK_SKEW,
     Direction,
     Dispatched,
     Failures,
@@ -31,12 +31,24 @@ from sas.domain.order import (
     StepState,
 )
 from sas.domain.undo import begin_undo, turn_to_undo, undo_failed, undone_notice
-from sas.domain.workflow import NO_TIME, OnFailure, Rules
+from sas.domain.workflow import OnFailure, Rules
 
 REWAKE_MAX = timedelta(minutes=15)
-"""Longest pause before a step that waits for a scheduler is looked at again."""
+"""Longest pause before a step that waits for a scheduler, or in a queue, is looked at again."""
+EXCUSES_MAX = 10
+"""How often a dispatch is excused because a message of its step lies in a queue that does not move.
+Perhaps that queue is never read: after that the timeout counts.
+"""
 DEPLOY_TIME = timedelta(minutes=5)
 """How long a due row is left to instances of another version: a deploy takes no longer."""
+
+
+class Excuse(Enum):
+    """Why a step past its CompleteBy has not failed: its time went by in a queue."""
+
+    WAITS = "a message of the step waits, and its queue moves"
+    STUCK = "a message of the step waits, and nothing is seen to leave its queue"
+    AWAY = "a queue of the step cannot be read"
 
 
 def expire(
@@ -46,12 +58,12 @@ def expire(
     rules: Rules,
     *,
     now: datetime,
-    delay: timedelta = NO_TIME,
+    excuse: Excuse | None = None,
 ) -> Decision | None:
     """Decide what happens when the CompleteBy of a step has passed. None leaves it alone.
 
-    ``delay`` is the current queue delay. If that alone may have caused the timeout, it does not
-    count as a failure.
+    ``excuse`` is why a dispatched step has not failed. Then nothing is counted, and no second
+    request makes its queue longer.
     """
     if order.rejected or not 0 <= number < len(order.steps):
         return None
@@ -64,19 +76,10 @@ def expire(
             return Decision(JournalWord.RELEASED, after, (Wake(),))
         case Dispatched() if is_cancelled(step):
             return end_cancelled(order, step, rules, now, None)
-        case Dispatched():
-            return _timed_out(order, step, rules, now, delay)
+        case Dispatched() as turn:
+            return _late(order, step, turn, rules, now, excuse)
         case _:
             return _wake_again(order, step, rules, now)
-
-
-def delay_excuses(delay: timedelta, time_allowed: timedelta) -> bool:
-    """Return whether queue delay alone may have used up the time of a step.
-
-    Delays smaller than the clock skew are ignored; otherwise a skewed clock would excuse every
-    timeout.
-    """
-    return delay >= max(time_allowed / 2, CLOCK_SKEW)
 
 
 def expire_deadline(order: Order, rules: Rules, *, now: datetime) -> Decision | None:
@@ -177,27 +180,59 @@ def _going_on(
     return dispatch(steps, rules, now, instance)
 
 
-def _timed_out(
-    order: Order, step: StepRecord, rules: Rules, now: datetime, delay: timedelta
+def _late(
+    order: Order,
+    step: StepRecord,
+    turn: Dispatched,
+    rules: Rules,
+    now: datetime,
+    excuse: Excuse | None,
 ) -> Decision:
-    """Decide about a step (or its undo) whose outcome is unknown: ask again, or give up."""
+    """Decide about a step (or its undo) past its CompleteBy: it timed out, or has an excuse.
+
+    An excused one gets more time, with the same epoch: its time allowed; where the queue moves or
+    is away, the time that the step has waited so far, if that is longer. So a long queue does not
+    fill the journal.
+    """
+    if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):
+        return _timed_out(order, step, rules, now)
     own = rules.steps[step.number]
     doing = step.process_state is StepState.PROCESSING
-    if delay_excuses(delay, own.time_allowed if doing else own.undo_time):
-        free = step.reset(now) if doing else replace(step, turn=None)
-        after = settle(order, free, rules, now)
-        return Decision(JournalWord.NOT_COUNTED, after, (Wake(),))
+    more = own.time_allowed if doing else own.undo_time
+    if excuse is Excuse.STUCK:
+        turn = replace(turn, excused=turn.excused + 1)
+    else:
+        more = max(more, min(now - step.since, REWAKE_MAX))
+    calls = doing and step.call.called_until == turn.complete_by  # no callback is awaited
+    call = replace(step.call, called_until=now + more) if calls else step.call
+    waits = replace(step, turn=replace(turn, complete_by=now + more), call=call)
+    word = JournalWord.QUEUE_AWAY if excuse is Excuse.AWAY else JournalWord.WAITS_IN_QUEUE
+    return Decision(word, with_step(order.steps, waits), ())
+
+
+def _timed_out(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision:
+    """Decide about a step (or its undo) whose outcome is unknown: ask again, or give up."""
+    doing = step.process_state is StepState.PROCESSING
     times = step.failure_count + 1
     counted = replace(step, failures=replace(step.failures, count=times))
     again = _again(order, counted, rules, now)
     if again is not None:
         return again
+    said, cause = _cause(step)
     if not doing:
-        text = f"no answer to the undo within CompleteBy, {times} times"
+        text = f"no {said} to the undo within CompleteBy, {times} times{cause}"
         return undo_failed(order, counted, Fault(FaultCode.TIMED_OUT, text), rules, now)
-    text = f"no answer within CompleteBy, {times} times; its outcome is unknown"
+    text = f"no {said} within CompleteBy, {times} times; its outcome is unknown{cause}"
     fault = Fault(FaultCode.TIMED_OUT, text)
     return fail(order, counted, fault, rules, now=now, instance=None)
+
+
+def _cause(step: StepRecord) -> tuple[str, str]:
+    """Return what was missing, and the last error of this dispatch as the end of a sentence."""
+    error = step.last_error
+    if error is None or error.epoch != step.epoch:
+        return "answer", ""
+    return "success", f". Last error ({error.kind}): {error.message.rstrip('.')}"
 
 
 def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decision | None:

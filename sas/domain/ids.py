@@ -122,8 +122,8 @@ def idempotency_key(
     An ``alternative`` agent has its own keys. Two agents may call the same remote service, and the
     undo of one must never undo the work of the other.
 
-    An edited resubmission makes a new generation and so a new key, but only after a definite
-    refusal; see ``resubmit`` in `sas/domain/command.py`.
+    An input that an operator edited makes a new generation and so a new key; see ``resubmit`` in
+    `sas/domain/command.py`.
     """
     own = step_name if alternative is None else f"{step_name}@{alternative}"
     return f"{order_id}/{own}" + (f"/{generation}" if generation else "")

@@ -71,16 +71,6 @@ class FaultCode(StrEnum):
     RESULT_NO_JSON = "result-no-json"
 
 
-_EFFECT_POSSIBLE: frozenset[str] = frozenset(
-    {
-        FaultCode.TIMED_OUT,
-        FaultCode.RESULT_TOO_LARGE,
-        FaultCode.RESULT_TOO_DEEP,
-        FaultCode.RESULT_NO_JSON,
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Why a step failed: a short code for programs and a sentence for people (bounded)."""
@@ -94,19 +84,40 @@ class Fault:
         object.__setattr__(self, "code", self.code[:100])
         object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
 
-    @property
-    def effect_possible(self) -> bool:
-        """Whether the remote action may have been done although the step failed."""
-        return self.code in _EFFECT_POSSIBLE
+
+@dataclass(frozen=True, slots=True)
+class AttemptError:
+    """The last error of an agent's attempts at one dispatch of a step, bounded.
+
+    The agent writes it beside the order as soon as an attempt fails, so it may be gone or stale. It
+    explains a timeout to people. No decision depends on it, and no commit writes it.
+    """
+
+    epoch: int
+    attempt: int
+    kind: str
+    message: str
+    at: datetime
+
+    MESSAGE_LENGTH_MAX = 500
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", self.kind[:100])
+        object.__setattr__(self, "message", self.message[: self.MESSAGE_LENGTH_MAX])
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A request of the step is out. ``note`` is the last progress note of its agent."""
+    """A request of the step is out. ``note`` is the last progress note of its agent.
+
+    ``excused`` is how often CompleteBy passed while a message of the step lay in a queue that did
+    not move.
+    """
 
     locked_by: str
     complete_by: datetime
     note: str | None = None
+    excused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +225,7 @@ class StepRecord:
 
     ``since`` is when ProcessState last changed, or when the step became ready. ``epoch`` counts
     dispatches: a reply counts only for the current one. ``result`` is JSON text, or the reference
-    to a large one.
+    to a large one. ``last_error`` is read with the step and never written with it.
     """
 
     number: int
@@ -228,6 +239,7 @@ class StepRecord:
     result: Content | None = None
     error: Fault | None = None
     undo: UndoLedger = UndoLedger()
+    last_error: AttemptError | None = field(default=None, compare=False)
 
     @property
     def locked_by(self) -> str | None:
@@ -294,6 +306,11 @@ class StepRecord:
         return replace(self, failures=Failures(), error=None)
 
 
+def submission_of(order_id: str, submitted_at: datetime) -> str:
+    """Return the name of a submission: see ``Details.submission``."""
+    return digest_id(order_id, key_time(submitted_at))[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class Details:
     """What was ordered and by whom. It is written once and never changes.
@@ -320,7 +337,7 @@ class Details:
 
         The id is free again once an order is purged.
         """
-        return digest_id(key_time(self.submitted_at), self.content_hash)[:16]
+        return submission_of(self.order_id, self.submitted_at)
 
 
 @dataclass(frozen=True, slots=True)

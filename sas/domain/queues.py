@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sas.domain.ids import URGENT_SUFFIX
+from sas.domain.ids import URGENT_SUFFIX, InvalidIdError
 
-_REPLY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+QUEUE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Service Bus also allows a ``/``. Table Storage forbids it in keys, which hold queue names."""
 QUEUE_NAME_LENGTH_MAX = 200
+DEAD_LETTER_SUBQUEUE = "/$DeadLetterQueue"
+"""Behind the name of a queue: the messages that it gave up."""
 
 
 class ForbiddenReplyQueueError(ValueError):
@@ -28,6 +31,10 @@ class Queues:
     The queues that an order passes (orders, scheduler, replies, callbacks, agents) each have a
     second lane for urgent orders: a separate queue with a separate function. So urgent orders never
     wait for ordinary ones.
+
+    Each of ``applications`` sends its orders to a queue of its own, ``orders-<application>``. Its
+    response queue ``responses-<application>`` and order ids that begin with ``<application>-`` are
+    bound to that queue: no other sender can use them.
     """
 
     orders: str = "orders"
@@ -39,6 +46,7 @@ class Queues:
     agent_prefix: str = "agent-"
     response_prefix: str = "responses-"
     callbacks: str = "callbacks"
+    applications: tuple[str, ...] = ()
 
     def agent(self, name: str, *, urgent: bool = False) -> str:
         """Return the request queue of an agent."""
@@ -51,28 +59,84 @@ class Queues:
 
     def on_the_way(self, agents: Iterable[str]) -> tuple[str, ...]:
         """Return the queues that orders pass with these agents, in both lanes."""
-        fixed = (self.orders, self.scheduler, self.replies, self.callbacks)
+        own = (self.orders_of(application) for application in self.applications)
+        fixed = (self.orders, *own, self.scheduler, self.replies, self.callbacks)
         ordinary = (*fixed, *map(self.agent, agents))
         return (*ordinary, *(lane(queue, urgent=True) for queue in ordinary))
 
     def twice(self, agents: Iterable[str]) -> str | None:
         """Return a queue with two purposes, such as that of an agent named ``replies``, if any."""
-        names = [*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters]
+        names = [name.lower() for name in self.own(agents)]  # as Service Bus compares them
         return next((name for name in names if names.count(name) > 1), None)
 
-    def check_reply_queue(self, name: str) -> str:
-        """Return ``name`` if it can be the reply queue of an application.
+    def own(self, agents: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return every queue of the system with these agents; applications' are not among them."""
+        return (*self.on_the_way(agents), self.alerts, self.rejected, self.dead_letters)
+
+    def orders_of(self, application: str) -> str:
+        """Return the queue to which only this application sends its orders."""
+        return f"{self.orders}-{application}"
+
+    def response_of(self, application: str) -> str:
+        """Return the response queue of an application."""
+        return f"{self.response_prefix}{application}"
+
+    def takes_orders(self, queue: str) -> bool:
+        """Return whether orders come by this queue."""
+        shared = {self.orders, lane(self.orders, urgent=True)}
+        return queue in shared or self.application_of(queue) is not None
+
+    def application_of(self, queue: str) -> str | None:
+        """Return the application to which a queue of orders is bound; None for a shared one."""
+        ordinary = queue.removesuffix(URGENT_SUFFIX)
+        own = (name for name in self.applications if self.orders_of(name) == ordinary)
+        return next(own, None)
+
+    def check_order_id(self, order_id: str, queue: str) -> None:
+        """Check that an order that came by ``queue`` may have this id.
+
+        Raises:
+            InvalidIdError: the id is another application's, or is not the queue's own.
+        """
+        application = self.application_of(queue)
+        owner = next((name for name in self.applications if order_id.startswith(f"{name}-")), None)
+        if application is not None and owner != application:
+            raise InvalidIdError(
+                f"order_id {order_id!r} came by the queue of application {application!r}: begin "
+                f"it with '{application}-'"
+            )
+        if owner != application:
+            raise InvalidIdError(
+                f"order_id {order_id!r} begins with '{owner}-', as only ids of application "
+                f"{owner!r} do, which come by the queue {self.orders_of(owner or '')!r}: choose "
+                "another id"
+            )
+
+    def check_reply_queue(self, name: str, queue: str = "") -> str:
+        """Return ``name`` if it can be the reply queue of an order that came by ``queue``.
 
         The prefix prevents a sender from naming one of the system's own queues.
 
         Raises:
             ForbiddenReplyQueueError: it cannot. The message says which names are allowed.
         """
+        application = self.application_of(queue)
+        if application is not None and name != self.response_of(application):
+            raise ForbiddenReplyQueueError(
+                f"reply_queue {name[:QUEUE_NAME_LENGTH_MAX]!r}: orders of this queue name "
+                f"{self.response_of(application)!r}"
+            )
+        # Service Bus compares names without case.
+        bound = {self.response_of(other).lower() for other in self.applications}
+        if application is None and name.lower() in bound:
+            raise ForbiddenReplyQueueError(
+                f"reply_queue {name!r} is bound to another queue of orders: name your own"
+            )
         fits = (
             name.startswith(self.response_prefix)
             and len(name) > len(self.response_prefix)
             and len(name) <= QUEUE_NAME_LENGTH_MAX
-            and _REPLY_NAME.fullmatch(name)
+            and QUEUE_NAME.fullmatch(name)
         )
         if not fits:
             raise ForbiddenReplyQueueError(

@@ -108,9 +108,8 @@ class Rules:
     """The rules of one workflow.
 
     If no scheduler claims a ready step within ``pickup``, a scheduler is woken again; after
-    ``alert_after`` an incident is reported. Two members change at run time, by (step, route):
-    ``unavailable`` are the routes whose circuit is open, ``grace`` is extra time for a request
-    because of queue delay.
+    ``alert_after`` an incident is reported. ``unavailable`` are the routes whose circuit is open,
+    as (step, route): it changes at run time.
     """
 
     steps: tuple[StepRules, ...]
@@ -120,7 +119,6 @@ class Rules:
     alert_after: timedelta
     deadline: timedelta | None = None
     unavailable: frozenset[tuple[int, int]] = frozenset()
-    grace: Mapping[tuple[int, int], timedelta] = field(default_factory=dict, hash=False)
 
     def predecessors(self, number: int) -> tuple[int, ...]:
         """Return every step that comes before step ``number``, directly or through others."""

@@ -13,7 +13,6 @@ from sas.domain.queues import Queues
 from sas.engine.hooks import (
     ContentStore,
     Encryption,
-    ExpiryGrace,
     Incidents,
     RuntimeRules,
     SweepTask,
@@ -21,6 +20,7 @@ from sas.engine.hooks import (
 )
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
+from sas.engine.outward import Outward
 from sas.engine.rejections import Rejections
 from sas.ports import Clock, ConflictError, KeyMissingError, MessageBus, StateStore, UnreadableError
 from sas.telemetry import metrics
@@ -38,6 +38,7 @@ class Context:
     clock: Clock
     to: Addresses
     instance: str
+    outward: Outward
     outbox: Outbox
     rejections: Rejections
     content: ContentStore = field(default_factory=ContentStore)
@@ -45,7 +46,6 @@ class Context:
     versions: VersionCheck = field(default_factory=VersionCheck)
     incidents: Incidents = field(default_factory=Incidents)
     rules: RuntimeRules = field(default_factory=RuntimeRules)
-    grace: ExpiryGrace = field(default_factory=ExpiryGrace)
     sweep_tasks: tuple[SweepTask, ...] = ()
 
     @classmethod
@@ -60,9 +60,10 @@ class Context:
     ) -> Context:
         """Return a context over the given ports."""
         content = content or ContentStore()
-        rejections = Rejections(bus, clock, to)
-        outbox = Outbox(store, bus, clock, to, rejections, content)
-        return cls(store, bus, clock, to, instance, outbox, rejections, content)
+        outward = Outward(store, bus, clock)
+        rejections = Rejections(bus, clock, to, outward)
+        outbox = Outbox(store, bus, to, outward, rejections, content)
+        return cls(store, bus, clock, to, instance, outward, outbox, rejections, content)
 
     @property
     def queues(self) -> Queues:
@@ -111,4 +112,4 @@ class Context:
             incident = Incident(AlertKind.KEY_MISSING, scope, text, now, until)
             await self.incidents.report(incident, body.order_id or "")
         else:
-            await self.bus.send([alert(body, self.to)])
+            await self.outward.send([alert(body, self.to)], body.order_id or "")

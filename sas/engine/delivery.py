@@ -16,6 +16,9 @@ LEFT_SINCE = "sas_left_since"
 DEPLOY_WAIT = timedelta(minutes=1)
 """How long an order or a command whose workflow this instance lacks is left to other instances."""
 
+OUTSIDE_SENT = "sas_outside_sent"
+"""Property of a message that was put back after its alerts and notifications were sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -28,6 +31,7 @@ class Delivery:
     function must end: nothing inside it waits or retries beyond that.
 
     Only ``body`` is trusted. The Functions host lets a JSON body override the other members.
+    ``dead_letters`` believes ``source_queue`` after it has looked for that in the body.
     """
 
     body: bytes
@@ -39,6 +43,11 @@ class Delivery:
     enqueued_at: datetime | None = None
     source_queue: str | None = None
     ends_at: datetime | None = None
+
+    @property
+    def outside_sent(self) -> bool:
+        """Whether the alerts and notifications of this message's transition were sent before."""
+        return OUTSIDE_SENT in self.properties
 
     def leave_to_others(self, lacks: Exception, now: datetime, deploy_wait: timedelta) -> None:
         """Leave the message to an instance that has its workflow; return after ``deploy_wait``.

@@ -6,7 +6,7 @@ Place in the flow                Hooks
 Around an agent's call           ``CallGuard``, ``CallDeadline``, ``LongSteps``,
                                  ``CallbackIssuer``
 Rules for a claim                ``RuleSource``, ``RuntimeRules``
-Expiry of a step                 ``ExpiryGrace``
+Expiry of a step                 ``Excuses``
 The supervisor's sweep           ``SweepTask``, ``Incidents``
 Content and secrets of an order  ``ContentStore``, ``Encryption``
 Load and commit of an order      ``VersionCheck``
@@ -29,19 +29,34 @@ from sas.codec.internal import RequestMessage
 from sas.codec.orders import Submission
 from sas.domain.change import Incident
 from sas.domain.content import Content
+from sas.domain.expire import Excuse
 from sas.domain.messages import AlertKind
-from sas.domain.order import Details, Order
-from sas.domain.workflow import NO_TIME, Rules, Workflow
+from sas.domain.order import Details, Order, StepRecord
+from sas.domain.workflow import Rules, Workflow
 from sas.engine.delivery import Delivery
 from sas.ports import Callback, CallbacksOffError, Clock, Later, LostContentError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+PUT_BACK = "put-back/"
+"""The MessageId of a request that was put back begins with this."""
+CALLED = "sas_called"
+"""The property of a request that was put back after a call may have gone out."""
 CLOSE_TO_COMPLETE_BY = timedelta(seconds=5)
 """An agent does not wait for anything that comes later than this before CompleteBy."""
 
 
 # Around an agent's call
+
+
+def called_before(delivery: Delivery) -> bool:
+    """Return whether a call may have gone out for a request before this delivery."""
+    return (delivery.count or 1) > 1 or CALLED in delivery.properties
+
+
+def is_first(delivery: Delivery) -> bool:
+    """Return whether a request comes to its first call: it had to wait in its queue alone."""
+    return not delivery.message_id.startswith(PUT_BACK) and CALLED not in delivery.properties
 
 
 class SilentError(Exception):
@@ -61,13 +76,17 @@ class CallDeadline:
     """The time that one request has. By default that is its CompleteBy.
 
     ``request`` carries the current CompleteBy. ``extended`` says whether that is later than the
-    original one. ``superseded`` says that the step no longer waits for this request.
+    original one. ``superseded`` says that the step no longer waits for this request. ``called``
+    says that a call went out. ``function_ends_at`` is when the agent's function must end: a request
+    that is not done by then is put back.
     """
 
     def __init__(self, clock: Clock, request: RequestMessage) -> None:
         self.request = request
         self.extended = False
         self.superseded = False
+        self.called = False
+        self.function_ends_at: datetime | None = None
         self.on_extended: Callable[[], Awaitable[None]] | None = None
         self._clock = clock
         self._allowed = timedelta(seconds=request.time_allowed)
@@ -82,6 +101,10 @@ class CallDeadline:
         if self.superseded:
             return 0.0
         return (self.request.complete_by - self._clock.now()).total_seconds()
+
+    def outlasts_function(self, moment: datetime) -> bool:
+        """Return whether a moment comes after the end of the function."""
+        return self.function_ends_at is not None and moment >= self.function_ends_at
 
     def is_close(self, moment: datetime) -> bool:
         """Return whether a moment is too close to CompleteBy to wait for it."""
@@ -115,6 +138,8 @@ class CallEnd(Enum):
 
     ANSWERED = "answered"
     FAILED = "failed"
+    ERROR_ANSWER = "error answer"
+    """The service answered with an error, perhaps because of this one order."""
     UNKNOWN = "unknown"
     """Nothing: no call went out, it was cut off early, or the agent's own code failed."""
 
@@ -134,7 +159,7 @@ class CallGuard(Protocol):
         ...
 
     async def ended(self, attempt: CallAttempt, end: CallEnd, why: str) -> None:
-        """Learn how an attempt ended. ``why`` explains FAILED to people."""
+        """Learn how an attempt ended. ``why`` explains a failure to people."""
         ...
 
 
@@ -145,11 +170,15 @@ class LongSteps:
         self._clock = clock
 
     def deadline(self, request: RequestMessage, *, first: bool) -> CallDeadline:  # noqa: ARG002
-        """Return the deadline of a request. ``first``: the request was never put back."""
+        """Return the deadline of a request. ``first``: see ``is_first``."""
         return CallDeadline(self._clock, request)
 
-    async def granted(self, request: RequestMessage) -> RequestMessage | None:
-        """Return a request with its current CompleteBy; None if it is superseded."""
+    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:  # noqa: ARG002
+        """Return a request with the CompleteBy that its call has.
+
+        None: no call may go out now. The request is superseded, or it was received late, asked for
+        time, and was put back.
+        """
         return request
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
@@ -187,13 +216,13 @@ class RuleSource(Protocol):
         """
         ...
 
-    def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
+    def adjust(self, rules: Rules, workflow: Workflow, now: datetime) -> Rules:
         """Return the current rules."""
         ...
 
 
 class RuntimeRules:
-    """Rules that change at run time: unavailable routes and queue delays."""
+    """Rules that change at run time: unavailable routes."""
 
     def __init__(self, *sources: RuleSource) -> None:
         self._sources = sources
@@ -203,30 +232,26 @@ class RuntimeRules:
         for source in self._sources:
             await source.refresh()
 
-    def of(self, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:
+    def of(self, workflow: Workflow, now: datetime) -> Rules:
         """Return the current rules of a workflow."""
         rules = workflow.rules
         for source in self._sources:
-            rules = source.adjust(rules, workflow, now, urgent=urgent)
+            rules = source.adjust(rules, workflow, now)
         return rules
 
 
 # Expiry of a step
 
 
-class ExpiryGrace:
-    """Knows the queue delay: a timeout that it may explain does not count as a failure."""
+class Excuses:
+    """Knows why a step past its CompleteBy has not failed. By default every timeout counts."""
 
-    @property
-    def delay(self) -> timedelta:
-        """The known delay of the slowest queue."""
-        return NO_TIME
+    def begin_sweep(self) -> None:
+        """Forget what the last sweep saw."""
 
-    async def record(self, delivery: Delivery) -> None:
-        """Record how long a message waited in its queue."""
-
-    async def refresh(self) -> None:
-        """Read the delays that all instances recorded."""
+    async def of(self, order: Order, step: StepRecord) -> Excuse | None:  # noqa: ARG002
+        """Return why a dispatched step has not failed; None if its timeout counts."""
+        return None
 
 
 # The supervisor's sweep
@@ -307,8 +332,15 @@ class Encryption:
         """Return whether orders of a workflow have, or once had, secret fields."""
         return False
 
-    def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:  # noqa: ARG002
+    def protect(
+        self,
+        submission: Submission,
+        workflow: str,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+    ) -> tuple[str, str]:
         """Return the payload and the content hash of a submission, as they are stored.
+
+        ``name`` is ``Details.submission``.
 
         Raises:
             MalformedError: a secret field is in the wrong place, or is encrypted already.
@@ -323,16 +355,25 @@ class Encryption:
         """
         return details.content_hash == submission.content_hash
 
-    def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:  # noqa: ARG002
-        """Return an operator's input as it is stored.
+    def encrypt_input(self, details: Details, text: str) -> str:  # noqa: ARG002
+        """Return an operator's input for an order as it is stored.
 
         Raises:
             ValueError: a secret field is in the wrong place, or was encrypted for another order.
         """
         return text
 
-    def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:  # noqa: ARG002
+    def decrypt(
+        self,
+        workflow: str,  # noqa: ARG002
+        order_id: str,  # noqa: ARG002
+        submission: str,  # noqa: ARG002
+        value: Any,
+    ) -> tuple[Any, tuple[str, ...]]:
         """Return an order's content decrypted, and the secret texts in it.
+
+        ``submission`` is ``Details.submission``: what was encrypted for a former order under the
+        same id is not decrypted.
 
         Raises:
             DecryptionError: a field cannot be decrypted.

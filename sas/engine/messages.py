@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -173,10 +173,9 @@ def _request(
     if len(encoded) > internal.INLINE_BYTES_MAX:
         read = [*results, *([step.name] if own is not None else [])]
         encoded = internal.encode(_without_content(body, read))
-    # A request must not be delivered after its CompleteBy.
-    lives = max(item.complete_by - at, timedelta(seconds=1))
+    # No time to live of its own: in a long queue a request outlives its CompleteBy.
     queue = to.queues.agent(step.agents[item.route], urgent=order.details.urgent)
-    return Message(queue, own_id, encoded, time_to_live=lives)
+    return Message(queue, own_id, encoded)
 
 
 def _without_content(

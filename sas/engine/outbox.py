@@ -1,39 +1,40 @@
-"""Sends the messages of journal rows: internal ones first, then alerts and notifications.
+"""Sends the messages of journal rows: internal ones, then alerts and notifications.
 
-A message to send is never only in memory. The journal row is committed before. If sending fails,
-the trigger message is redelivered, or an out row is found by the next sweep.
+A message to send is never only in memory. The journal row is committed before. If an internal
+message cannot be sent, the trigger message is put back, or an out row is found by the next sweep.
+An alert or a notification that cannot be sent is held (``sas.engine.outward``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 
-from sas.domain.change import OutDue
+from sas.domain.change import HeldDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry, Notify
 from sas.domain.order import Order
 from sas.domain.workflow import Workflow
+from sas.engine.delivery import OUTSIDE_SENT
 from sas.engine.hooks import ContentStore
 from sas.engine.messages import Addresses, compose, results_fit, results_to_notify
+from sas.engine.outward import Outward
 from sas.engine.rejections import Rejections
 from sas.ports import (
     BusUnavailableError,
-    Clock,
     LostContentError,
     Message,
     MessageBus,
     StateStore,
     UndeliverableError,
 )
+from sas.telemetry import tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 OUT_AGAIN_AFTER = timedelta(seconds=30)
 """Pause before the messages of an out row are sent again."""
-QUEUE_PAUSE = timedelta(seconds=2)
-"""Pause before retrying a response queue that refused a message."""
 
 
 class Outbox:
@@ -43,18 +44,17 @@ class Outbox:
         self,
         store: StateStore,
         bus: MessageBus,
-        clock: Clock,
         to: Addresses,
+        outward: Outward,
         rejections: Rejections,
         content: ContentStore,
     ) -> None:
         self._store = store
         self._bus = bus
-        self._clock = clock
         self._to = to
+        self._outward = outward
         self._rejections = rejections
         self._content = content
-        self._paused_until: dict[str, datetime] = {}
 
     async def send(
         self,
@@ -62,64 +62,85 @@ class Outbox:
         entry: JournalEntry,
         workflow: Workflow | None,
         out: OutDue | None = None,
+        *,
+        outside: bool = True,
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        A notification that fails transiently leaves an out row. One that can never be delivered
-        goes to the rejected queue with an alert, and counts as sent.
+        If an internal message cannot be sent, alerts and notifications are sent all the same:
+        nobody waits for a queue that is away. ``outside`` is False if that happened before. With
+        an out row they wait, because that row sends all of them again.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
-                a result could not be read. Redeliver the trigger message.
+                a result could not be read. Put the trigger message back.
         """
         fetched = await self._fetched(order, entry)
         internals, others = compose(order, entry, workflow, self._to, fetched)
-        await self.send_all(internals, order)
-        failed = await self._send_outside(others, order)
+        failed: BusUnavailableError | None = None
+        try:
+            await self._send_all(internals, order)
+        except BusUnavailableError as away:
+            if out is not None:
+                raise
+            failed = away
+        if outside:
+            await self.send_outside(others, order)
         if failed is not None:
-            log.warning("order %s: notifications wait in an out row: %s", order.order_id, failed)
-            # A later row, because a row that always fails must not stay the first of each sweep.
-            again = OutDue(self._clock.now() + OUT_AGAIN_AFTER, order.order_id, entry.seq)
-            await self._store.add_out(again)
-            if out in {None, again}:
-                return
+            failed.put_back_with[OUTSIDE_SENT] = "yes"
+            raise failed
         if out is not None:
-            await self._store.remove_out(out)
+            await self._store.remove_due(out)
 
-    async def send_all(self, messages: list[Message], order: Order) -> None:
+    async def send_outside(self, messages: list[Message], order: Order) -> None:
+        """Send or hold messages that leave the system; raises StoreUnavailableError."""
+        for _, group in groupby(messages, key=lambda message: message.queue):
+            left = list(group)
+            while left:
+                try:
+                    await self._outward.send(left, order.order_id)
+                except UndeliverableError as refused:
+                    left = await self._put_aside(refused, left, order)
+                else:
+                    break
+
+    async def resend(self, due: HeldDue) -> None:
+        """Send a message that is held, or hold it again; raises StoreUnavailableError."""
+        message = await self._store.held(due)
+        if message is not None:
+            trace = message.properties.get("traceparent")
+            with tracing.of_order("supervisor send", trace, order_id=due.order_id):
+                await self._send_held(message, due)
+        await self._store.remove_due(due)
+
+    async def _send_held(self, message: Message, due: HeldDue) -> None:
+        try:
+            await self._outward.send([message], due.order_id)
+        except UndeliverableError as refused:
+            about = (due.order_id, message.correlation_id)
+            await self._rejections.undeliverable(refused, *about)
+
+    async def _send_all(self, messages: list[Message], order: Order) -> None:
         """Send in order. An undeliverable message is put aside with an alert; the rest is sent."""
         left = messages
         while left:
             try:
                 await self._bus.send(left)
             except UndeliverableError as refused:
-                await self._rejections.undeliverable(refused, order)
-                # Messages before it may be sent twice, with the same ids: that is harmless.
-                left = [message for message in left if message is not refused.undelivered]
+                left = await self._put_aside(refused, left, order)
             else:
                 return
 
-    async def _send_outside(
-        self, messages: list[Message], order: Order
-    ) -> BusUnavailableError | None:
-        """Send the messages that leave the system, queue by queue, and return the last failure.
+    async def _put_aside(
+        self, refused: UndeliverableError, messages: list[Message], order: Order
+    ) -> list[Message]:
+        """Put an undeliverable message aside; return the others.
 
-        One full queue must neither block the others nor slow down every order.
+        Messages before it may be sent twice, with the same ids: that is harmless.
         """
-        failed: BusUnavailableError | None = None
-        for queue, group in groupby(messages, key=lambda message: message.queue):
-            now = self._clock.now()
-            if self._paused_until.get(queue, now) > now:
-                failed = BusUnavailableError(f"queue {queue} refused a message a moment ago")
-                continue
-            try:
-                await self.send_all(list(group), order)
-            except BusUnavailableError as refused:
-                failed = refused
-                self._paused_until[queue] = self._clock.now() + QUEUE_PAUSE
-            else:
-                self._paused_until.pop(queue, None)
-        return failed
+        about = (order.order_id, order.details.correlation_id)
+        await self._rejections.undeliverable(refused, *about)
+        return [message for message in messages if message is not refused.undelivered]
 
     async def _fetched(self, order: Order, entry: JournalEntry) -> Mapping[PayloadRef, str]:
         """Return the text of the offloaded results that the notifications of a row carry."""

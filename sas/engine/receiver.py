@@ -31,10 +31,20 @@ FIRST_ID = "sas_first_id"
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 FIRST_DELAY_S = 1.0
+SOURCE = "sas_dead_letter_source"
+"""Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
+
+
+class GivenUpError(UnavailableError):
+    """A message that its queue gave up fails again. The pauses between its attempts grow to an
+    hour: a repair of the code may take long, and each attempt logs an error.
+    """
+
+    delay_max_s = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,8 @@ class Receiver:
         properties = {key: text for key, text in delivery.properties.items() if _is_text(text)}
         first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
+        if delivery.source_queue:
+            properties[SOURCE] = delivery.source_queue
         copy = Message(
             delivery.queue,
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
@@ -104,8 +116,13 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
 
 
 def _as_first_sent(delivery: Delivery) -> Delivery:
-    first_id = delivery.properties.get(FIRST_ID)
-    return replace(delivery, message_id=first_id) if _is_text(first_id) else delivery
+    first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
+    return replace(
+        delivery,
+        message_id=first_id if _is_text(first_id) else delivery.message_id,
+        # What Service Bus says goes first: an application could set the property on an order.
+        source_queue=delivery.source_queue or (source if _is_text(source) else None),
+    )
 
 
 def _times(delivery: Delivery) -> int:

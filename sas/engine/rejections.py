@@ -8,9 +8,10 @@ from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind, Notice
-from sas.domain.order import Order, OrderState
+from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.messages import Addresses, alert, notification
+from sas.engine.outward import Outward
 from sas.ports import Clock, Message, MessageBus, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
@@ -21,8 +22,9 @@ log = logger(__name__)
 class Rejections:
     """Puts messages aside on ``orders-rejected``."""
 
-    def __init__(self, bus: MessageBus, clock: Clock, to: Addresses) -> None:
+    def __init__(self, bus: MessageBus, clock: Clock, to: Addresses, outward: Outward) -> None:
         self._bus = bus
+        self._outward = outward
         self._clock = clock
         self._to = to
 
@@ -32,12 +34,14 @@ class Rejections:
         if sender.reply_queue is None:
             return
         try:
-            reply_queue = self._to.queues.check_reply_queue(sender.reply_queue)
+            reply_queue = self._to.queues.check_reply_queue(
+                sender.reply_queue, rejection.source_queue
+            )
         except ForbiddenReplyQueueError:
             return
         notice = self._notification(rejection, sender, reply_queue)
         try:
-            await self._bus.send([notice])
+            await self._outward.send([notice], sender.order_id or _base_id(rejection))
         except UndeliverableError as refused:
             log.warning("queue %s takes no notification of a rejection: %s", reply_queue, refused)
 
@@ -45,7 +49,8 @@ class Rejections:
         """Keep a message whole on the rejected queue and alert the operator.
 
         Raises:
-            BusUnavailableError: redeliver the message; every id stays the same.
+            BusUnavailableError, StoreUnavailableError: put the message back; every id stays the
+                same.
         """
         await self.keep(rejection)
         base = _base_id(rejection)
@@ -61,7 +66,7 @@ class Rejections:
             order_id=rejection.order_id,
         )
         try:
-            await self._bus.send([alert(body, self._to)])
+            await self._outward.send([alert(body, self._to)], rejection.order_id or base)
         except UndeliverableError as refused:  # the message itself is kept
             log.error("no queue takes the alert %r: %s", text, refused)  # noqa: TRY400  a traceback adds nothing
 
@@ -97,7 +102,9 @@ class Rejections:
             properties={"sas_reason": part.reason, "sas_source_queue": part.source_queue},
         )
 
-    async def undeliverable(self, refused: UndeliverableError, order: Order) -> None:
+    async def undeliverable(
+        self, refused: UndeliverableError, order_id: str, correlation_id: str | None
+    ) -> None:
         """Put aside a message that its queue refuses. It counts as sent and blocks no order."""
         message = refused.undelivered
         if message.queue == self._to.queues.rejected:
@@ -111,8 +118,8 @@ class Rejections:
             description=f"queue {message.queue} does not take it: {refused}",
             source_queue=message.queue,
             message_id=message.message_id,
-            order_id=order.order_id,
-            correlation_id=order.details.correlation_id,
+            order_id=order_id,
+            correlation_id=correlation_id,
         )
         await self.put_aside(rejection, AlertKind.UNDELIVERABLE)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from uuid import uuid4
@@ -48,11 +48,12 @@ class Source:
     """Where a transition comes from and who makes it, for the journal.
 
     ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
-    transitions leaves an out row until its messages are sent.
+    transitions leaves an out row until its messages are sent. ``outside_sent``: see ``Delivery``.
     """
 
     cause: str | None
     by: str | Callable[[Order], str]
+    outside_sent: bool = field(default=False, kw_only=True)
 
     def cause_for(self, order: Order) -> str | None:  # noqa: ARG002  overridden in submission
         """Return the cause by which an order's journal knows the message."""
@@ -135,19 +136,25 @@ class TransitionRunner:
             f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is put back"
         )
 
-    async def repeat(self, order: Order, cause: str) -> bool:
-        """Send the messages of a recorded cause again; False if the cause is not recorded."""
+    async def repeat(self, order: Order, cause: str, *, outside: bool = True) -> bool:
+        """Send the messages of a recorded cause again; False if the cause is not recorded.
+
+        ``outside``: alerts and notifications too.
+        """
         entry = await self._context.store.recorded(order.order_id, cause)
         if entry is None:
             return False
         if entry.messages:
             fresh = await self._context.load(order.order_id) or order
-            await self._context.outbox.send(fresh, entry, self._known_workflow(fresh))
+            workflow = self._known_workflow(fresh)
+            await self._context.outbox.send(fresh, entry, workflow, outside=outside)
         return True
 
     async def _repeated(self, order: Order, source: Source) -> bool:
         cause = source.cause_for(order)
-        return cause is not None and await self.repeat(order, cause)
+        if cause is None:
+            return False
+        return await self.repeat(order, cause, outside=not source.outside_sent)
 
     def _known_workflow(self, order: Order) -> Workflow | None:
         """Return an order's workflow; None if this deployment no longer has it.

@@ -43,7 +43,7 @@ class Routing:
         """See ``RuleSource.refresh``."""
         await self._circuits.refresh(self._agents)
 
-    def adjust(self, rules: Rules, workflow: Workflow, now: datetime, *, urgent: bool) -> Rules:  # noqa: ARG002
+    def adjust(self, rules: Rules, workflow: Workflow, now: datetime) -> Rules:
         """See ``RuleSource.adjust``."""
         found = frozenset(
             (number, route)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from sas.domain.ids import InvalidIdError, check_agent
 from sas.domain.order import Order
 from sas.domain.workflow import (
     TIME_ALLOWED_MAX,
@@ -43,6 +44,8 @@ class TransientError(Exception):
     http-503 for metrics and logs. They never carry the message, which may quote the order.
     ``answered`` means that the service works and only this call must wait, for example because
     another call with its key is in progress. The circuit breaker counts it as a success.
+    ``error_answer`` means that the service answered with an error (HTTP 500), perhaps because of
+    this one order. The circuit breaker counts it once for each order.
     """
 
     def __init__(
@@ -52,11 +55,13 @@ class TransientError(Exception):
         kind: str = "transient",
         *,
         answered: bool = False,
+        error_answer: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.kind = kind
         self.answered = answered
+        self.error_answer = error_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,8 @@ class CallbacksOffError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the setting SAS_CALLBACK_KEY is missing: set a secret of 32 characters or more, "
-            "because callbacks are signed and checked with it"
+            "the setting SAS_CALLBACK_KEY is missing: set random text of 32 characters or "
+            "more, because callbacks are signed and checked with it"
         )
 
 
@@ -325,6 +330,10 @@ def _check_names(what: str, named: Iterable[str], kind: str, known: Sequence[str
 
 def _check_agent(name: str, agent: object) -> None:
     """Refuse an agent that cannot be called. Otherwise the first order would fail on it."""
+    try:
+        check_agent(name)
+    except InvalidIdError as wrong:
+        raise WorkflowError(f"agents: {wrong}") from None
     if isinstance(agent, type):
         raise WorkflowError(
             f"agent {name!r} is the class {agent.__name__}: give an instance, {agent.__name__}(...)"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
-from sas.domain.change import Change, Due, OutDue
+from sas.domain.change import Change, Due, HeldDue, OutDue
 from sas.domain.content import PayloadRef
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
+from sas.domain.order import AttemptError, Order, OrderState
 
 T = TypeVar("T")
 
@@ -110,6 +110,12 @@ class StateStore(Protocol):
             TooLargeError: a limit of sas.bounds is exceeded. Raised before any I/O.
         """
 
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """Keep the last error of a step beside its order, in place of the one before.
+
+        No token guards it. ``load`` returns it with the step, ``purge`` removes it.
+        """
+
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """Store a payload outside its order's own rows; return the reference to it.
 
@@ -139,11 +145,17 @@ class StateStore(Protocol):
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """Return at most ``limit`` due rows of a shard at or before ``until``, oldest first."""
 
-    async def add_out(self, due: OutDue) -> None:
-        """Record that messages of a journal row must still be sent. Repeating is harmless."""
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """Keep a message that its queue does not take now, until it is sent at ``at`` or later.
 
-    async def remove_out(self, due: OutDue) -> None:
-        """Remove an out row, because its messages were sent. A missing row is no error."""
+        Repeating is harmless. The order need not exist. ``due`` returns a ``HeldDue`` for it.
+        """
+
+    async def held(self, due: HeldDue) -> Message | None:
+        """Return a message that is held; None if it was sent meanwhile."""
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """Remove a due row, because its messages were sent. A missing row is no error."""
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """Return the time of the oldest due row of a shard; None if there is no due row."""
@@ -220,12 +232,28 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible."""
+    """One message that lies in a queue. ``enqueued_at`` is when it became, or becomes, visible.
+
+    ``source`` is the queue that a dead letter came from, if the bus knows it.
+    """
 
     message_id: str
     body: bytes
     enqueued_at: datetime
     properties: Mapping[str, str] = field(default_factory=dict)
+    sequence: int = 0
+    is_scheduled: bool = False
+    source: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A message to send, and the sequence numbers of those that are removed once it is sent."""
+
+    sequences: frozenset[int]
+    message: Message
 
 
 class UndeliverableError(Exception):
@@ -264,6 +292,24 @@ class MessageBus(Protocol):
 
     async def close(self) -> None:
         """Close connections."""
+
+
+class OperatorBus(MessageBus, Protocol):
+    """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
+    a queue or of its dead-letter subqueue.
+    """
+
+    def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        """Send each message, then remove the messages that it stands for.
+
+        Yields for each message that was sent whether all those were removed. What was not removed
+        stays: nothing is lost, and the next move sends it again. A move whose messages are gone is
+        left out. Other messages that lie before them are delivered once, and abandoned.
+
+        Raises:
+            BusUnavailableError: the bus cannot be read, or does not accept a message now.
+            UndeliverableError: the target will never accept a message.
+        """
 
 
 class Clock(Protocol):

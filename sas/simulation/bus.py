@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import random
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -14,6 +18,8 @@ from sas.telemetry.tracing import carried
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
 """Room for headers and annotations: a message this close to the limit is too large."""
+DEAD_LETTERS = "/$DeadLetterQueue"
+"""What follows a queue's name in the name of its own dead-letter queue."""
 
 
 class BusFault(Enum):
@@ -24,24 +30,59 @@ class BusFault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How a queue is configured. None means: no limit, off, or nowhere.
+
+    Without ``forwards_dead_letters_to`` the dead letters stay in the queue's own dead-letter queue.
+    """
+
+    lock_time: timedelta = timedelta(minutes=1)
+    deliveries_max: int | None = None
+    duplicate_window: timedelta | None = None
+    time_to_live: timedelta | None = None
+    dead_letters_expired: bool = False
+    forwards_dead_letters_to: str | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Queued:
-    """One message in a queue. ``sequence`` increases over all queues."""
+    """One message in a queue. ``sequence`` increases over all queues.
+
+    It can be received from ``visible_at`` on: later than ``enqueued_at``, if it is scheduled.
+    ``deliveries`` counts how often it was received. While it is locked its receiver holds it and
+    renews the lock, or ``lock_ends_at`` says when the lock ends. ``source`` is the queue that a
+    dead letter comes from.
+    """
 
     sequence: int
     message: Message
     enqueued_at: datetime
     visible_at: datetime
     expires_at: datetime | None
+    deliveries: int = 0
+    source: str | None = None
+    held: bool = False
+    lock_ends_at: datetime | None = None
+
+    @property
+    def order(self) -> tuple[datetime, int]:
+        """Its place in the queue."""
+        return self.visible_at, self.sequence
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Queue:
-    """One queue: its settings, its messages that wait, are locked, or expired."""
+    """One queue: its rules, its messages that wait, are locked, or expired.
+
+    ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
+    takes no send, because it is full, disabled for sending or throttled.
+    """
 
     name: str
-    duplicate_window: timedelta | None = None
-    time_to_live: timedelta | None = None
+    rules: QueueRules
     length_max: int | None = None
+    away: bool = False
+    refuses: bool = False
     waiting: list[Queued] = field(default_factory=list)
     expired: list[Queued] = field(default_factory=list)
     locked: list[Queued] = field(default_factory=list)
@@ -51,35 +92,46 @@ class Queue:
 class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
-    ``take`` returns and removes the oldest visible message. Faults: ``fail_next`` sets those of
-    the next messages; ``plan`` is called with each message and decides, for seeded simulations.
+    A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
+    completes at once. Faults: ``fail_next`` sets those of the next messages; ``plan`` is called
+    with each message and decides, for seeded simulations; ``cut`` takes the whole namespace or
+    some queues away.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, Queue] = {}
         self.sent = 0
         self.plan: Callable[[Message], BusFault | None] = lambda _: None
+        self.away = False
+        self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
         self._clock = clock
         self._faults: deque[BusFault] = deque()
         self._sequence = 0
+        self._ties = itertools.count()
+        self._ends: list[tuple[datetime, int, Queue, Queued]] = []
 
     def declare(
         self,
         *names: str,
+        rules: QueueRules | None = None,
         duplicate_window: timedelta | None = None,
         time_to_live: timedelta | None = None,
         length_max: int | None = None,
     ) -> None:
-        """Create queues. ``duplicate_window`` turns duplicate detection on.
+        """Create queues with these rules, or with the two rules that are given alone.
 
-        ``time_to_live`` is the default of the queue, and the maximum of a message.
+        ``duplicate_window`` turns duplicate detection on. ``time_to_live`` is the default of the
+        queue, and the maximum of a message.
         """
+        rules = rules or QueueRules(duplicate_window=duplicate_window, time_to_live=time_to_live)
         for name in names:
-            self.queues[name] = Queue(name, duplicate_window, time_to_live, length_max)
+            self.queues[name] = Queue(name, rules, length_max)
 
     def fail_next(self, *faults: BusFault) -> None:
         """Inject these faults into the next messages, one each."""
         self._faults.extend(faults)
+
+    # --- for senders ---
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
@@ -91,52 +143,208 @@ class MemoryBus:
             if fault is BusFault.LOST_ANSWER:
                 raise BusUnavailableError(f"queue {message.queue}: sent, but the answer was lost")
 
-    async def close(self) -> None:
-        """Do nothing: there are no connections."""
-
-    def take(self, queue: str) -> Message | None:
-        """Remove the oldest visible message and return it; None if no message is visible."""
-        found = self.take_queued(queue)
-        return found.message if found else None
-
-    def take_queued(self, queue: str) -> Queued | None:
-        """Return and remove the oldest visible message, with the times of its queue entry."""
-        found = next(iter(self._visible(self.queues[queue])), None)
-        if found is not None:
-            self.queues[queue].waiting.remove(found)
-        return found
-
-    def messages(self, queue: str) -> list[Message]:
-        """Return all visible messages, oldest first, and leave them in the queue."""
-        return [queued.message for queued in self._visible(self.queues[queue])]
-
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``."""
         found = self.queues.get(queue)
         if found is None:
             raise BusUnavailableError(f"there is no queue {queue!r}")
-        self._visible(found)  # removes what expired
+        if not self.reachable(found):
+            raise BusUnavailableError(f"queue {queue} is away")
+        self._expire(found)
         first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
         return [
             Peeked(
                 one.message.message_id,
                 one.message.body,
-                max(one.enqueued_at, one.visible_at),
+                one.visible_at,
                 one.message.properties,
             )
             for one in first
         ]
 
-    def _visible(self, queue: Queue) -> list[Queued]:
+    async def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+    # --- for receivers ---
+
+    def receive(self, queue: str, renewed_for: timedelta | None = None) -> Queued | None:
+        """Lock the oldest visible message and return it; None if there is none.
+
+        Its lock is renewed until the message is settled, or for ``renewed_for``.
+        """
+        source = self.queues[queue]
+        if not self.reachable(source):
+            return None
+        now = self._clock.now()
+        while source.waiting and source.waiting[0].visible_at <= now:
+            first = source.waiting.pop(0)
+            if first.expires_at is not None and first.expires_at <= now:
+                self._expired(source, first)
+                continue
+            first.deliveries += 1
+            first.held = True
+            source.locked.append(first)
+            if renewed_for is not None:
+                self._lock_ends(source, first, now + renewed_for + source.rules.lock_time)
+            return first
+        return None
+
+    def complete(self, queued: Queued) -> bool:
+        """Remove a locked message; False if its lock is lost, or its queue is away."""
+        source = self._held(queued)
+        if source is None:
+            return False
+        source.locked.remove(queued)
+        queued.held = False
+        return True
+
+    def abandon(self, queued: Queued) -> None:
+        """Give a locked message back at once. The queue dead-letters it after its last delivery."""
+        source = self._held(queued)
+        if source is not None:
+            self._give_back(source, queued)
+
+    def let_go(self, queued: Queued) -> None:
+        """Renew a lock no longer, because its holder died: it ends by itself."""
+        source = self.queues[queued.message.queue]
+        if queued.held and queued in source.locked:
+            queued.held = False
+            self._lock_ends_soon(source, queued)
+
+    def again(self, queued: Queued) -> None:
+        """Deliver a locked message once more, while its first receiver goes on and completes."""
+        source = self.queues[queued.message.queue]
+        insort(source.waiting, self._released(queued), key=lambda one: one.order)
+
+    def end_locks(self) -> None:
+        """Give back the messages whose locks have ended."""
+        now = self._clock.now()
+        while self._ends and self._ends[0][0] <= now:
+            at, _, source, queued = heapq.heappop(self._ends)
+            if queued.lock_ends_at == at and queued in source.locked:
+                self._give_back(source, queued)
+
+    @property
+    def next_lock_end(self) -> datetime | None:
+        """When the next lock ends by itself; None if each is renewed."""
+        return self._ends[0][0] if self._ends else None
+
+    def next_visible(self, queue: str) -> datetime | None:
+        """When a message of a queue can be received; None if there is none or it is away."""
+        source = self.queues[queue]
+        first = source.waiting[0].visible_at if source.waiting else None
+        return first if self.reachable(source) else None
+
+    def take(self, queue: str) -> Message | None:
+        """Remove the oldest visible message and return it; None if no message is visible."""
+        found = self.receive(queue)
+        if found is None:
+            return None
+        self.complete(found)
+        return found.message
+
+    def is_empty(self, queue: str) -> bool:
+        """Return whether a queue holds nothing, scheduled and locked messages included."""
+        found = self.queues[queue]
+        if found.waiting:
+            self._expire(found)
+        return not (found.waiting or found.locked)
+
+    def messages(self, queue: str) -> list[Message]:
+        """Return all visible messages, oldest first, and leave them in the queue."""
+        found, now = self.queues[queue], self._clock.now()
+        self._expire(found)
+        return [queued.message for queued in found.waiting if queued.visible_at <= now]
+
+    # --- outages ---
+
+    def reachable(self, queue: Queue) -> bool:
+        """Return whether a queue can be reached at all."""
+        return not self.away and not queue.away
+
+    def cut(self, *names: str) -> None:
+        """Take queues away; without names, the namespace. Locks are not renewed meanwhile."""
+        self.away = self.away or not names
+        for queue in self._named(names):
+            queue.away = queue.away or bool(names)
+            for queued in queue.locked:
+                if queued.lock_ends_at is None:
+                    self._lock_ends_soon(queue, queued)
+
+    def mend(self, *names: str) -> None:
+        """Bring queues back; without names, the namespace. Live receivers renew their locks."""
+        self.away = self.away and bool(names)
+        for queue in self._named(names):
+            queue.away = queue.away and not names
+            for queued in queue.locked:
+                if queued.held and self.reachable(queue):
+                    queued.lock_ends_at = None
+
+    def _named(self, names: Sequence[str]) -> Iterable[Queue]:
+        return [self.queues[name] for name in names] if names else self.queues.values()
+
+    # --- inside ---
+
+    def _held(self, queued: Queued) -> Queue | None:
+        """Return the queue of a message that its receiver can settle; None if it cannot."""
+        source = self.queues[queued.message.queue]
+        if not queued.held or queued not in source.locked:
+            return None
+        if self.reachable(source):
+            return source
+        queued.held = False  # its lock ends by itself
+        return None
+
+    def _lock_ends_soon(self, queue: Queue, queued: Queued) -> None:
+        left = queue.rules.lock_time * self.rng.random()
+        self._lock_ends(queue, queued, self._clock.now() + left)
+
+    def _lock_ends(self, queue: Queue, queued: Queued, at: datetime) -> None:
+        queued.lock_ends_at = at
+        heapq.heappush(self._ends, (at, next(self._ties), queue, queued))
+
+    def _give_back(self, queue: Queue, queued: Queued) -> None:
+        queue.locked.remove(queued)
+        released = self._released(queued)
+        queued.held = False
+        most = queue.rules.deliveries_max
+        if most is not None and queued.deliveries >= most:
+            self._dead_letter(queue, released, "MaxDeliveryCountExceeded")
+        else:
+            insort(queue.waiting, released, key=lambda one: one.order)
+
+    def _released(self, queued: Queued) -> Queued:
+        return replace(queued, held=False, lock_ends_at=None)
+
+    def _expire(self, queue: Queue) -> None:
         now = self._clock.now()
         gone = [q for q in queue.waiting if q.expires_at is not None and q.expires_at <= now]
         for queued in gone:
             queue.waiting.remove(queued)
+            self._expired(queue, queued)
+
+    def _expired(self, queue: Queue, queued: Queued) -> None:
+        if queue.rules.dead_letters_expired:
+            self._dead_letter(queue, queued, "TTLExpiredException")
+        else:
             queue.expired.append(queued)
-        visible = [q for q in queue.waiting if q.visible_at <= now]
-        return sorted(visible, key=lambda q: (q.visible_at, q.sequence))
+
+    def _dead_letter(self, queue: Queue, queued: Queued, reason: str) -> None:
+        """Move a message to where its queue forwards dead letters. There it lives anew."""
+        name = queue.rules.forwards_dead_letters_to or queue.name + DEAD_LETTERS
+        if name not in self.queues:
+            self.declare(name)
+        properties = {**queued.message.properties, "DeadLetterReason": reason}
+        message = replace(
+            queued.message, queue=name, properties=properties, time_to_live=None, scheduled_at=None
+        )
+        letter = self._queued(self.queues[name], message, self._clock.now())
+        letter.source = queued.source or queue.name
+        insort(self.queues[name].waiting, letter, key=lambda one: one.order)
 
     def _enqueue(self, message: Message) -> None:
+        if self.away:
+            raise BusUnavailableError("the namespace is away")
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
@@ -146,26 +354,30 @@ class MemoryBus:
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")
+        if queue.away or queue.refuses:
+            raise BusUnavailableError(f"queue {queue.name} takes no message now")
         self.sent += 1
         now = self._clock.now()
         if not self._is_duplicate(queue, message.message_id, now):
-            queue.waiting.append(self._queued(queue, message, now))
+            properties = {**message.properties, **carried()}
+            queued = self._queued(queue, replace(message, properties=properties), now)
+            insort(queue.waiting, queued, key=lambda one: one.order)
 
     def _queued(self, queue: Queue, message: Message, now: datetime) -> Queued:
         self._sequence += 1
-        message = replace(message, properties={**message.properties, **carried()})
         visible_at = max(now, message.scheduled_at or now)
-        asked = [t for t in (message.time_to_live, queue.time_to_live) if t is not None]
+        asked = [t for t in (message.time_to_live, queue.rules.time_to_live) if t is not None]
         expires_at = visible_at + min(asked) if asked else None
         return Queued(self._sequence, message, now, visible_at, expires_at)
 
     @staticmethod
     def _is_duplicate(queue: Queue, message_id: str, now: datetime) -> bool:
-        if queue.duplicate_window is None:
+        window = queue.rules.duplicate_window
+        if window is None:
             return False
         seen = queue.ids_seen
-        for old in [key for key, at in seen.items() if at + queue.duplicate_window <= now]:
-            del seen[old]
+        while seen and (oldest := next(iter(seen))) and seen[oldest] + window <= now:
+            del seen[oldest]
         if message_id in seen:
             return True
         seen[message_id] = now

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 T = TypeVar("T")
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-SETTLE_ROUNDS = 64
-"""Turns of the event loop before the clock moves on. Longer chains of awaits need more."""
+SETTLE_ROUNDS_MAX = 10_000
+"""Most turns of the event loop before the clock moves on, in case a task never waits."""
 
 
 class VirtualClock:
@@ -26,9 +26,8 @@ class VirtualClock:
         await clock.advance(3600)      # the sleeper, and whatever it did next, has run
     """
 
-    def __init__(self, start: datetime = START, *, settle_rounds: int = SETTLE_ROUNDS) -> None:
+    def __init__(self, start: datetime = START) -> None:
         self._now = start
-        self._rounds = settle_rounds
         self._count = 0
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
 
@@ -66,12 +65,23 @@ class VirtualClock:
 
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""
-        for _ in range(self._rounds):
+        # No public call tells whether other tasks are ready to run.
+        ready: Sized = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # noqa: SLF001
+        for _ in range(SETTLE_ROUNDS_MAX):
             await asyncio.sleep(0)
+            if not ready:
+                return
 
     async def advance(self, seconds: float) -> None:
         """Advance the time by ``seconds``, and wake the sleepers in order."""
         await self.advance_to(self._now + timedelta(seconds=seconds))
+
+    async def step(self, moment: datetime) -> None:
+        """Advance the time to the next sleeper and wake it, but not beyond ``moment``."""
+        if (wake := self.next_wake) is not None and wake <= moment:
+            await self._wake_next()
+        else:
+            self._now = max(self._now, moment)
 
     async def advance_to(self, moment: datetime) -> None:
         """Advance the time to ``moment``, and wake the sleepers in order."""

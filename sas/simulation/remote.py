@@ -33,10 +33,13 @@ class RemoteFaults:
 
 @dataclass(slots=True)
 class Effects:
-    """Effects of one key at one service: how often it was done, and whether it is in force."""
+    """Effects of one key at one service: how often it was done, whether it is in force, and the
+    content that was done.
+    """
 
     done: int = 0
     in_force: bool = False
+    content: Any = None
     tombstone: bool = False
     refused: bool | None = None
 
@@ -112,6 +115,7 @@ class SimulatedAgent:
         if not effects.in_force:
             effects.in_force = True
             effects.done += 1
+            effects.content = call.order
         await self._answer()
         return {"done_by": call.key}
 

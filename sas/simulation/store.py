@@ -10,15 +10,36 @@ from datetime import datetime
 from enum import Enum
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
-from sas.domain.change import Change, DeadlineDue, Due, OtherDue, OutDue, check_finished
+from sas.domain.change import (
+    Change,
+    DeadlineDue,
+    Due,
+    HeldDue,
+    OtherDue,
+    OutDue,
+    check_finished,
+)
 from sas.domain.content import PayloadRef, matches, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
-from sas.domain.order import Order, OrderState
-from sas.ports import ConflictError, LostContentError, SharedValue, StoreUnavailableError, Summary
+from sas.domain.order import AttemptError, Order, OrderState
+from sas.ports import (
+    ConflictError,
+    LostContentError,
+    Message,
+    SharedValue,
+    StoreUnavailableError,
+    Summary,
+)
 
 OVERTAKEN = "overtaken"
 """The token of an order that another instance changed after our write. It matches nothing."""
+
+META = "meta"
+"""The partition of leases and shared values."""
+_OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
+_OF_SHARD = {"due", "oldest_due"}
+_OF_ALL = {"attention", "finished"}
 
 
 class StoreFault(Enum):
@@ -36,6 +57,7 @@ class Stored:
     order: Order
     journal: list[JournalEntry] = field(default_factory=list)
     causes: dict[str, int] = field(default_factory=dict)
+    errors: dict[int, AttemptError] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -43,18 +65,21 @@ class MemoryStore:
 
     Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
-    lease) and decides, for seeded simulations. ``pause`` runs before every operation, so that
-    other instances can act in between.
+    lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
+    two, so that other instances can act in between, and fails if it raises. The ``partitions``
+    that are ``away`` do not answer: see ``World``.
     """
 
     def __init__(self, shards: int = 16) -> None:
         self.orders: dict[str, Stored] = {}
         self.payloads: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
-        self.pause: Callable[[], Awaitable[None]] = _let_others_run
+        self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
+        self.away: frozenset[str] = frozenset()
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._held: dict[HeldDue, Message] = {}
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
@@ -65,6 +90,26 @@ class MemoryStore:
         """All shards."""
         return self._shards
 
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The names of all partitions: the shards, and that of leases and shared values."""
+        return frozenset({*self._shards, META})
+
+    def is_away(self, operation: str, key: str) -> bool:
+        """Return whether the partition that an operation needs is away."""
+        if not self.away:
+            return False
+        if operation in _OF_ALL:
+            return True
+        if operation in _OF_SHARD:
+            return key in self.away
+        name = META if operation in _OF_META else shard_of(key, len(self._shards))
+        return name in self.away
+
+    def next_due(self) -> datetime | None:
+        """Return the time of the first due row of all; no actor asks for it."""
+        return min((due.at for rows in self._due.values() for due in rows.values()), default=None)
+
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
         self._faults[operation].extend(faults)
@@ -73,7 +118,12 @@ class MemoryStore:
         """See ``StateStore.load``."""
         await self._begin("load", order_id)
         stored = self.orders.get(order_id)
-        return stored.order if stored else None
+        if stored is None:
+            return None
+        steps = (
+            replace(step, last_error=stored.errors.get(step.number)) for step in stored.order.steps
+        )
+        return replace(stored.order, steps=tuple(steps))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
@@ -86,6 +136,15 @@ class MemoryStore:
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
         return written
+
+    async def keep_error(self, order_id: str, step: int, error: AttemptError) -> None:
+        """See ``StateStore.keep_error``."""
+        fault = await self._begin("keep_error", order_id)
+        stored = self.orders.get(order_id)
+        if stored is not None:
+            stored.errors[step] = error
+        if fault is StoreFault.LOST_ANSWER:
+            raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
 
     async def put_payload(self, order_id: str, data: bytes) -> PayloadRef:
         """See ``StateStore.put_payload``."""
@@ -129,15 +188,24 @@ class MemoryStore:
         await self._begin("due", shard)
         return [due for _, due in sorted(self._due[shard].items()) if due.at <= until][:limit]
 
-    async def add_out(self, due: OutDue) -> None:
-        """See ``StateStore.add_out``."""
-        await self._begin("add_out", due.order_id)
-        self._due_of(due.order_id)[_due_key(due)] = due
+    async def hold(self, order_id: str, message: Message, at: datetime) -> None:
+        """See ``StateStore.hold``."""
+        await self._begin("hold", order_id)
+        due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
+        self._due_of(order_id)[_due_key(due)] = due
+        self._held[due] = message
 
-    async def remove_out(self, due: OutDue) -> None:
-        """See ``StateStore.remove_out``."""
-        await self._begin("remove_out", due.order_id)
+    async def held(self, due: HeldDue) -> Message | None:
+        """See ``StateStore.held``."""
+        await self._begin("held", due.order_id)
+        return self._held.get(due)
+
+    async def remove_due(self, due: OutDue | HeldDue) -> None:
+        """See ``StateStore.remove_due``."""
+        await self._begin("remove_due", due.order_id)
         self._due_of(due.order_id).pop(_due_key(due), None)
+        if isinstance(due, HeldDue):
+            self._held.pop(due, None)
 
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
@@ -203,7 +271,7 @@ class MemoryStore:
 
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
-        await self.pause()
+        await self.pause(operation, key)
         self.requests += 1
         asked = self._faults[operation]
         fault = asked.popleft() if asked else self.plan(operation, key)
@@ -268,7 +336,7 @@ def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
     return any(kept.commit_id == entry.commit_id for kept in stored.journal[entry.seq - 1 :][:1])
 
 
-async def _let_others_run() -> None:
+async def _let_others_run(_operation: str, _key: str) -> None:
     await asyncio.sleep(0)
 
 
@@ -278,6 +346,8 @@ def _due_key(due: Due) -> str:
         return due.row_key
     if isinstance(due, OutDue):
         return f"{key_time(due.at)}|{due.order_id}|out|{due.seq:010d}"
+    if isinstance(due, HeldDue):
+        return f"{key_time(due.at)}|{due.order_id}|held|{due.key}"
     if isinstance(due, DeadlineDue):
         return f"{key_time(due.at)}|{due.order_id}|deadline|0"
     return f"{key_time(due.at)}|{due.order_id}|{due.step:02d}|{due.epoch}"

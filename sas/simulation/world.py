@@ -1,8 +1,9 @@
 """A whole system in memory, with every fault that can happen.
 
 The real actors and the real codec run over ports in memory. The world plays the Functions host:
-it delivers messages under a lock, redelivers them when a handler crashes or its lock is lost, and
-dead-letters those that fail too often. One seed decides everything.
+instances receive messages under a lock that they renew, at most so many of each function at once.
+A handler that raises gives its message back at once. A function that runs past its time limit ends
+its whole instance. One seed decides everything.
 """
 
 from __future__ import annotations
@@ -10,25 +11,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sas.domain.ids import key_time
-from sas.ports import Message, MessageBus, Peeked
-from sas.simulation.bus import BusFault, MemoryBus
+from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
+from sas.simulation.bus import BusFault, MemoryBus, Queued
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore, StoreFault
 
 F = TypeVar("F")
-DELIVERY_COUNT = "delivery-count"
-"""The property with a message's delivery count."""
-ENQUEUED_AT = "enqueued-at"
-"""The property with the time at which a message was queued, or became visible."""
-Handler = Callable[[Message], Awaitable[object]]
+ABANDON_S = 0.02
+"""How long the host takes to give a message back."""
+STORE_WAITS_S = (0.5, 2.5, 7.0)
+"""Pauses between attempts while the store is away: ten seconds, as in the real adapter."""
+BUSY_S = (0.2, 2.4)
+"""How long a send takes that the bus refuses, as measured with the real adapter."""
+BUS_WAIT_S = 10.0
+"""How long a send takes if the namespace cannot be reached."""
+TIMER_EVERY = timedelta(seconds=10)
+
+Handler = Callable[[Queued], Awaitable[object]]
 
 
 class CrashError(BaseException):
@@ -40,6 +45,7 @@ class Faults:
     """Shares of operations or deliveries, from 0 to 1.
 
     A handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes on.
+    ``store_throttled`` operations are asked to come again within twelve seconds.
     """
 
     crash: float = 0.0
@@ -48,34 +54,66 @@ class Faults:
     lease_lost: float = 0.0
     duplicate: float = 0.0
     store_down: float = 0.0
+    store_throttled: float = 0.0
     store_lost_answer: float = 0.0
     store_conflict: float = 0.0
     bus_down: float = 0.0
     bus_lost_answer: float = 0.0
 
 
-@dataclass(slots=True)
-class Delivery:
-    """One message and its delivery count."""
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """The settings of host.json. ``calls_max`` is for each function of each instance."""
 
-    queue: str
-    message: Message
-    count: int = 1
-    enqueued_at: datetime | None = None
+    function_timeout: timedelta = timedelta(minutes=10)
+    lock_renewal_max: timedelta = timedelta(minutes=10)
+    calls_max: int = 16
 
 
-_life: ContextVar[int] = ContextVar("life", default=0)
-"""Number of the host process that a handler runs in. 0 means outside: no crash ends it."""
-OUTAGE_WAIT_S = 30.0
-"""Longest wait for a store that is down, as in the real adapter."""
+class Functions(Protocol):
+    """The functions of one instance; ``start`` makes them anew, with nothing in memory."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The functions with a queue, by its name."""
+
+    def start(self) -> None:
+        """Start with an empty memory."""
+
+    async def sweep(self) -> object:
+        """Run the supervisor's timer function."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One function that runs: since when, and what it handles (None for a timer)."""
+
+    began: datetime
+    queued: Queued | None
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """One worker process. ``life`` grows when it is killed and started again."""
+
+    functions: Functions
+    life: int = 0
+    running: dict[asyncio.Future[Any], Work] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+
+
+_life: ContextVar[tuple[Instance, int] | None] = ContextVar("life", default=None)
+"""The life of an instance that a function runs in. None means outside: no crash ends it."""
 
 
 @dataclass(slots=True)
 class World:
-    """Queues with their handlers, a timer, and faults.
+    """Instances, queues, a timer, and faults.
 
-    At most ``at_once`` handlers run at once, and ``at_once_each`` of each queue. While
-    ``store_out`` is set, every operation of the store waits and then fails.
+    At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
+    instance. The partitions of the store in ``store.away`` and the queues that are away do not
+    answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
+    ``timer_idle``: that only saves time.
     """
 
     seed: int
@@ -83,62 +121,87 @@ class World:
     store: MemoryStore
     memory_bus: MemoryBus
     faults: Faults
-    dead_letters: str = "dead-letters"
-    deliveries_max: int = 3
-    at_once: int = 4
-    at_once_each: int | None = None
+    rules: HostRules = HostRules()
+    at_once: int | None = None
+    timer_idle: timedelta = TIMER_EVERY
+    instances: list[Instance] = field(default_factory=list)
+    timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
-    handlers: dict[str, Handler] = field(default_factory=dict)
-    timer: Callable[[], Awaitable[object]] | None = None
     calm: bool = False
-    store_out: bool = False
     crashes: int = 0
-    lives: int = 1
-    reborn: Callable[[], None] | None = None
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
-    _at_work: Counter[str] = field(default_factory=Counter)
-    _returned: list[Delivery] = field(default_factory=list)
+    timed_out: int = 0
+    _running: int = 0
     _timer_task: asyncio.Task[None] | None = None
+    _tick: datetime = field(init=False)
     _closing: bool = False
 
     def __post_init__(self) -> None:
         """Install the faults in the ports."""
-        self.rng = random.Random(self.seed)  # noqa: S311  a simulation repeats itself
-        self.store.pause = self._pause_of_store
+        self.rng = self.memory_bus.rng = random.Random(self.seed)  # noqa: S311  it repeats itself
+        self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
+        self.timer = self.sweep
+        self._tick = self.clock.now() - TIMER_EVERY
 
     @property
     def bus(self) -> MessageBus:
         """The bus for the actors. Other tasks and crashes come between its sends."""
-        return PausingBus(self.memory_bus, self.pause)
+        return PausingBus(self)
+
+    # --- what happens inside a function ---
 
     async def pause(self) -> None:
-        """Let other tasks run; sometimes stall or crash. A task of a crashed host stops here."""
+        """Let other tasks run; sometimes stall or crash. A task of a killed instance stops here."""
         for _ in range(self.rng.randint(0, 3)):
             await asyncio.sleep(0)
         if self._happens(self.faults.stalls):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
-        if _life.get() not in {0, self.lives}:
+        inside = _life.get()
+        if inside is not None and inside[0].life != inside[1]:
             raise CrashError
         if self._happens(self.faults.crash):
             self.crashes += 1
             raise CrashError
 
-    async def _pause_of_store(self) -> None:
+    async def store_pause(self, operation: str, key: str) -> None:
+        """Wait for a store that is away or throttled, as long as the real adapter does."""
         await self.pause()
-        waits = self.rng.uniform(0, OUTAGE_WAIT_S) if self.store_out else 0.0
-        if waits:
-            await self.clock.sleep(waits)
+        if self._happens(self.faults.store_throttled):
+            wait = self.rng.uniform(0, 12)
+            await self.clock.sleep(min(wait, sum(STORE_WAITS_S)))
+            if wait > sum(STORE_WAITS_S):
+                raise StoreUnavailableError(f"{operation} of {key}: throttled")
+        if not self.store.is_away(operation, key):
+            return
+        for seconds in STORE_WAITS_S:
+            await self.clock.sleep(seconds)
+            if not self.store.is_away(operation, key):
+                return
+        raise StoreUnavailableError(f"{operation} of {key}: the table is away")
+
+    # --- what happens to instances ---
+
+    def kill(self, instance: Instance, *, with_host: bool = False) -> None:
+        """Kill an instance and start it again. What it works on comes back at once.
+
+        ``with_host``: the locks of its messages end by themselves.
+        """
+        self.crashes += 1
+        instance.life += 1
+        for task, work in instance.running.items():
+            if work.queued is not None:
+                give = self.memory_bus.let_go if with_host else self.memory_bus.abandon
+                give(work.queued)
+            task.cancel()
+        instance.functions.start()
 
     def restart(self) -> None:
-        """Kill the host and all its handlers, then restart it: this calls ``reborn``."""
-        self.crashes += 1
-        self.lives += 1
-        for task in (*self._running, *([self._timer_task] if self._timer_task else [])):
-            task.cancel()
-        if self.reborn is not None:
-            self.reborn()
+        """Kill every instance."""
+        for instance in self.instances:
+            self.kill(instance)
+
+    # --- the host ---
 
     async def run(self, finished: Callable[[], bool], hours_max: float = 24.0) -> None:
         """Run in virtual time until ``finished`` returns true and nothing is left to do.
@@ -147,110 +210,157 @@ class World:
             TimeoutError: that took more than ``hours_max`` virtual hours.
         """
         end = self.clock.now() + timedelta(hours=hours_max)
-        tick = self.clock.now()
-        while not (finished() and self.idle()):
-            if self.clock.now() > end:
-                raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
+        while True:
+            self._end_overdue()
+            self.memory_bus.end_locks()
             self._hand_out()
-            if self.clock.now() >= tick and self._timer_free():
-                tick = self.clock.now() + timedelta(seconds=10)
-                self._timer_task = asyncio.ensure_future(self._tick())
-            await asyncio.sleep(0)
-            if not self._work_waits():
-                await self.clock.advance(0.5)
+            self._start_timer()
+            await self.clock.settle()
+            if self.idle() and finished():
+                return
+            if self.clock.now() >= end:
+                raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
+            if not self._ready_queues():
+                await self.clock.step(min(self._next_event(), end))
 
     def idle(self) -> bool:
-        """Return whether no handler runs and no queue with a handler holds a message."""
-        waiting = any(self.memory_bus.messages(queue) for queue in self.handlers)
-        return not self._running and not self._returned and not waiting and self._timer_free()
+        """Return whether no function runs and no queue with a function holds a message."""
+        if self._running or self._timer_runs():
+            return False
+        return all(self.memory_bus.is_empty(queue) for queue in self._handled())
 
     async def close(self) -> None:
-        """Stop all running handlers."""
+        """Stop all running functions."""
         self._closing = True
-        tasks = [*self._running, *([self._timer_task] if self._timer_task else [])]
+        tasks = [task for instance in self.instances for task in instance.running]
+        if self._timer_task is not None:
+            tasks.append(self._timer_task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _timer_free(self) -> bool:
-        return self._timer_task is None or self._timer_task.done()
+    def _handled(self) -> Iterable[str]:
+        return self.instances[0].functions.handlers
 
-    async def _tick(self) -> None:
-        _life.set(self.lives)
-        if self.timer is not None:
-            try:
-                await self.timer()
-            except (CrashError, Exception):  # noqa: BLE001  the host survives every error
-                return  # timers are not retried; the next tick comes anyway
+    def _ready_queues(self) -> list[str]:
+        """Return the queues that have a message for a free function."""
+        if self.at_once is not None and self._running >= self.at_once:
+            return []
+        now = self.clock.now()
+        return [name for name, at in self._visible() if at <= now and self._free(name)]
 
-    def _work_waits(self) -> bool:
-        if len(self._running) >= self.at_once:
-            return False
-        return bool(self._returned) or any(map(self._ready, self.handlers))
+    def _visible(self) -> list[tuple[str, datetime]]:
+        """Return the queues that hold a message, and when it can be received."""
+        queues, bus = self.memory_bus.queues, self.memory_bus
+        held = [name for name in self._handled() if queues[name].waiting]
+        return [(name, at) for name in held if (at := bus.next_visible(name)) is not None]
 
-    def _ready(self, queue: str) -> bool:
-        """Return whether a queue has a message and a free handler."""
-        most = self.at_once_each
-        free = most is None or self._at_work[queue] < most
-        return free and bool(self.memory_bus.messages(queue))
+    def _free(self, queue: str) -> list[Instance]:
+        most = self.rules.calls_max
+        return [instance for instance in self.instances if instance.calls[queue] < most]
 
     def _hand_out(self) -> None:
-        while len(self._running) < self.at_once:
-            delivery = self._next()
-            if delivery is None:
-                return
-            task = asyncio.ensure_future(self._deliver(delivery))
-            self._running.add(task)
-            self._at_work[delivery.queue] += 1
-            task.add_done_callback(partial(self._ended, delivery))
+        while queues := self._ready_queues():
+            queue = self.rng.choice(queues)
+            queued = self.memory_bus.receive(queue, self._renewed_for)
+            if queued is not None:
+                self._start(self.rng.choice(self._free(queue)), queue, queued)
 
-    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._at_work[delivery.queue] -= 1
-        if task.cancelled() and not self._closing:  # its host crashed before it began
-            self._give_back(delivery)
+    @property
+    def _renewed_for(self) -> timedelta | None:
+        """How long locks are renewed, if a function may run for longer."""
+        longest = self.rules.lock_renewal_max
+        return longest if longest < self.rules.function_timeout else None
 
-    def _next(self) -> Delivery | None:
-        queues = [queue for queue in self.handlers if self._ready(queue)]
-        choices: Sequence[int] = range(len(self._returned) + len(queues))
-        if not choices:
-            return None
-        chosen = self.rng.choice(choices)
-        if chosen < len(self._returned):
-            return self._returned.pop(chosen)
-        queue = queues[chosen - len(self._returned)]
-        found = self.memory_bus.take_queued(queue)
-        if found is None:
-            return None
-        return Delivery(queue, found.message, enqueued_at=max(found.enqueued_at, found.visible_at))
+    def _start(self, instance: Instance, queue: str, queued: Queued) -> None:
+        work = Work(self.clock.now(), queued)
+        task = asyncio.ensure_future(self._deliver(instance, queue, queued))
+        instance.running[task] = work
+        instance.calls[queue] += 1
+        self._running += 1
 
-    async def _deliver(self, delivery: Delivery) -> None:
+        def ended(_task: asyncio.Task[None]) -> None:
+            del instance.running[task]
+            instance.calls[queue] -= 1
+            self._running -= 1
+
+        task.add_done_callback(ended)
+
+    async def _deliver(self, instance: Instance, queue: str, queued: Queued) -> None:
+        _life.set((instance, instance.life))
         if self._happens(self.faults.duplicate):
-            self._returned.append(replace(delivery, count=delivery.count + 1))
-        lost = self._happens(self.faults.lease_lost)
-        if lost:  # another handler gets it while this one goes on
-            self._give_back(delivery)
-        _life.set(self.lives)
+            self.memory_bus.again(queued)
+        if self._happens(self.faults.lease_lost):  # another gets it while this one goes on
+            self.memory_bus.abandon(queued)
         try:
-            await self.handlers[delivery.queue](_counted(delivery))
-        except (CrashError, asyncio.CancelledError, Exception):  # any error means redelivery
-            if self._closing:
-                raise
-            if not lost:
-                self._give_back(delivery)
+            await instance.functions.handlers[queue](queued)
+        except (CrashError, Exception):  # noqa: BLE001  any error means redelivery
+            await self.clock.sleep(ABANDON_S)
+            self.memory_bus.abandon(queued)
+        else:
+            self.memory_bus.complete(queued)
 
-    def _give_back(self, delivery: Delivery) -> None:
-        if delivery.count < self.deliveries_max or delivery.queue == self.dead_letters:
-            self._returned.append(replace(delivery, count=delivery.count + 1))
+    def _end_overdue(self) -> None:
+        """Kill every instance with a function that runs for too long."""
+        now = self.clock.now()
+        for instance in self.instances:
+            first = next(iter(instance.running.values()), None)
+            if first is not None and first.began + self.rules.function_timeout <= now:
+                self.timed_out += 1
+                self.kill(instance)
+
+    def _next_event(self) -> datetime:
+        """Return when there is something to do that no task waits for."""
+        now = self.clock.now()
+        times = [self._next_tick(), self.memory_bus.next_lock_end]
+        times += [at for _, at in self._visible()]
+        for instance in self.instances:
+            first = next(iter(instance.running.values()), None)
+            if first is not None:
+                times.append(first.began + self.rules.function_timeout)
+        return min((at for at in times if at is not None and at > now), default=now + TIMER_EVERY)
+
+    # --- the timer ---
+
+    async def sweep(self) -> None:
+        """Let all instances sweep at once. One that dies takes none of the others along."""
+        sweeps = [self._sweep(instance) for instance in self.instances]
+        await asyncio.gather(*sweeps, return_exceptions=True)
+
+    async def _sweep(self, instance: Instance) -> None:
+        """Run the timer function of an instance. A timer is not retried: the next tick comes."""
+        _life.set((instance, instance.life))
+        task = asyncio.ensure_future(instance.functions.sweep())
+        instance.running[task] = Work(self.clock.now(), None)
+        try:
+            await task
+        finally:
+            del instance.running[task]
+
+    def _start_timer(self) -> None:
+        if self.clock.now() >= self._next_tick() and not self._timer_runs():
+            self._tick = self.clock.now()
+            self._timer_task = asyncio.ensure_future(self._run_timer())
+
+    async def _run_timer(self) -> None:
+        try:
+            await self.timer()
+        except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
-        dead_letter = replace(
-            delivery.message, queue=self.dead_letters, properties={"source": delivery.queue}
-        )
-        self._returned.append(Delivery(self.dead_letters, dead_letter))
+
+    def _timer_runs(self) -> bool:
+        return self._timer_task is not None and not self._timer_task.done()
+
+    def _next_tick(self) -> datetime:
+        """Return the next tick that finds a due row, or the latest."""
+        first, latest = self._tick + TIMER_EVERY, self._tick + self.timer_idle
+        if latest <= max(first, self.clock.now()) or self.store.away:
+            return latest
+        return max(first, min(self.store.next_due() or latest, latest))
+
+    # --- faults by chance ---
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
-        if self.store_out:
-            return StoreFault.UNAVAILABLE
         faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
         if operation == "put_payload":
             faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
@@ -271,39 +381,42 @@ class World:
         return next((fault for fault, share in shares.items() if self._happens(share)), None)
 
     def _happens(self, share: float) -> bool:
-        return not self.calm and self.rng.random() < share
-
-
-def _counted(delivery: Delivery) -> Message:
-    """Return a message with its delivery count and its enqueued time, as the host passes them."""
-    counted = {**delivery.message.properties, DELIVERY_COUNT: str(delivery.count)}
-    if delivery.enqueued_at is not None:
-        counted[ENQUEUED_AT] = key_time(delivery.enqueued_at)
-    return replace(delivery.message, properties=counted)
+        return share > 0 and not self.calm and self.rng.random() < share
 
 
 def of_no_host() -> None:
-    """Mark the current task as outside of every host, so that no crash ends it."""
-    _life.set(0)
+    """Mark the current task as outside of every instance, so that no crash ends it."""
+    _life.set(None)
 
 
 class PausingBus:
-    """A bus that lets other tasks run before each message."""
+    """A bus that lets other tasks run before each message. A refusal takes its time."""
 
-    def __init__(self, bus: MemoryBus, pause: Callable[[], Awaitable[None]]) -> None:
-        self._bus = bus
-        self._pause = pause
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages one by one. See ``MessageBus.send``."""
         for message in messages:
-            await self._pause()
-            await self._bus.send([message])
+            await self._world.pause()
+            try:
+                await self._world.memory_bus.send([message])
+            except BusUnavailableError:
+                await self._refused()
+                raise
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``."""
-        await self._pause()
-        return await self._bus.peek(queue, limit)
+        await self._world.pause()
+        try:
+            return await self._world.memory_bus.peek(queue, limit)
+        except BusUnavailableError:
+            await self._refused()
+            raise
+
+    async def _refused(self) -> None:
+        away = self._world.memory_bus.away
+        await self._world.clock.sleep(BUS_WAIT_S if away else self._world.rng.uniform(*BUSY_S))
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

@@ -19,6 +19,14 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21_600,
 _NOT_A_CODE = re.compile(r"[^A-Za-z0-9_.-]+")
 _ENDS = frozenset({StepState.PROCESSED, StepState.COMPENSATED})
 CODE_LENGTH_MAX = 60
+FAULTS_MAX = 30
+"""Most codes of faults that one process records for one agent. Further ones are ``other``: a remote
+service chooses its codes, and each one is a time series.
+"""
+_OWN_FAULT = re.compile(
+    "|agent-bug|complete-by|no-json|refused|timeout|transient|unreachable|http-5[0-9]{2}"
+)
+"""Faults that this system names itself. They are always recorded."""
 
 
 class Instruments:
@@ -26,6 +34,7 @@ class Instruments:
 
     def __init__(self, meter: Meter) -> None:
         count = meter.create_counter
+        self.faults: dict[str, set[str]] = {}  # the remote services' codes by agent
         self.orders = count("sas.orders", "{order}", "orders that came to a state")
         self.attempts = count("sas.agent.attempts", "{attempt}", "calls of remote services")
         self.late = count("sas.replies.late", "{reply}", "replies that changed nothing")
@@ -109,7 +118,7 @@ def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = ""
             "sas.step": step,
             "sas.direction": direction,
             "sas.outcome": outcome,
-            "sas.fault": code(fault),
+            "sas.fault": _bounded(agent, code(fault)),
         },
     )
 
@@ -154,6 +163,17 @@ def put_back(queue: str) -> None:
 def code(text: str) -> str:
     """Return a short code that is safe as an attribute, whatever the text holds."""
     return _NOT_A_CODE.sub("-", text[:CODE_LENGTH_MAX])
+
+
+def _bounded(agent: str, fault: str) -> str:
+    """Return the code of a fault, or ``other`` if this agent has had too many."""
+    known = _instruments.faults.setdefault(agent, set())
+    if fault in known or _OWN_FAULT.fullmatch(fault):
+        return fault
+    if len(known) >= FAULTS_MAX:
+        return "other"
+    known.add(fault)
+    return fault
 
 
 def _actor() -> dict[str, str]:

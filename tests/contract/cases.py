@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sas.domain.change import (
     Change,
@@ -22,6 +23,7 @@ from sas.domain.content import Content
 from sas.domain.expire import fail
 from sas.domain.messages import JournalWord, Outcome, Reply
 from sas.domain.order import (
+    AttemptError,
     Details,
     Direction,
     Dispatched,
@@ -42,6 +44,10 @@ SECOND = timedelta(seconds=1)
 BY = "a test"
 
 _counter = itertools.count(1)
+
+
+def attempt_error(message: str = "stock answered 500", **changes: Any) -> AttemptError:
+    return replace(AttemptError(1, 3, "http-500", message, NOW + SECOND), **changes)
 
 
 def fresh(kind: str) -> str:

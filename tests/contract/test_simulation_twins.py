@@ -151,7 +151,7 @@ async def test_a_rival_comes_between_where_the_store_pauses() -> None:
     order = await store.commit(cases.submitted("order-1"))
     gate = asyncio.Event()
 
-    async def pause() -> None:
+    async def pause(*_about: str) -> None:
         await gate.wait()
 
     store.pause = pause
@@ -164,7 +164,7 @@ async def test_a_rival_comes_between_where_the_store_pauses() -> None:
         await slow
 
 
-async def _at_once() -> None:
+async def _at_once(*_about: str) -> None:
     return None
 
 

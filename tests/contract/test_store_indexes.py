@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from sas.domain.change import DeadlineDue, Due, OutDue, StepDue, due_rows
+import pytest
+
+from sas.domain.change import DeadlineDue, Due, HeldDue, OutDue, StepDue, due_rows
 from sas.domain.ids import shard_of
 from sas.domain.order import Order, OrderState
-from sas.ports import StateStore, Summary
+from sas.ports import Message, StateStore, Summary
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
 
@@ -96,20 +98,47 @@ async def test_an_out_row_is_written_with_its_transition_and_forgotten_once_sent
     await store.commit(change)
     out = OutDue(NOW - SECOND, "order-1", 2)
     assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
-    await store.remove_out(out)
+    await store.remove_due(out)
     assert await store.due(shard(store, "order-1"), NOW, 10) == []
     assert len(await due_of(store, "order-1")) == 1
-    await store.remove_out(out)
+    await store.remove_due(out)
 
 
-async def test_an_out_row_can_be_added_later_and_twice(store: StateStore) -> None:
+HELD = Message(
+    "responses-shop",
+    "order-1/1/0",
+    bytes(range(256)) * 600,
+    content_type="application/cloudevents+json",
+    correlation_id="c-1",
+    properties={"sas_event": "received"},
+)
+
+
+@pytest.mark.parametrize("held", [HELD, Message("operator-alerts", "a-1", b"")])
+async def test_a_message_is_held_until_it_is_removed_and_comes_back_whole(
+    store: StateStore, held: Message
+) -> None:
+    await store.hold("order-1", held, NOW - SECOND)
+    await store.hold("order-1", held, NOW - SECOND)
+    [row] = await store.due(shard(store, "order-1"), NOW, 10)
+    assert isinstance(row, HeldDue)
+    assert (row.at, row.order_id) == (NOW - SECOND, "order-1")
+    assert await store.held(row) == held
     await store.commit(cases.submitted("order-1"))
-    out = OutDue(NOW - SECOND, "order-1", 1)
-    await store.add_out(out)
-    await store.add_out(out)
-    assert await store.due(shard(store, "order-1"), NOW, 10) == [out]
     await store.commit(cases.claimed(await loaded(store, "order-1")))
-    assert out in await due_of(store, "order-1")
+    assert row in await due_of(store, "order-1")
+    await store.remove_due(row)
+    await store.remove_due(row)
+    assert row not in await due_of(store, "order-1")
+    assert await store.held(row) is None
+
+
+async def test_a_message_may_be_held_for_an_order_that_does_not_exist(store: StateStore) -> None:
+    await store.hold("no-such-order", HELD, NOW + SECOND)
+    assert await store.due(shard(store, "no-such-order"), NOW, 10) == []
+    [row] = await store.due(shard(store, "no-such-order"), NOW + SECOND, 10)
+    assert isinstance(row, HeldDue)
+    assert await store.held(row) == HELD
 
 
 async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: StateStore) -> None:

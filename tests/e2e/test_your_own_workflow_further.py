@@ -113,7 +113,7 @@ def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the
     assert run(words, project).returncode == 0
     settings = {
         "APPROVALS_URL": f"http://127.0.0.1:{approver.server_port}",
-        "SAS_CALLBACK_KEY": "a secret of thirty-two characters or more",
+        "SAS_CALLBACK_KEY": "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",
         "SAS_CALLBACK_URL": NOWHERE,
     }
     with started(project, service, **settings) as said:

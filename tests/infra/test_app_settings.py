@@ -13,6 +13,13 @@ from tests.infra.kit import INFRA, ROOT
 
 APP = (INFRA / "modules" / "function-app.bicep").read_text()
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+STAND_INS = {
+    "boundApplications": "web,desk",
+    "namespaceHostName": "ns.servicebus.windows.net",
+    "identityClientId": "00000000-0000-0000-0000-000000000001",
+    "stateTableEndpoint": "https://state.table.core.windows.net",
+}
+CALLBACK_KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
 LOCALLY_OTHERWISE = {"FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION}
 """The runtime is functionAppConfig's; the connections are by identity."""
 
@@ -26,8 +33,11 @@ def in_azure() -> dict[str, str]:
     """Return the app's settings; what is only known in Azure is a stand-in."""
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
-    made = {name: value.strip("'") for name, value in fixed}
-    made |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example/api/callbacks"}
+    made = {name: STAND_INS.get(value, value.strip("'")) for name, value in fixed}
+    made |= {
+        "SAS_CALLBACK_KEY": CALLBACK_KEY,
+        "SAS_CALLBACK_URL": "https://app.example/api/callbacks",
+    }
     return made | {each["name"]: each["value"] for each in listed} | business()
 
 
@@ -45,10 +55,11 @@ def test_every_setting_that_a_binding_names_is_given() -> None:
 def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
     config = read_config(in_azure())
     assert config.service_bus.connection_string is None
-    assert config.service_bus.address == "namespaceHostName"
-    assert config.service_bus.client_id == "identityClientId"
-    assert config.tables.address == "stateTableEndpoint"
-    assert config.tables.client_id == "identityClientId"
+    assert config.service_bus.address == STAND_INS["namespaceHostName"]
+    assert config.service_bus.client_id == STAND_INS["identityClientId"]
+    assert config.tables.address == STAND_INS["stateTableEndpoint"]
+    assert config.queues.applications == ("web", "desk")
+    assert config.tables.client_id == STAND_INS["identityClientId"]
 
 
 def test_the_keys_of_secret_fields_are_a_reference_to_key_vault_and_only_where_one_is_given() -> (
@@ -86,7 +97,7 @@ def test_the_host_s_connections_say_that_they_are_by_identity() -> None:
     settings = in_azure()
     for connection in ("AzureWebJobsStorage", CONNECTION):
         assert settings[f"{connection}__credential"] == "managedidentity"
-        assert settings[f"{connection}__clientId"] == "identityClientId"
+        assert settings[f"{connection}__clientId"] == STAND_INS["identityClientId"]
 
 
 def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:

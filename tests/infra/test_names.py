@@ -11,7 +11,7 @@ import pytest
 
 import orders
 from sas.config import CONNECTION, QUEUE_SETTINGS, read_config, read_queues
-from sas.domain.queues import Queues
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from tests.indexed_functions import bindings
 from tools.infra_queues import applications
 
@@ -43,7 +43,8 @@ def expand(text: str) -> str:
 
 
 def bound() -> set[str]:
-    return {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+    names = {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
+    return {name.removesuffix(DEAD_LETTER_SUBQUEUE) for name in names}
 
 
 def test_the_names_in_the_code_are_those_of_the_settings() -> None:

@@ -12,12 +12,13 @@ import pytest
 
 import orders
 from sas.config import QUEUE_SETTINGS
-from sas.domain.queues import Queues, lane
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 from tools.infra_queues import (
     all_queues,
     applications,
+    bound_applications,
     differences,
     emulator_queues,
     inconsistent,
@@ -26,7 +27,7 @@ from tools.infra_queues import (
 )
 
 LIST = read_list(INFRA)
-AZURE = all_queues(LIST, applications(INFRA))
+AZURE = all_queues(LIST, applications(INFRA), bound_applications(INFRA))
 EMULATED = emulator_queues(INFRA)
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
 CODE = Queues()
@@ -54,6 +55,7 @@ def test_the_list_and_the_code_have_the_same_queues() -> None:
     assert {queue["name"] for queue in LIST["queues"]} == OF_THE_CODE
     assert LIST["deadLetterQueue"] == CODE.dead_letters
     assert LIST["responsePrefix"] == CODE.response_prefix
+    assert LIST["ownOrdersPrefix"] == CODE.orders_of("")
 
 
 def test_the_list_and_local_settings_give_the_same_names() -> None:
@@ -66,11 +68,14 @@ def test_every_triggering_queue_is_one_the_app_may_receive_from_and_no_other() -
         return re.sub(r"%([^%]+)%", lambda found: LOCAL[found[1]], text)
 
     bound = {expand(one["queueName"]) for one in bindings().values() if "queueName" in one}
-    assert set(LIST["access"]["appReceives"]) == bound
+    queues = {name.removesuffix(DEAD_LETTER_SUBQUEUE) for name in bound}
+    assert set(LIST["access"]["appReceives"]) == queues
 
 
-def test_the_app_may_send_to_every_queue_it_sends_to_and_no_other() -> None:
-    assert set(LIST["access"]["appSends"]) == OF_THE_CODE - {CODE.orders, URGENT_ORDERS}
+def test_the_app_may_send_to_every_queue_it_sends_to_or_puts_messages_back_on() -> None:
+    access = LIST["access"]
+    assert set(access["appSends"]) == OF_THE_CODE | {CODE.dead_letters}
+    assert set(access["appReceives"]) < set(access["appSends"])
 
 
 def test_applications_may_send_orders_and_callbacks_and_urgent_orders_where_told_so() -> None:
@@ -85,6 +90,46 @@ def test_operators_read_what_is_for_them_and_command_by_the_scheduler() -> None:
         lane(queue, urgent=yes) for queue in (CODE.scheduler, CODE.orders) for yes in (False, True)
     }
     assert set(LIST["access"]["operatorSends"]) == lanes
+
+
+def test_an_application_with_queues_of_its_own_has_both_lanes_as_the_shared_one() -> None:
+    names = set(all_queues(LIST, ["web"], ["web"])) - set(all_queues(LIST, []))
+    bound = Queues(applications=("web",))
+    lanes = {lane(bound.orders_of("web"), urgent=urgent) for urgent in (False, True)}
+    assert names == {*lanes, bound.response_of("web")}
+    assert all_queues(LIST, [], ["web"])["orders-web"] == AZURE["orders"]
+
+
+@pytest.mark.parametrize(
+    ("file", "granted"),
+    [
+        ("access/app-access.bicep", "queueNames: concat(list.access.appReceives, ownOrdersQueues)"),
+        (
+            "access/operator-access.bicep",
+            "queueNames: concat(list.access.operatorSends, ownOrdersQueues)",
+        ),
+        (
+            "operations/queue-alerts.bicep",
+            "queues: concat(list.access.appReceives, ownOrdersQueues)",
+        ),
+    ],
+)
+def test_queues_of_single_applications_are_read_replayed_and_watched(
+    file: str, granted: str
+) -> None:
+    assert granted in (INFRA / file).read_text()
+
+
+def test_an_application_with_queues_of_its_own_may_not_send_to_the_shared_one() -> None:
+    text = (INFRA / "modules" / "application.bicep").read_text()
+    assert "queueNames: bound ? ownOrders : sharedOrders" in text
+    own = re.search(r"var ownOrders = (.+)", text)
+    assert own is not None
+    assert set(re.findall(r"'[^']*'|ownQueueName\b(?!})", own[1])) == {
+        "ownQueueName",
+        f"'{CODE.callbacks}'",
+        "'${ownQueueName}-urgent'",
+    }
 
 
 @pytest.mark.parametrize("queues", [AZURE, EMULATED], ids=["azure", "emulator"])

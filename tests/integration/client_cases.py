@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
@@ -39,3 +40,10 @@ async def put(broker: Broker, *messages: ServiceBusMessage) -> None:
     ):
         for message in messages:
             await sender.send_messages(message)
+
+
+async def empty(broker: Broker) -> None:
+    """Wait until everything on the response queue is completed: that takes about a second."""
+    async with asyncio.timeout(30):
+        while broker.counts(REPLIES).active:  # noqa: ASYNC110  no event tells it
+            await asyncio.sleep(0.02)

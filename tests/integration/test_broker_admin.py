@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import struct
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,10 +18,11 @@ from azure.core.exceptions import (
 from azure.core.pipeline.transport import RequestsTransport
 from azure.core.rest import HttpRequest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import MessagingEntityNotFoundError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from devstack.servicebus import BrokerThread
+from devstack.servicebus.tokens import KEY_NAME
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,
@@ -45,9 +47,11 @@ class PlainHttp(RequestsTransport):  # type: ignore[misc]  # azure.core's is unt
         return super().send(request, **options)
 
 
-def admin_of(broker: BrokerThread, key: str = "SAS_KEY_VALUE") -> ServiceBusAdministrationClient:
+def admin_of(
+    broker: BrokerThread, key: str = "SAS_KEY_VALUE", name: str = KEY_NAME
+) -> ServiceBusAdministrationClient:
     return ServiceBusAdministrationClient.from_connection_string(
-        f"Endpoint=sb://127.0.0.1:{broker.management_port};SharedAccessKeyName=n;"
+        f"Endpoint=sb://127.0.0.1:{broker.management_port};SharedAccessKeyName={name};"
         f"SharedAccessKey={key};UseDevelopmentEmulator=true;",
         transport=PlainHttp(),
         retry_total=0,
@@ -98,12 +102,22 @@ def test_a_queue_is_created_read_updated_listed_and_deleted(
     assert found.dead_lettering_on_message_expiration
     assert (found.forward_dead_lettered_messages_to or "").endswith("first")
     assert found.user_metadata == "a & b < 7"
+    assert found.enable_batched_operations is True
     found.max_delivery_count = 9
+    found.enable_batched_operations = False
     admin.update_queue(found)
-    assert admin.get_queue("made").max_delivery_count == 9
+    changed = admin.get_queue("made")
+    assert (changed.max_delivery_count, changed.enable_batched_operations) == (9, False)
     assert [queue.name for queue in admin.list_queues()] == ["first", "made"]
     admin.delete_queue("made")
     assert [queue.name for queue in admin.list_queues()] == ["first"]
+
+
+def test_metadata_that_is_not_set_is_left_out_of_the_answer(
+    broker: BrokerThread, admin: ServiceBusAdministrationClient
+) -> None:
+    assert "UserMetadata" not in ask(broker, "GET", "/first")[1]
+    assert admin.get_queue("first").user_metadata is None
 
 
 def test_a_queue_that_exists_is_not_created_again(admin: ServiceBusAdministrationClient) -> None:
@@ -179,8 +193,9 @@ def test_deleting_a_queue_ends_its_links(broker: BrokerThread) -> None:
     ):
         sender.send_messages(ServiceBusMessage("1"))
         broker.call(lambda b: b.delete_queue("doomed"))
-        with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
+        with pytest.raises(ServiceBusAuthenticationError) as told:
             sender.send_messages(ServiceBusMessage("2"))
+    assert "'doomed' could not be found" in str(told.value.inner_exception)
 
 
 def test_health_says_healthy(broker: BrokerThread) -> None:
@@ -275,6 +290,20 @@ def test_a_client_that_leaves_within_its_request_leaves_no_traceback(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "begun", [b"", b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
+)
+def test_a_connection_that_is_reset_leaves_no_traceback(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, begun: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", broker.management_port), timeout=60) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.sendall(begun)
+        assert ask(broker, "GET", "/health")[0] == 200
+    assert ask(broker, "GET", "/health")[0] == 200
+    assert "Traceback" not in caplog.text
+
+
 def test_a_queue_may_be_named_health(
     broker: BrokerThread, admin: ServiceBusAdministrationClient
 ) -> None:
@@ -290,5 +319,6 @@ def test_with_a_required_key_only_its_bearers_come_in() -> None:
         assert ask(broker, "GET", "/first")[0] == 401
         with admin_of(broker, "s3cret=") as admin:
             assert admin.get_queue("first").name == "first"
-        with admin_of(broker, "wrong") as admin, pytest.raises(ClientAuthenticationError):
-            admin.get_queue("first")
+        for key, name in (("wrong", KEY_NAME), ("s3cret=", "Listener")):
+            with admin_of(broker, key, name) as admin, pytest.raises(ClientAuthenticationError):
+                admin.get_queue("first")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode
@@ -14,14 +14,15 @@ from azure.servicebus.exceptions import (
 )
 
 from devstack.servicebus import Broker, QueueProperties
-from devstack.servicebus.amqp import frames
+from devstack.servicebus.amqp import encode, frames
 from devstack.servicebus.core.properties import EntityStatus
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,
     short_pauses,
 )
-from tests.integration.test_broker_wire import peer_of, put
+from tests.integration.test_broker_wire import BODY, peer_of, put
+from tests.unit.test_broker_queue import raw
 
 pytestmark = LEFTOVERS
 
@@ -142,3 +143,110 @@ async def test_what_waits_when_a_queue_begins_to_forward_is_received_at_its_targ
     async with client.get_queue_receiver("target", receive_mode=mode) as receiver:
         assert len(await receiver.receive_messages(3, max_wait_time=60)) == 3
     assert broker.counts("q").total == 0
+
+
+# -- disabled queues ----------------------------------------------------------------------------
+
+DISABLED = "com.microsoft:entity-disabled"
+SENDS = {EntityStatus.DISABLED, EntityStatus.SEND_DISABLED}
+RECEIVES = {EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED}
+STATUSES = pytest.mark.parametrize("status", [*EntityStatus][1:])
+
+
+@STATUSES
+async def test_a_disabled_queue_refuses_links_and_other_links_of_the_connection_go_on(
+    broker: Broker, status: EntityStatus
+) -> None:
+    broker.create_queue("other")
+    broker.update_queue("q", status=status)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("other", receives=False)
+        for handle, receives in ((1, True), (2, False)):
+            terminus = (await peer.attach("q", receives=receives, handle=handle))[6 - receives]
+            refused = status in (RECEIVES if receives else SENDS)
+            assert (terminus is None) == refused
+            if refused:
+                detach = await peer.expect(frames.DETACH)
+                assert (detach[0], detach[2].value[0]) == (handle, DISABLED)
+        peer.transfer(1, BODY)
+        assert (await peer.expect(frames.DISPOSITION))[4].descriptor == frames.ACCEPTED
+    assert broker.counts("other").active == 1
+
+
+@STATUSES
+async def test_links_to_a_queue_that_is_disabled_are_detached_and_nothing_is_lost(
+    broker: Broker, status: EntityStatus
+) -> None:
+    put(broker, 3)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        await peer.attach("q", receives=False, handle=1)
+        await peer.attach("lanes", receives=False, handle=2)
+        peer.credit(2)
+        for _ in range(2):
+            await peer.expect(frames.TRANSFER)
+        broker.update_queue("q", status=status)
+        for handle in [h for h, closed in enumerate((RECEIVES, SENDS)) if status in closed]:
+            detach = await peer.expect(frames.DETACH)
+            assert (detach[0], detach[2].value[0]) == (handle, DISABLED)
+        peer.transfer(1, BODY, handle=1)  # on its way when the link was detached
+        peer.transfer(2, raw(b"1", session_id="s"), handle=2)
+        answered = []
+        while 2 not in answered:
+            fields = await peer.expect(frames.DISPOSITION)
+            answered.append(fields[1])
+            assert fields[4].descriptor == frames.ACCEPTED
+        assert (1 in answered) == (status not in SENDS)
+        fields = [b"\x41", encode.uint(1), b"\x40", b"\x42", frames.ACCEPTED_STATE]
+        peer.send(frames.DISPOSITION, *fields)
+        echo = (await peer.expect(frames.DISPOSITION))[4]
+        assert (echo.descriptor == frames.ACCEPTED) == (status not in RECEIVES)
+    sent, completed = status not in SENDS, status not in RECEIVES
+    assert broker.counts("q").active == 3 + sent - completed
+    assert broker.counts("lanes").active == 1
+
+
+async def test_a_delivery_in_flight_when_its_queue_is_disabled_comes_again_afterwards(
+    broker: Broker, client: ServiceBusClient
+) -> None:
+    put(broker, 1)
+    async with client.get_queue_receiver("q") as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
+        broker.update_queue("q", status=EntityStatus.RECEIVE_DISABLED)
+        with pytest.raises(MessagingEntityDisabledError):
+            await receiver.complete_message(message)
+    assert broker.counts("q").active == 1
+    broker.update_queue("q", status=EntityStatus.ACTIVE)
+    broker.expire_locks("q")
+    async with client.get_queue_receiver("q") as receiver:
+        (again,) = await receiver.receive_messages(1, max_wait_time=60)
+        assert again.delivery_count == 1
+        await receiver.complete_message(again)
+    assert broker.counts("q").total == 0
+
+
+@STATUSES
+async def test_peeks_and_requests_follow_the_status_of_a_queue(
+    broker: Broker, client: ServiceBusClient, status: EntityStatus
+) -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
+    async with client.get_queue_sender("q") as sender, client.get_queue_receiver("q") as receiver:
+        number = await sender.schedule_messages(ServiceBusMessage("later"), at)
+        put(broker, 1)
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
+        broker.update_queue("q", status=status)
+        with pytest.raises(MessagingEntityDisabledError, match=status.value):
+            async with client.get_queue_receiver("q") as browser:
+                await browser.peek_messages(1)
+        for refused, work in (
+            (SENDS, lambda: sender.schedule_messages(ServiceBusMessage("no"), at)),
+            (SENDS, lambda: sender.cancel_scheduled_messages(number)),
+            (RECEIVES, lambda: receiver.renew_message_lock(message)),
+        ):
+            if status in refused:
+                with pytest.raises(MessagingEntityDisabledError, match=status.value):
+                    await work()
+            else:
+                await work()

@@ -29,6 +29,7 @@ class Peer:
         self.reader = reader
         self.writer = writer
         self.frames = frames.FrameReader(1 << 24)
+        self.payload = b""
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -42,7 +43,9 @@ class Peer:
             found = next(self.frames.frames(), None)
             if found is not None and found[2]:
                 code, position = frames.performative(found[2])
-                return code, decode.fields(found[2], position)[0]
+                fields, end = decode.fields(found[2], position)
+                self.payload = found[2][end:]
+                return code, fields
             if found is None:
                 data = await asyncio.wait_for(self.reader.read(65536), 120)
                 if not data:
@@ -54,6 +57,14 @@ class Peer:
             got, fields = await self.read()
             if got == code:
                 return fields
+
+    async def message(self) -> bytes:
+        """Give the next whole message."""
+        whole, more = b"", True
+        while more:
+            fields = await self.expect(frames.TRANSFER)
+            whole, more = whole + self.payload, len(fields) > 5 and fields[5]
+        return whole
 
     async def closed(self, within: float = 120) -> bytes:
         """Give everything until the broker closes the connection."""
@@ -71,7 +82,9 @@ class Peer:
         self.send(frames.BEGIN, encode.NULL, encode.uint(0), encode.uint(window), encode.uint(100))
         await self.expect(frames.BEGIN)
 
-    async def attach(self, queue: str, *, receives: bool, handle: int = 0, **more: bytes) -> None:
+    async def attach(
+        self, queue: str, *, receives: bool, handle: int = 0, **more: bytes
+    ) -> list[Any]:
         source = target = encode.composite(frames.SOURCE, [encode.string(queue)])
         target = encode.composite(frames.TARGET, [encode.string(queue)])
         self.send(
@@ -84,7 +97,8 @@ class Peer:
             more.get("source", source),
             more.get("target", target),
         )
-        await self.expect(frames.ATTACH)
+        fields = await self.expect(frames.ATTACH)
+        return fields + [None] * (14 - len(fields))
 
     def transfer(self, number: int, payload: bytes, *, more: bool = False, handle: int = 0) -> None:
         tag = struct.pack(">I", number)
@@ -224,6 +238,56 @@ async def test_what_was_never_sent_to_one_who_presettled_is_not_lost(
         assert broker.counts("q").total == 0
     await settled(broker)
     assert (broker.counts("q").active, broker.counts("q").locked) == (4, 0)
+
+
+async def test_what_was_sent_in_part_to_a_receiver_that_presettled_is_not_lost(
+    broker: Broker,
+) -> None:
+    put(broker, 1, b"x" * 10_000)
+    async with peer_of(broker) as peer:
+        await peer.open(window=1, frame_size=4096)
+        await peer.attach("q", receives=True, settles=encode.ubyte(1))
+        peer.credit(1, window=1)
+        assert (await peer.expect(frames.TRANSFER))[5] is True
+    await settled(broker)
+    assert (broker.counts("q").active, broker.counts("q").locked) == (1, 0)
+
+
+async def test_only_links_on_which_the_broker_receives_announce_a_size_limit(
+    broker: Broker,
+) -> None:
+    """.NET refuses a message above the announced limit, and a delivery adds annotations."""
+    async with peer_of(broker) as peer:
+        await peer.open()
+        limits = [
+            (await peer.attach(address, receives=receives, handle=handle))[10]
+            for handle, (address, receives) in enumerate(
+                (address, receives)
+                for address in ("q", "q/$management", "$cbs")
+                for receives in (True, False)
+            )
+        ]
+    assert limits == [None, 256 * 1024, None, 2 << 20, None, 2 << 20]
+
+
+async def test_a_coordinator_is_refused_and_the_connection_goes_on(broker: Broker) -> None:
+    put(broker, 1)
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=True)
+        peer.credit(1)
+        await peer.expect(frames.TRANSFER)
+        coordinator = encode.composite(0x30, [encode.array([encode.symbol("amqp:local-txn")])])
+        attach = await peer.attach("", receives=False, handle=1, target=coordinator)
+        assert attach[6] is None
+        detach = await peer.expect(frames.DETACH)
+        condition, description, _ = detach[2].value
+        assert condition == "amqp:not-implemented"
+        assert "send and settle each message by itself" in description
+        fields = [b"\x41", encode.uint(1), b"\x40", b"\x42", frames.ACCEPTED_STATE]
+        peer.send(frames.DISPOSITION, *fields)
+        await peer.expect(frames.DISPOSITION)
+    assert broker.counts("q").total == 0
 
 
 async def test_what_one_link_gives_back_is_not_given_to_another_of_a_lost_connection(

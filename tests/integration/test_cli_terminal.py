@@ -6,13 +6,17 @@ import argparse
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 
 from devstack.servicebus import Broker
+from sas.cli import arguments as args
 from sas.cli.main import build_parser, main
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
@@ -31,6 +35,7 @@ from tests.unit.test_cli_operator import scheduler as scheduler  # noqa: PLC0414
 from tests.unit.test_cli_operator import store as store  # noqa: PLC0414  a fixture
 
 NARROW, WIDE = 40, 200
+OPEN_BUS = args.open_bus
 ERROR = ["    step-0/out-of-stock: none left of", "    article 11"]
 WHY = "payment could not be reached: [Errno 104] Connection reset by peer"
 
@@ -144,6 +149,40 @@ async def incidents(at: At) -> None:
     at.fits()
 
 
+async def queues(at: At) -> None:
+    dead = REPLIES + "/$DeadLetterQueue"
+    patch = pytest.MonkeyPatch.context()
+    async with Broker(["orders", REPLIES]) as broker, AsyncExitStack() as stack:
+        stack.enter_context(patch).setattr(args, "open_bus", OPEN_BUS)
+        to = ("--connection", broker.connection_string)
+        client = ServiceBusClient.from_connection_string(broker.connection_string)
+        async with client, client.get_queue_sender(REPLIES) as sender:
+            await sender.send_messages([ServiceBusMessage("x" * 60) for _ in range(11)])
+            async with client.get_queue_receiver(REPLIES) as receiver:
+                for message in await receiver.receive_messages(11, max_wait_time=30):
+                    await receiver.dead_letter_message(message, reason="nobody-read-it")
+        assert await at.sas("queues", "--queue", REPLIES, *to) == 1  # most queues are missing
+        shown = at.screen.last
+        if at.narrow:
+            place = shown.index(REPLIES)
+            assert shown[place + 1] == "    Waiting: 0; Scheduled: 0;"
+        else:
+            assert shown[0].split() == ["Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest"]
+            assert [REPLIES, "0", "0", "11"] in [line.split()[:4] for line in shown]
+        assert "There is no such queue" in " ".join(line.strip() for line in shown)
+        assert await at.sas("queues", "peek", REPLIES, "--dead-letter", "--limit", "1", *to) == 0
+        assert "nobody-read-it" in at.screen.last[-3] + at.screen.last[-2]
+        at.fits()
+        redrive = ("queues", "redrive", REPLIES, "--dead-letter", "--all", *to)
+        for answer, code, dead_letters in (("n", 1, 11), ("y", 0, 0)):
+            running = asyncio.ensure_future(at.sas(*redrive))
+            await at.screen.answer("send 11 messages again? [y/N] ", f"{answer}\n")
+            at.screen.raw = at.screen.raw.replace("again? [y/N]", "again!")
+            assert await running == code
+            assert len(broker.namespace.find(dead).messages) == dead_letters
+        assert at.screen.last[-1] == "sent 11 of 11, removed 11"
+
+
 async def export(at: At) -> None:
     await at.store.commit(cases.rejected("done"))
     assert await at.sas("export", "-") == 0
@@ -212,6 +251,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "acknowledge": acknowledge,
     "breakers": breakers,
     "incidents": incidents,
+    "queues": queues,
     "export": export,
     "workflows": workflows,
 }

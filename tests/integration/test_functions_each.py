@@ -12,8 +12,10 @@ from azure.servicebus import ServiceBusMessage
 
 from devstack.servicebus import EntityStatus
 from samples.remote_services import Faults
+from sas.actors.dead_letters import DeadLetters
 from sas.codec import internal
 from sas.codec.internal import CommandMessage
+from sas.engine.delivery import Delivery
 from tests.functions_rig import (
     EVERY_SECOND,
     SHOP,
@@ -235,6 +237,44 @@ async def test_poison_in_an_internal_queue_is_put_aside_with_an_alert(made: Rig)
     alerts = (await made.alerts())[before[1] :]
     assert len(alerts) == len(kept)
     assert {alert.kind for alert in alerts} == {"rejected"}
+
+
+async def test_what_dead_letters_gave_up_is_handled_with_its_source_once_its_cause_is_gone(
+    made: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = "dead-letters/$DeadLetterQueue"
+    await made.receive("operator-alerts")
+    await made.send("orders", ServiceBusMessage(order("D-6"), message_id="d-6"))
+    await made.give_up("orders", reason="TooHard")
+    broken = True
+    attempts = 0
+    handle = DeadLetters._handle
+
+    async def with_a_bug(self: DeadLetters, delivery: Delivery) -> None:
+        nonlocal attempts
+        attempts += 1
+        assert delivery.queue == "dead-letters"
+        if broken:
+            raise RuntimeError("a bug that a new deploy removes")
+        await handle(self, delivery)
+
+    monkeypatch.setattr(DeadLetters, "_handle", with_a_bug)
+
+    async def tried(times: int) -> bool:
+        return attempts >= times
+
+    async with made.host("deadletters", "deadletters_end"):
+        await until(lambda: tried(12), "ten attempts, one of the end, and again")
+        broken = False
+        await made.quiet_queue("dead-letters")
+        await until(lambda: _empty(made, end), "an empty subqueue")
+    kept = [one for one in await made.rejected() if one.order_id == "D-6"]
+    assert [(one.reason, one.source_queue) for one in kept] == [("dead-lettered", "orders")]
+    assert await made.kinds("D-6") == ["rejected"]
+
+
+async def _empty(made: Rig, path: str) -> bool:
+    return not made.broker.namespace.find(path).messages
 
 
 async def test_an_agent_answers_with_what_its_service_said(made: Rig) -> None:

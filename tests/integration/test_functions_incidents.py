@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
+from sas.features.queue_delay.delays import queue_delays
 
 from sas.domain.change import Origin, first_change
 from sas.domain.submit import submit
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
 from sas.features.queue_delay import rules
-from sas.features.queue_delay.delays import queue_delays
 from tests.business import workflows
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until

@@ -22,7 +22,7 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), *LEFTOVERS]
 __all__ = ["collect_leftovers", "short_pauses"]  # fixtures of every test here
-KEYS = CallbackKeys(("a-key-for-callbacks-of-this-test-0",))
+KEYS = CallbackKeys(("OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I=",))
 DELIVERED = "order-delivered"
 WHOLE = sorted(["received", *["step-completed"] * 5, "completed"])
 

@@ -95,7 +95,7 @@ async def test_the_buffer_fills_beyond_the_calls_and_each_message_is_handled_onc
     async with host_of(tmp_path, broker, "plain") as host:
         put(broker, "plain", *BODIES)
         await until(lambda: broker.counts("plain").locked >= 20)
-        await until(lambda: host.counts["plain"].running == 2)
+        await until(lambda: "plain" in host.counts and host.counts["plain"].running == 2)
         app().gate.set()
         await until(lambda: broker.counts("plain").active == 0)
         assert sorted(app().seen, key=lambda entry: int(entry[0])) == [(b, 1) for b in BODIES]
@@ -107,7 +107,7 @@ async def test_what_waits_in_the_buffer_is_free_and_uncounted_when_the_host_stop
     async with host_of(tmp_path, broker, "plain") as host:
         put(broker, "plain", *BODIES)
         await until(lambda: broker.counts("plain").locked >= 20)
-        await until(lambda: host.counts["plain"].running == 2)
+        await until(lambda: "plain" in host.counts and host.counts["plain"].running == 2)
         asyncio.get_running_loop().call_later(0.2, app().gate.set)
         await host.stop()
     counts = broker.counts("plain")

@@ -85,6 +85,22 @@ async def test_a_call_without_a_body_sends_none() -> None:
         assert await service.call("DELETE", "/reservations", key="k") == {"length": 0}
 
 
+@pytest.mark.parametrize("status", [404, 410])
+async def test_an_undo_that_finds_nothing_is_done(status: int) -> None:
+    """A refused do is undone too: a call of another delivery may have had its effect."""
+    async with answering(fixed(status, b'{"detail":"no such reservation"}')) as service:
+        assert await service.call("DELETE", "/reservations", key="k") is None
+        with pytest.raises(RefusedError):
+            await call(service)
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 422])
+async def test_any_other_definite_answer_to_an_undo_is_a_refusal(status: int) -> None:
+    async with answering(fixed(status)) as service:
+        with pytest.raises(RefusedError):
+            await service.call("DELETE", "/reservations", key="k")
+
+
 @pytest.mark.parametrize("key", ["O-1/ü/注文", "a b", "%2F", "'\"", "é" * 100])
 async def test_a_key_in_any_writing_arrives_as_it_is(key: str) -> None:
     async def handle(request: web.Request) -> web.Response:
@@ -210,6 +226,20 @@ async def test_a_call_that_has_to_wait_for_its_own_sake_says_that_its_service_is
         with pytest.raises(TransientError) as failed:
             await call(service)
     assert failed.value.answered is answered
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error_answer"),
+    [(500, b"", True), (501, b"", True), (200, b"<html>", True)]
+    + [(status, b"", False) for status in (408, 429, 502, 503, 504)],
+)
+async def test_an_error_that_may_be_about_this_call_alone_says_so(
+    status: int, body: bytes, error_answer: bool
+) -> None:
+    async with answering(fixed(status, body)) as service:
+        with pytest.raises(TransientError) as failed:
+            await call(service)
+    assert (failed.value.answered, failed.value.error_answer) == (False, error_answer)
 
 
 async def test_retry_after_as_a_date_is_passed_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
 FIELDS = {"order": ("ship_to", "customer_id", "lines[].product")}
-KEYS = "k1:" + base64.b64encode(b"k" * 32).decode()
+KEYS = "k1:K5AviRHoGBj4yZ1dXZgxlXUE2Q6UXeLo9U7ngcx19jY="
 PLAIN = ("VINET", "Vins et alcools", "Chevalier", "59 rue", "Queso", "Cabrales", "Giovanni")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +20,7 @@ from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage
 from sas.codec.outward import AlertMessage, Notification
 from sas.codec.strict import convert
-from sas.domain.ids import cause_of, idempotency_key, message_id, parse_key_time
+from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, Notify
 from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
 from sas.domain.queues import Queues, lane
@@ -29,22 +31,33 @@ from sas.engine.messages import Addresses
 from sas.features.callbacks.codec import CallbackKeys
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.ports import AwaitCallback, Business, Call, Callback, Message, RefusedError, TransientError
-from sas.simulation.bus import MemoryBus
+from sas.ports import (
+    AwaitCallback,
+    Business,
+    Call,
+    Callback,
+    Message,
+    MessageBus,
+    RefusedError,
+    StateStore,
+    TransientError,
+)
+from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
 from sas.simulation.world import (
-    DELIVERY_COUNT,
-    ENQUEUED_AT,
     CrashError,
     Faults,
     Handler,
+    HostRules,
+    Instance,
     World,
     of_no_host,
 )
 from tests.business import workflows
 
+INFRA = Path(__file__).parents[2] / "infra"
 QUEUES = Queues()
 COURIER = "courier"
 COURIED = "hand-over"
@@ -71,9 +84,31 @@ class System:
     bus: MemoryBus
     ledger: RemoteLedger
     agents: dict[str, SimulatedAgent]
-    context: Context
+    hosts: Sequence[Host]
+    clocks: Sequence[Apart]
     submitted: dict[str, str]
     commands: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def context(self) -> Context:
+        """The context of the first instance."""
+        return self.hosts[0].context
+
+    def deliver_at_most(self, times: int) -> None:
+        """Have every queue give its messages up after so many deliveries, but not dead letters."""
+        for queue in self.bus.queues.values():
+            if queue.rules.forwards_dead_letters_to is not None:
+                queue.rules = replace(queue.rules, deliveries_max=times)
+
+    def slow_store(self, seconds: float) -> None:
+        """Let each operation of the store take about so long."""
+        world = self.world
+
+        async def pause(operation: str, key: str) -> None:
+            await world.clock.sleep(seconds * world.rng.uniform(0.5, 1.5))
+            await world.store_pause(operation, key)
+
+        self.store.pause = pause
 
     def submit(
         self,
@@ -174,35 +209,89 @@ def build(
     What the agents ``outside`` are asked for happens outside, and ends by callback.
     """
     random.seed(seed)
-    clock = VirtualClock(settle_rounds=8)
+    clock = VirtualClock()
     store = MemoryStore()
     bus = MemoryBus(clock)
-    window = timedelta(minutes=5) if duplicate_detection else None
-    plain = {QUEUES.orders, QUEUES.urgent.orders, QUEUES.dead_letters}
-    bus.declare(*plain)
-    internal_queues = set(QUEUES.on_the_way(AGENTS)) - plain
-    bus.declare(
-        *(QUEUES.alerts, QUEUES.rejected, REPLIES_TO),
-        *sorted(internal_queues),
-        duplicate_window=window,
-    )
-    world = World(seed, clock, store, bus, faults)
+    for queue, rules in deployed_queues(duplicate_detection=duplicate_detection).items():
+        bus.declare(queue, rules=rules)
+    world = World(seed, clock, store, bus, faults, deployed_host())
     ledger = RemoteLedger()
     agents = {n: agent(clock, ledger, remote, world.rng) for n in AGENTS}
     agents[COURIER] = Courier(clock, ledger, remote, world.rng)
     agents |= {name: Outside(clock, ledger, remote, world.rng) for name in outside}
     definitions = definitions or workflows(timedelta(seconds=failures_max_seconds))
     business = Business(definitions, agents, limits=limits)
-    to, encryption = Addresses(QUEUES, "/simulation"), encryption or FieldEncryption()
-    contexts = [
-        wired(store, world.bus, Apart(clock, apart), to, f"i-{n}", definitions, encryption)
-        for n, apart in enumerate(clocks_apart, 1)
+    encryption = encryption or FieldEncryption()
+    clocks = [Apart(clock, apart) for apart in clocks_apart]
+    hosts = [
+        Host(
+            world,
+            own,
+            f"i-{n}",
+            business,
+            encryption=encryption,
+            lease_time=lease_time,
+            breaker=breaker,
+        )
+        for n, own in enumerate(clocks, 1)
     ]
-    _wire(world, contexts, business, lease_time, breaker)
-    return System(world, store, bus, ledger, agents, contexts[0], {})
+    world.instances = [Instance(host) for host in hosts]
+    for one in business.agents.values():
+        if isinstance(one, Outside):
+            one.tell = _tells(world, hosts)
+    return System(world, store, bus, ledger, agents, hosts, clocks, {})
 
 
-@dataclass(frozen=True)
+def deployed_queues(*, duplicate_detection: bool = True) -> dict[str, QueueRules]:
+    """Return the rules of every queue as ``infra/queues.json`` has them."""
+    described = json.loads((INFRA / "queues.json").read_text())
+    kinds = {name: kind["properties"] for name, kind in described["kinds"].items()}
+    ends = described["deadLetterQueue"]
+    kind_of = {queue["name"]: queue["kind"] for queue in described["queues"]}
+    kind_of |= {REPLIES_TO: "response", ends: "deadLetters"}
+    kind_of |= {QUEUES.agent(COURIER, urgent=urgent): "request" for urgent in (False, True)}
+    window = "duplicateDetectionHistoryTimeWindow"
+    found = {
+        name: QueueRules(
+            lock_time=_time(kinds[kind]["lockDuration"]),
+            deliveries_max=kinds[kind]["maxDeliveryCount"],
+            duplicate_window=_time(kinds[kind][window])
+            if kinds[kind]["requiresDuplicateDetection"] and duplicate_detection
+            else None,
+            time_to_live=_time(kinds[kind]["defaultMessageTimeToLive"]),
+            dead_letters_expired=kinds[kind]["deadLetteringOnMessageExpiration"],
+            forwards_dead_letters_to=None if name == ends else ends,
+        )
+        for name, kind in kind_of.items()
+    }
+    return found | {ends + DEAD_LETTERS: QueueRules()}
+
+
+def deployed_host() -> HostRules:
+    """Return the settings of ``host.json``."""
+    host = json.loads((INFRA.parent / "host.json").read_text())
+    bus = host["extensions"]["serviceBus"]
+    return HostRules(
+        function_timeout=_clock_time(host["functionTimeout"]),
+        lock_renewal_max=_clock_time(bus["maxAutoLockRenewalDuration"]),
+        calls_max=bus["maxConcurrentCalls"],
+    )
+
+
+def _time(text: str) -> timedelta:
+    """Return a duration of whole days, or of hours, minutes and seconds: P14D, PT1M."""
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
+    assert found, text
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def _clock_time(text: str) -> timedelta:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
+
+@dataclass
 class Apart:
     """The clock of one instance, some seconds before or behind the others."""
 
@@ -226,6 +315,7 @@ class Courier(SimulatedAgent):
         effects = self._ledger.of(call.key)
         effects.done += not effects.in_force
         effects.in_force = True
+        effects.content = call.order
         await self._answer()
         return {"done_by": call.key}
 
@@ -252,6 +342,7 @@ class Outside(SimulatedAgent):
         if effects.in_force:
             return {"done_by": call.key}
         within = timedelta(seconds=self._rng.uniform(20, 300))
+        effects.content = call.order
         task = asyncio.ensure_future(self._happens(call.key, call.callback(within)))
         self.calls.add(task)
         task.add_done_callback(self._landed)
@@ -289,57 +380,50 @@ def _tells(world: World, hosts: Sequence[Host]) -> Callable[..., Awaitable[bool]
     return tell
 
 
-def _wire(
-    world: World,
-    contexts: Sequence[Context],
-    business: Business,
-    lease_time: timedelta,
-    breaker: BreakerPolicy,
-) -> None:
-    """Give every message to whichever instance; let all their supervisors sweep at every tick."""
-    hosts = [Host(world, context, business, lease_time, breaker) for context in contexts]
-    for agent in business.agents.values():
-        if isinstance(agent, Outside):
-            agent.tell = _tells(world, hosts)
-    world.handlers = {queue: _any_of(hosts, queue, world) for queue in hosts[0].handlers}
-
-    async def sweep() -> None:
-        """Sweep with all at once; one that dies in the middle does not take the others along."""
-        await asyncio.gather(*(one.supervisor.sweep() for one in hosts), return_exceptions=True)
-
-    def reborn() -> None:
-        for host in hosts:
-            host.start()
-
-    world.timer, world.reborn = sweep, reborn
-
-
 class Host:
-    """One instance of every actor; what they know dies with the host."""
+    """The functions of one instance; what they know dies with the instance."""
 
     def __init__(
         self,
         world: World,
-        context: Context,
+        clock: Apart,
+        name: str,
         business: Business,
+        *,
+        encryption: FieldEncryption,
         lease_time: timedelta,
         breaker: BreakerPolicy,
+        store: StateStore | None = None,
+        bus: MessageBus | None = None,
     ) -> None:
-        self._world, self._context, self._business = world, context, business
-        self._lease_time, self._breaker = lease_time, breaker
+        self._world, self._clock, self._business = world, clock, business
+        self._store, self._bus = store or world.store, bus or world.bus
+        self._name, self._starts = name, 0
+        self._encryption, self._lease_time, self._breaker = encryption, lease_time, breaker
         self.start()
 
     def start(self) -> None:
+        self._starts += 1
+        self.context = wired(
+            self._store,
+            self._bus,
+            self._clock,
+            Addresses(QUEUES, "/simulation"),
+            f"{self._name}.{self._starts}",
+            self._business.workflows,
+            self._encryption,
+        )
         app = actors(
-            self._context,
+            self.context,
             self._business,
             policy=RetryPolicy(0.2, 2.0),
             circuit=self._breaker,
             callback_keys=KEYS,
             supervisor_lease=self._lease_time,
         )
-        self.callbacks, self.supervisor = app.callbacks, app.supervisor
-        own: dict[str, Handler] = {QUEUES.dead_letters: _handler(app, app.dead_letters.handle)}
+        self.callbacks, self.sweep = app.callbacks, app.supervisor.sweep
+        letters = _handler(app, app.dead_letters.handle)
+        own = {QUEUES.dead_letters: letters, QUEUES.dead_letters + DEAD_LETTERS: letters}
         for urgent in (False, True):
             own[lane(QUEUES.orders, urgent=urgent)] = _handler(app, app.submitter.handle)
             own[lane(QUEUES.scheduler, urgent=urgent)] = _handler(app, app.scheduler.handle)
@@ -347,37 +431,25 @@ class Host:
             own[lane(QUEUES.callbacks, urgent=urgent)] = _handler(app, app.callbacks.handle)
             for name, actor in app.agents.items():
                 own[QUEUES.agent(name, urgent=urgent)] = _handler(app, actor.handle)
-        self.handlers = own
-
-
-def _any_of(hosts: Sequence[Host], queue: str, world: World) -> Handler:
-    async def handle(message: Message) -> object:
-        host = hosts[0] if len(hosts) == 1 else world.rng.choice(hosts)
-        return await host.handlers[queue](message)
-
-    return handle
+        self.handlers: dict[str, Handler] = own
 
 
 def _handler(app: Application, handle: Callable[[Delivery], Awaitable[object]]) -> Handler:
-    return lambda message: app.receive(handle, delivery(message))
+    return lambda queued: app.receive(handle, delivery(queued))
 
 
-def delivery(message: Message) -> Delivery:
+def delivery(queued: Queued) -> Delivery:
     """Return a message as a host hands it over."""
-    properties = dict(message.properties)
-    count, at = properties.pop(DELIVERY_COUNT, "1"), properties.pop(ENQUEUED_AT, None)
-    source = properties.pop("source", None)
-    if source is not None:
-        properties["DeadLetterReason"] = "MaxDeliveryCountExceeded"
+    message = queued.message
     return Delivery(
         message.body,
         message.message_id,
-        message.queue,
+        message.queue.removesuffix(DEAD_LETTERS),
         urgent=message.queue.endswith("-urgent"),
-        properties=properties,
-        count=int(count),
-        enqueued_at=parse_key_time(at) if at else None,
-        source_queue=source,
+        properties=message.properties,
+        count=queued.deliveries,
+        enqueued_at=queued.visible_at,
+        source_queue=queued.source,
     )
 
 
@@ -443,6 +515,9 @@ def _check_effects(system: System, order: Order, step: StepRecord, where: str) -
         assert in_force <= 1, f"{where}: {in_force} effects in force under several keys"
     if order.process_state is OrderState.PROCESSED and not skipped(step):
         assert there, f"{where} has no effect"
+        if step.call.edited is not None:
+            (done,) = (effects.content for effects in known if effects.in_force)
+            assert done == json.loads(step.call.edited), f"{where} was done with an older input"
     no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
     undone = step.undo.status is not UndoStatus.BY_HAND and not no_undo
     if order.process_state is OrderState.COMPENSATED and undone:

@@ -14,7 +14,7 @@ import pytest
 from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
-from sas.ports import Call
+from sas.ports import Call, TransientError
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
 from tests.long import seeds
@@ -75,9 +75,11 @@ def prepared(
     breaker: BreakerPolicy = BREAKER,
 ) -> System:
     remote = RemoteFaults(transient=0.05, lost_answer=0.05, hangs=0.05, refused=0.05)
-    return build(
+    system = build(
         seed, faults, remote, clocks_apart=clocks_apart, definitions=defined(), breaker=breaker
     )
+    system.world.at_once = 4  # orders take long enough to meet outages
+    return system
 
 
 async def run(system: System) -> Outages:
@@ -109,7 +111,7 @@ async def test_every_order_ends_whole_while_instances_with_clocks_apart_share_br
 async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed: int) -> None:
     """No breaker is forgotten half open, whoever died with the probe in hand."""
     system = prepared(seed, Faults(crash=0.05, lease_lost=0.05), clocks_apart=(0.0, 2.0))
-    system.world.deliveries_max = 1
+    system.deliver_at_most(1)
     outages = await run(system)
     outages.end()
     system.world.faults = Faults()
@@ -140,6 +142,36 @@ async def test_the_outages_lead_breakers_through_every_state() -> None:
     assert alerts["breaker-open"] > 40
     assert alerts["cleared"] > 20
     assert both > 10
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20))
+async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_waiting(
+    seed: int,
+) -> None:
+    system = build(seed, Faults(), RemoteFaults(), definitions=defined())
+    stock = system.agents["inventory"]
+    do = stock.do
+
+    async def fails_for_one(call: Call) -> Any:
+        if call.order_id == "O-poison":
+            raise TransientError("inventory answered 500", kind="http-500", error_answer=True)
+        return await do(call)
+
+    stock.do = fails_for_one  # type: ignore[method-assign]
+    system.submit("O-poison", "holding")
+    healthy = [f"O-{number}" for number in range(ORDERS)]
+    try:
+        await system.world.run(lambda: "O-poison" in system.states())
+        await system.world.clock.advance(5)
+        for order_id in healthy:
+            system.submit(order_id, "holding")
+        await system.world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    assert {system.states()[order_id] for order_id in healthy} == {OrderState.PROCESSED}
+    assert system.states()["O-poison"] is OrderState.ERROR
+    assert system.alerts()["breaker-open"] == 0
 
 
 async def test_a_service_that_is_down_is_called_far_less_with_breakers_than_without() -> None:

@@ -89,17 +89,17 @@ class Disasters:
         world = self.system.world
         if self.left and world.rng.random() < 0.2:
             self.left -= 1
-            world.store_out = False
+            self._store_back()
             if world.rng.random() < 0.5:
                 world.clock.call_later(world.rng.uniform(0, 12), world.restart)
             else:
-                world.store_out = True
+                world.store.away = world.store.partitions
                 world.clock.call_later(world.rng.uniform(1, 90), self._store_back)
         assert self._sweep is not None
         await self._sweep()
 
     def _store_back(self) -> None:
-        self.system.world.store_out = False
+        self.system.store.away = frozenset()
 
 
 def prepared(seed: int) -> System:

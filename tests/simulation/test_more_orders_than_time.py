@@ -6,6 +6,7 @@ Here each queue has handlers of its own, as functions have, and the agents' are 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -42,7 +43,8 @@ AT_ONCE = 3
 @pytest.mark.parametrize("seed", seeds(1, 3))
 async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(seed: int) -> None:
     system = build(seed, Faults(), RemoteFaults(seconds_max=2.0), definitions=CROWDED)
-    system.world.at_once, system.world.at_once_each = 64, AT_ONCE
+    system.world.rules = replace(system.world.rules, calls_max=AT_ONCE)
+    system.slow_store(0.2)
     for number in range(ORDERS):
         system.submit(f"O-{number}", "crowded")
     try:

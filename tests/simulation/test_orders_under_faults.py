@@ -102,7 +102,6 @@ async def test_every_order_ends_whole_whose_calls_say_that_they_go_on(seed: int)
 @pytest.mark.parametrize("seed", seeds(1, 5))
 async def test_without_faults_no_call_that_says_so_is_cut_off(seed: int) -> None:
     built = build(seed, Faults(), RemoteFaults(hangs=0.6, beats=True))
-    built.world.at_once = 32  # long calls must not keep the scheduler from its queues
     system = await run(built)
     assert set(system.states().values()) == {OrderState.PROCESSED}
     steps = [step for one in system.store.orders.values() for step in one.order.steps]
@@ -165,7 +164,7 @@ async def test_the_faults_lead_to_every_kind_of_end() -> None:
         faults = Faults(crash=0.12, lease_lost=0.05, store_lost_answer=0.02, bus_down=0.02)
         remote = RemoteFaults(transient=0.2, hangs=0.3, refused=0.15, undo_refused=0.1)
         built = build(seed, faults, remote)
-        built.world.deliveries_max = 1 + seed % 3
+        built.deliver_at_most(1 + seed % 3)
         system = await run(built)
         ends.update(system.states().values())
         crashes += system.world.crashes

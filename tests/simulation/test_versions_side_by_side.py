@@ -7,7 +7,6 @@ understands. Each reads what it wrote itself.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import random
@@ -26,23 +25,30 @@ from sas.adapters.rows import Entity
 from sas.adapters.table import Meter, RefusedTransactionError, RetryBudget, Table
 from sas.adapters.table_store import TableStore
 from sas.adapters.transaction import Operation
-from sas.bootstrap import wired
 from sas.codec.outward import AlertMessage, decode_notification, notice_of
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
 from sas.domain.order import Order, OrderState
 from sas.domain.workflow import Workflow, Workflows
-from sas.engine.messages import Addresses
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
-from sas.simulation.bus import MemoryBus
+from sas.simulation.bus import MemoryBus, Queued
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
 from sas.simulation.store import MemoryStore
-from sas.simulation.world import Faults, Handler, World
+from sas.simulation.world import Faults, Handler, Instance, World
 from tests.business import workflows
 from tests.long import seeds
-from tests.simulation.system import AGENTS, BREAKER, QUEUES, REPLIES_TO, Host
+from tests.simulation.system import (
+    AGENTS,
+    BREAKER,
+    QUEUES,
+    REPLIES_TO,
+    Apart,
+    Host,
+    deployed_host,
+    deployed_queues,
+)
 
 NEWER = "OfANewerVersion"
 WORD = "newly "
@@ -83,19 +89,19 @@ class Rows(Table):
         await self.pause()
         if (partition, row["RowKey"]) in self.kept:
             return False
-        self._keep(partition, row)
+        self._put_row(partition, row)
         return True
 
     async def put(self, partition: str, row: Entity) -> None:
         await self.pause()
-        self._keep(partition, row)
+        self._put_row(partition, row)
 
     async def replace(self, partition: str, row: Entity, etag: str) -> bool:
         await self.pause()
         found = self.kept.get((partition, row["RowKey"]))
         if found is None or found.metadata["etag"] != etag:
             return False
-        self._keep(partition, row)
+        self._put_row(partition, row)
         return True
 
     async def delete(self, partition: str, row_key: str) -> None:
@@ -130,11 +136,11 @@ class Rows(Table):
             if one.verb == "delete":
                 del self.kept[partition, one.row_key]
             else:
-                self._keep(partition, one.row)
+                self._put_row(partition, one.row)
         written = [self.kept.get((partition, one.row_key)) for one in operations]
         return [None if row is None else str(row.metadata["etag"]) for row in written]
 
-    def _keep(self, partition: str, row: Entity) -> None:
+    def _put_row(self, partition: str, row: Entity) -> None:
         columns = {name: value for name, value in self.written(row).items() if value is not None}
         made = TableEntity({**columns, "PartitionKey": partition})
         made._metadata = {"etag": f"e{next(_etags)}", "timestamp": None}
@@ -221,13 +227,13 @@ class NewerBus:
 def understands(handle: Handler) -> Handler:
     """Return a handler of the newer version, given one that knows version 1 only."""
 
-    async def newer(message: Message) -> object:
-        body = message.body
+    async def newer(queued: Queued) -> object:
+        body = queued.message.body
         with suppress(ValueError):
             parsed = json.loads(body)
             if isinstance(parsed, dict) and parsed.get("v") == 2:
                 body = json.dumps(parsed | {"v": 1}).encode()
-        return await handle(replace(message, body=body))
+        return await handle(replace(queued, message=replace(queued.message, body=body)))
 
     return newer
 
@@ -237,12 +243,13 @@ class SideBySide:
 
     def __init__(self, seed: int, faults: Faults) -> None:
         random.seed(seed)
-        clock = self.clock = VirtualClock(settle_rounds=8)
+        clock = self.clock = VirtualClock()
         bus = self.bus = MemoryBus(clock)
-        bus.declare(*{QUEUES.dead_letters, QUEUES.alerts, QUEUES.rejected, REPLIES_TO})
-        bus.declare(*QUEUES.on_the_way(AGENTS))
-        self.world = World(seed, clock, MemoryStore(), bus, faults)
+        for queue, rules in deployed_queues().items():
+            bus.declare(queue, rules=rules)
+        self.world = World(seed, clock, MemoryStore(), bus, faults, deployed_host())
         self.kept: Kept = {}
+        self.ran: Counter[str] = Counter()
         self.rows = (
             Rows(self.kept, self.world.pause),
             NewerRows(self.kept, self.world.pause, clock),
@@ -258,7 +265,7 @@ class SideBySide:
                 Workflows([*old, Workflow("order", 2, (*first.steps[1:],), first.on_failure)]),
             ),
         )
-        self.ran: Counter[int] = Counter()
+        self.instances = [Instance(host) for host in self.hosts]
         self.run_only(0, 1)
         self.submitted: list[str] = []
 
@@ -269,34 +276,36 @@ class SideBySide:
             n: SimulatedAgent(self.clock, ledger, RemoteFaults(), self.world.rng) for n in AGENTS
         }
         business = Business(definitions, agents)
-        to = Addresses(QUEUES, "/simulation")
-        context = wired(store, bus, self.clock, to, name, definitions, FieldEncryption())
-        host = Host(self.world, context, business, timedelta(seconds=60), BREAKER)
-        if name == "newer":
-            host.handlers = {queue: understands(one) for queue, one in host.handlers.items()}
-        return host
+        made = Host(
+            self.world,
+            Apart(self.clock, 0.0),
+            name,
+            business,
+            encryption=FieldEncryption(),
+            lease_time=timedelta(seconds=60),
+            breaker=BREAKER,
+            store=store,
+            bus=bus,
+        )
+        self.ran[name] = 0
+        newer = name == "newer"
+        own = made.handlers
+        made.handlers = {queue: self._counted(name, own[queue], newer=newer) for queue in own}
+        return made
+
+    def _counted(self, name: str, handle: Handler, *, newer: bool) -> Handler:
+        async def counted(queued: Queued) -> object:
+            self.ran[name] += 1
+            return await handle(queued)
+
+        return understands(counted) if newer else counted
 
     def run_only(self, *running: int) -> None:
         """Let these instances run: messages go to whichever, and all of them sweep."""
-        hosts = [self.hosts[number] for number in running]
-
-        def any_of(queue: str) -> Handler:
-            async def handle(message: Message) -> object:
-                number = self.world.rng.choice(running)
-                self.ran[number] += 1
-                return await self.hosts[number].handlers[queue](message)
-
-            return handle
-
-        async def sweep() -> None:
-            order = self.world.rng.sample(hosts, len(hosts))
-            await asyncio.gather(*(one.supervisor.sweep() for one in order))
-
-        self.world.handlers = {queue: any_of(queue) for queue in self.hosts[0].handlers}
-        self.world.timer = sweep
+        self.world.instances = [self.instances[number] for number in running]
 
     def submit(self, order_id: str, version: int | None) -> None:
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "order_id": order_id,
             "workflow": "order",
             "reply_queue": REPLIES_TO,
@@ -369,7 +378,7 @@ async def test_orders_run_to_their_end_on_two_versions_at_once(seed: int, faults
         both.submit(f"O-{number}", (None, 1, 2)[number % 3])
     await both.world.run(both.finished)
     await both.check()
-    assert min(both.ran[0], both.ran[1]) > ORDERS
+    assert min(both.ran.values()) > ORDERS
     assert both.rows[1].swept > 0
     if faults == Faults():
         assert await both.failures() == 0

@@ -20,6 +20,7 @@ from sas.bootstrap import actors, wired
 from sas.codec import internal, outward
 from sas.codec.internal import CommandMessage, ReplyMessage, RequestMessage
 from sas.codec.outward import AlertMessage, Notification, RejectedMessage
+from sas.domain.change import HeldDue, OutDue
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order
 from sas.domain.queues import Queues, lane
@@ -150,6 +151,12 @@ class Kit:
                 if self.bus.messages(queue):
                     await self.step(queue)
 
+    def agents_die(self) -> None:
+        """Let every request be taken from its queue by an agent that dies with it."""
+        for name in self.actors:
+            while self.bus.take(QUEUES.agent(name)):
+                pass
+
     async def sweep(self) -> dict[str, int]:
         """Let the supervisor sweep; return what it did."""
         return (await self.run(self.supervisor.sweep())).done
@@ -196,9 +203,9 @@ class Kit:
         return [internal.decode(m.body, RequestMessage) for m in messages]
 
     def outs(self) -> int:
-        """Return how many out rows there are."""
+        """Return how many out rows and held messages there are."""
         rows = [row for shard in self.store._due.values() for row in shard.values()]
-        return sum(1 for row in rows if type(row).__name__ == "OutDue")
+        return sum(1 for row in rows if isinstance(row, OutDue | HeldDue))
 
 
 def kit(
@@ -208,11 +215,12 @@ def kit(
     beside: Kit | None = None,
     callback_keys: CallbackKeys = KEYS,
     encryption: FieldEncryption | None = None,
+    queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
-    clock = beside.clock if beside else VirtualClock(settle_rounds=200)
+    clock = beside.clock if beside else VirtualClock()
     store = beside.store if beside else MemoryStore()
     bus = beside.bus if beside else MemoryBus(clock)
     agents = beside.agents if beside else {name: ScriptedAgent() for name in AGENTS}
@@ -221,12 +229,13 @@ def kit(
         bus.declare(*plain)
         bus.declare(
             *(QUEUES.alerts, QUEUES.rejected, SHOP, *set(QUEUES.on_the_way(AGENTS)) - plain),
+            *map(queues.response_of, queues.applications),
             duplicate_window=duplicate_window,
         )
     business = Business(Workflows(workflows or (CHAIN, CARE)), agents, checks)
     encryption = encryption or FieldEncryption()
     context = wired(
-        store, bus, clock, Addresses(QUEUES, "/test"), instance, business.workflows, encryption
+        store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, encryption
     )
     context = replace(context, versions=VersionCheck())  # it reads each version once
     app = actors(

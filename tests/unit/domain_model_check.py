@@ -19,7 +19,7 @@ from sas.domain import command
 from sas.domain.change import Change, Decision, Incident, Origin, next_change
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
-from sas.domain.expire import expire, expire_deadline
+from sas.domain.expire import Excuse, expire, expire_deadline
 from sas.domain.messages import (
     Alert,
     AlertKind,
@@ -54,7 +54,7 @@ FAULT = Fault("sold-out", "there is none left")
 REPLIES = ("done", "refused", "undone", "undo refused")
 WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"
-"""CompleteBy passes while the queue delay is large."""
+"""CompleteBy passes while a message of the step lies in a queue."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
@@ -293,8 +293,9 @@ def decide(order: Order, event: Event, rules: Rules) -> Decision | None:  # noqa
         case "deadline":
             return expire_deadline(order, rules, now=event.at)
         case "expire" | "expire behind" as name:
-            epoch, behind = order.steps[event.step].epoch, timedelta(name == BEHIND)
-            return expire(order, event.step, epoch, rules, now=event.at, delay=behind)
+            epoch = order.steps[event.step].epoch
+            excuse = Excuse.WAITS if name == BEHIND else None
+            return expire(order, event.step, epoch, rules, now=event.at, excuse=excuse)
         case "progress" | "undo progress":
             return progressed(order, progress_of(order, event), now=event.at)
         case _:

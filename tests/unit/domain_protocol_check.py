@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from sas.domain import command
 from sas.domain.change import Decision, Origin, next_change
 from sas.domain.claim import claim
 from sas.domain.command import resubmit, undo
-from sas.domain.expire import expire
+from sas.domain.expire import Excuse, expire
 from sas.domain.messages import Outcome, Reply, Request, Wake
 from sas.domain.order import Direction, Fault, Order, OrderState, StepState
 from sas.domain.reply import answer
@@ -374,8 +373,9 @@ class Protocol:
             return answer(order, reply, rules, now=LATE, instance="s")
         match event:
             case ("expire" | "behind" as what, int(number)):
-                epoch, behind = order.steps[number].epoch, timedelta(what == "behind")
-                return expire(order, number, epoch, rules, now=LATE, delay=behind)
+                epoch = order.steps[number].epoch
+                excuse = Excuse.WAITS if what == "behind" else None
+                return expire(order, number, epoch, rules, now=LATE, excuse=excuse)
             case ("resubmit",):
                 return resubmit(order, rules, now=LATE)
             case ("edit",):
@@ -432,13 +432,16 @@ class Protocol:
 
     # ------------------------------------------------------------------ judging
 
-    def wrong(self, state: State) -> str | None:  # noqa: PLR0911  a table
+    def wrong(self, state: State) -> str | None:  # noqa: C901, PLR0911  a table
         """Return which property this state breaks."""
         order = self.orders[state.order]
         for step, routes in zip(order.steps, state.remote, strict=True):
             there = {number for number, known in enumerate(routes) if self.there(known)}
             if step.process_state is StepState.PROCESSED and step.call.route not in there:
                 return f"S1 step {step.name} is Processed and its effect is absent"
+            own = state.remote[step.number][step.call.route][step.call.generation :]
+            if step.process_state is StepState.PROCESSED and not self.there(own):
+                return f"S1 step {step.name} is Processed under the key of an older input"
             if step.process_state is StepState.COMPENSATED and there:
                 return f"S2 step {step.name} is Compensated and its effect is there"
             if any(self.twice(known) for known in routes):

@@ -24,16 +24,10 @@ from sas.adapters.endpoints import Endpoint
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.main import main
-from sas.domain.change import Incident
-from sas.domain.messages import AlertKind
-from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened
-from sas.features.incidents import rules
-from sas.features.incidents.board import active_incidents, name_of
-from sas.features.incidents.rules import Sightings
 from sas.features.version_check import Versions
 from sas.ports import Message, MessageBus, Peeked, RefusedError, StateStore
 from tests.unit import actors_kit
-from tests.unit.actors_kit import SHOP, Kit, keep_breaker, kit, order
+from tests.unit.actors_kit import SHOP, Kit, kit, order
 
 CARE = "order-with-care"
 DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
@@ -97,26 +91,6 @@ async def _start(story: Story) -> None:
     await story.fail("10250", "shipping", NO_ADDRESS)
 
 
-async def _breakers(story: Story) -> None:
-    now, policy = story.made.clock.now(), BreakerPolicy()
-    why = "payment could not be reached: [Errno 104] Connection reset by peer"
-    states = {"payment": opened(Breaker(), policy, now, why), "shipping": closed(now)}
-    for agent, breaker in states.items():
-        await keep_breaker(story.made.store, breaker, agent)
-
-
-async def _incident(story: Story) -> None:
-    now = story.made.clock.now()
-    text = (
-        "Steps of ordinary orders are ready and no scheduler picks them up. Look whether the "
-        "scheduler's function runs; they go on by themselves once it does."
-    )
-    incident = Incident(AlertKind.NOT_PICKED_UP, "ordinary orders", text, now, now)
-    active = rules.alert_sent(rules.seen(None, Sightings(incident, 1, ()), now), now)
-    name = name_of(incident.kind, incident.scope)
-    await active_incidents(story.made.store).write(name, active, None)
-
-
 async def _bob_was_here(story: Story) -> None:
     order = story.made.order("10250")
     command = actors_kit.command("acknowledge", order.seq, "w-bob", "10250")
@@ -144,11 +118,9 @@ async def _versions(story: Story) -> None:
 
 BEFORE: dict[str, Callable[[Story], Coroutine[Any, Any, None]]] = {
     "list": _start,
-    "breakers": _breakers,
-    "incidents": _incident,
     "skip 10250 --seq 4 --yes": _bob_was_here,
     "undo 10249 --yes --wait 1": _scheduler_stops,
-    "resubmit --state error --fingerprint take-payment/card-declined --dry-run": _payment_was_down,
+    "resubmit --state error --fingerprint take-payment/card-declined --yes": _payment_was_down,
     "export --older-than 20 finished.jsonl": _weeks_pass,
     "workflows check --app orders.workflows:workflows": _versions,
 }

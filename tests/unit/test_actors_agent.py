@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -14,9 +15,12 @@ import pytest
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.bounds import RESULT_BYTES_MAX
+from sas.cli import look
 from sas.codec import internal
 from sas.codec.internal import INLINE_BYTES_MAX, ReplyMessage, RequestMessage
+from sas.codec.record import record_of
 from sas.domain.messages import Outcome
+from sas.domain.order import AttemptError
 from sas.domain.workflow import Step, Workflow
 from sas.ports import (
     BusUnavailableError,
@@ -31,6 +35,7 @@ from sas.simulation.clock import START
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import (
     ALLOWED,
+    CARE,
     QUEUES,
     Kit,
     ScriptedAgent,
@@ -161,12 +166,20 @@ async def test_a_call_is_cut_off_at_complete_by_and_nothing_is_said() -> None:
     assert replies(made) == []
 
 
-async def test_a_request_found_past_its_complete_by_is_not_even_tried() -> None:
+async def test_a_request_found_past_its_complete_by_calls_nothing_before_it_has_more_time() -> None:
     made, message = await requested()
     await made.later(ALLOWED.total_seconds())
     await made.hand(message)
-    assert made.agents["stock"].calls == []
-    assert replies(made) == []
+    await made.later(2)
+    (again,) = made.bus.messages(QUEUES.agent("stock"))
+    await made.hand(again)
+    assert made.agents["stock"].calls == []  # the scheduler has not granted it
+    await made.step(QUEUES.replies)
+    assert made.words()[-1] == "progress"
+    await made.later(2)
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.order().steps[0].epoch == 1
 
 
 async def test_an_answer_just_within_complete_by_is_sent() -> None:
@@ -479,3 +492,149 @@ async def test_an_undo_is_confirmed_however_much_its_service_answers() -> None:
     made.agents["stock"].then("x" * (RESULT_BYTES_MAX + 1))
     await made.drain()
     assert made.states() == ["Compensated", "Compensated"]
+
+
+# The last error of its attempts
+
+
+def answered_500(text: str = "hotel answered 500: out of memory") -> TransientError:
+    return TransientError(text, kind="http-500", error_answer=True)
+
+
+async def last_error(made: Kit) -> AttemptError | None:
+    stored = await made.run(made.store.load("O-1"))
+    assert stored is not None
+    return stored.steps[0].last_error
+
+
+def kept_errors(made: Kit, monkeypatch: pytest.MonkeyPatch) -> list[AttemptError]:
+    """Return a list that takes every error that the store is asked to keep."""
+    kept: list[AttemptError] = []
+    keep = made.store.keep_error
+
+    async def listed(order_id: str, step: int, error: AttemptError) -> None:
+        kept.append(error)
+        await keep(order_id, step, error)
+
+    monkeypatch.setattr(made.store, "keep_error", listed)
+    return kept
+
+
+async def test_the_error_of_a_failed_attempt_is_kept_with_its_step_and_told_when_it_times_out() -> (
+    None
+):
+    made = kit(replace(CARE, steps=tuple(replace(one, failures_max=0) for one in CARE.steps)))
+    made.agents["stock"].then(*[answered_500()] * 1000)
+    await made.submit(order(workflow="care"))
+    await made.drain()
+    error = await last_error(made)
+    assert error is not None
+    assert (error.epoch, error.attempt, error.kind) == (1, 1, "http-500")
+    await made.later(31)
+    await made.sweep()
+    said = "Last error (http-500): hotel answered 500: out of memory"
+    (alert,) = made.alerts()
+    (told,) = [e.data.error for e in made.events() if e.data.error]
+    assert said in alert.text
+    assert told.message.endswith(said)
+    stored = await made.run(made.store.load("O-1"))
+    assert stored is not None
+    page = "\n".join(look.page(stored, [], made.clock.now()))
+    assert "last error (epoch 1, attempt 1, " in page
+    (first, _) = record_of(stored, [], content=False)["Steps"]
+    assert first["LastError"]["Message"] == "hotel answered 500: out of memory"
+
+
+async def test_without_a_failed_attempt_the_store_is_asked_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    kept, before = kept_errors(made, monkeypatch), made.store.requests
+    await made.hand(message)
+    assert (kept, made.store.requests) == ([], before)
+
+
+async def test_an_error_that_stays_the_same_is_kept_once_for_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    kept = kept_errors(made, monkeypatch)
+    made.agents["stock"].then(*[answered_500()] * 1000)
+    await made.hand(message)
+    assert len(made.agents["stock"].calls) > 15
+    assert [error.attempt for error in kept] == [1]
+
+
+async def test_errors_that_change_are_kept_every_few_seconds_and_the_last_one_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    kept = kept_errors(made, monkeypatch)
+    made.agents["stock"].then(*[answered_500(f"error {number}") for number in range(1000)])
+    await made.hand(message)
+    calls = len(made.agents["stock"].calls)
+    gaps = [later.at - earlier.at for earlier, later in pairwise(kept)]
+    assert 3 <= len(kept) <= 7
+    assert all(gap >= timedelta(seconds=5) for gap in gaps[:-1])
+    assert kept[-1].message == f"error {calls - 1}"
+    assert kept[-1].at < START + ALLOWED
+
+
+async def test_a_bug_in_an_agent_is_kept_as_the_error_of_its_step() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(KeyError("room"))
+    with pytest.raises(KeyError):
+        await made.hand(message)
+    error = await last_error(made)
+    assert error is not None
+    assert (error.kind, error.message) == ("agent-bug", "KeyError: 'room'")
+
+
+async def test_an_error_as_long_as_a_book_in_halves_of_characters_is_cut_to_what_is_kept() -> None:
+    made, message = await requested()
+    made.agents["stock"].then(TransientError("\ud800" + "m" * 100_000, kind="k" * 500))
+    await made.hand(message)
+    error = await last_error(made)
+    assert error is not None
+    assert (len(error.kind), len(error.message)) == (100, 500)
+    error.message.encode()
+
+
+@pytest.mark.parametrize("fault", [StoreFault.UNAVAILABLE, StoreFault.LOST_ANSWER])
+async def test_a_store_that_is_away_costs_only_the_text_of_an_error(fault: StoreFault) -> None:
+    made, message = await requested()
+    made.store.fail_next("keep_error", *[fault] * 10)
+    made.agents["stock"].then(answered_500(), answered_500(), {"ok": 1})
+    await made.hand(message)
+    assert [reply.outcome for reply in replies(made)] == ["done"]
+
+
+async def test_a_store_that_does_not_answer_delays_the_next_attempt_by_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(made.store, "keep_error", hangs)
+    monkeypatch.setattr("sas.actors.agent.KEEP_ERROR_SECONDS", 1e-9)
+    made.agents["stock"].then(answered_500(), {"ok": 1})
+    await made.hand(message)
+    assert [reply.outcome for reply in replies(made)] == ["done"]
+
+
+async def test_a_refusal_and_an_attempt_past_complete_by_keep_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, message = await requested()
+    kept = kept_errors(made, monkeypatch)
+
+    async def fails_late(_call: Call) -> None:
+        made.clock.set(START + ALLOWED)
+        raise answered_500()
+
+    made.agents["stock"].then(RefusedError("none", "none left"), fails_late)
+    await made.hand(message)
+    await made.hand(message)
+    assert kept == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,10 +14,11 @@ import pytest
 
 from sas.bounds import RESULT_BYTES_MAX, RESULT_INLINE_BYTES_MAX
 from sas.domain.content import PayloadRef
+from sas.domain.messages import JournalEntry
 from sas.domain.order import Fault, Order
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow
 from sas.features.callbacks.codec import CALLBACK_BYTES_MAX, CallbackKeys
-from sas.features.callbacks.endpoint import Answer
+from sas.features.callbacks.endpoint import CONCURRENT_MAX, Answer
 from sas.ports import (
     AwaitCallback,
     BusUnavailableError,
@@ -404,12 +406,12 @@ async def test_an_order_that_was_purged_is_404() -> None:
     assert (await post(made, callback.token)).status == 404
 
 
-async def test_without_a_key_it_is_503_with_what_to_set() -> None:
+@pytest.mark.parametrize("token", [None, "a.b"])
+async def test_without_a_key_there_is_no_endpoint(token: str | None) -> None:
     made = kit(callback_keys=CallbackKeys())
-    answer = await post(made, "a.b")
-    assert (answer.status, answer.code) == (503, "callbacks-off")
-    assert "SAS_CALLBACK_KEY" in answer.message
-    assert answer.headers["Retry-After"] == "5"
+    answer = await post(made, token, b"x" * CALLBACK_BYTES_MAX * 2)
+    assert (answer.status, answer.code) == (404, "not-found")
+    assert "SAS_" not in answer.message
 
 
 @pytest.mark.parametrize("down", ["store", "bus"])
@@ -422,6 +424,108 @@ async def test_while_store_or_bus_are_down_it_is_503_and_nothing_is_taken(down: 
     answer = await post(made, callback.token)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     assert waiting(made) == []
+    assert (await post(made, callback.token)).status == 202
+
+
+POSTED = [{"outcome": "done", "result": f"{number:02d}" + "x" * 900_000} for number in range(20)]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_one_token_keeps_one_result_at_a_time_however_many_are_posted(waits: bool) -> None:
+    """Twenty posts kept twenty results of 0.9 MB."""
+    made, callback = await awaiting(CARE)
+    if waits:
+        await post(made, callback.token, {"outcome": "refused"})
+        await made.drain()
+        assert made.state() == "Error"
+    answers = [await post(made, callback.token, body) for body in POSTED]
+    assert [answer.status for answer in answers] == [202] + [409] * 19
+    assert answers[1].code == "other-result"
+    assert len(made.store.payloads["O-1"]) == 1
+    assert len(waiting(made)) == 1
+
+
+async def test_of_results_posted_at_once_one_is_kept() -> None:
+    made, callback = await awaiting()
+    real = made.store.recorded
+
+    async def recorded(order_id: str, cause: str) -> JournalEntry | None:
+        found = await real(order_id, cause)
+        await asyncio.sleep(0)  # now all of them have seen that nothing is recorded
+        return found
+
+    made.store.recorded = recorded  # type: ignore[method-assign]
+    bodies = [json.dumps(body).encode() for body in POSTED[:CONCURRENT_MAX]]
+    posts = [made.callbacks.answer(callback.token, None, body) for body in bodies]
+    answers = await made.run(asyncio.gather(*posts))
+    assert sorted(answer.status for answer in answers) == [202] + [409] * (CONCURRENT_MAX - 1)
+    assert len(made.store.payloads["O-1"]) == 1
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+@pytest.mark.parametrize("down", ["store", "bus"])
+async def test_the_same_result_is_accepted_again_after_an_answer_was_lost(down: str) -> None:
+    made, callback = await awaiting()
+    if down == "store":
+        made.store.fail_next("put_payload", StoreFault.LOST_ANSWER)
+    else:
+        made.bus.fail_next(BusFault.UNAVAILABLE)
+    assert (await post(made, callback.token, POSTED[0])).status == 503
+    assert (await post(made, callback.token, POSTED[0])).status == 202
+    assert (await post(made, callback.token, POSTED[0])).status == 202
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.words().count("callback accepted") == 1
+
+
+async def test_another_result_has_its_turn_when_the_first_was_acted_on() -> None:
+    made, callback = await awaiting(CARE)
+    for result in ("declined", "declined again"):
+        error = {"code": "declined", "message": result}
+        answer = await post(made, callback.token, {"outcome": "refused", "error": error})
+        assert answer.status == 202
+        await made.drain()
+        made.agents["stock"].then(AwaitCallback(HOUR))
+        await made.hand(command("resubmit", made.order().seq, result.replace(" ", "-")))
+        await made.drain()
+    assert (await post(made, callback.token)).status == 202
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_large_results_on_the_queue_are_not_kept_while_their_step_waits() -> None:
+    made, callback = await awaiting(CARE)
+    await post(made, callback.token, {"outcome": "refused"})
+    await made.drain()
+    for number in range(5):
+        result = f"{number}" + "x" * RESULT_INLINE_BYTES_MAX
+        await made.hand(said(callback, f"c-{number}", result=result))
+    assert made.store.payloads.get("O-1", {}) == {}
+
+
+async def test_a_flood_of_posts_is_429_and_takes_nothing() -> None:
+    made, callback = await awaiting()
+    held, real = asyncio.Event(), made.store.load
+
+    async def load(order_id: str) -> Order | None:
+        await held.wait()
+        return await real(order_id)
+
+    made.store.load = load  # type: ignore[method-assign]
+    body = b'{"outcome":"done"}'
+    posts = [
+        asyncio.ensure_future(made.callbacks.answer(callback.token, None, body))
+        for _ in range(CONCURRENT_MAX + 3)
+    ]
+    await asyncio.sleep(0)
+    early = [post.result() for post in posts if post.done()]
+    assert [(one.status, one.code, one.headers["Retry-After"]) for one in early] == [
+        (429, "busy", "5")
+    ] * 3
+    held.set()
+    answers = await made.run(asyncio.gather(*posts))
+    assert sorted(answer.status for answer in answers) == [202] * CONCURRENT_MAX + [429] * 3
     assert (await post(made, callback.token)).status == 202
 
 

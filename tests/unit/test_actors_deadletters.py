@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from sas.codec import internal
 from sas.codec.outward import RejectedMessage
 from sas.engine.delivery import Delivery
+from sas.engine.receiver import GivenUpError
 from sas.engine.transition import CONFLICTS_MAX, ContentionError
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
 from sas.simulation.bus import BusFault
@@ -43,7 +45,7 @@ def whole(parts: list[RejectedMessage]) -> bytes:
 
 
 async def test_an_order_dead_lettered_after_its_commit_is_finished() -> None:
-    made = kit()
+    made = kit(duplicate_window=timedelta(minutes=10))
     made.bus.fail_next(BusFault.UNAVAILABLE)
     with pytest.raises(BusUnavailableError):
         await made.submit()
@@ -122,10 +124,15 @@ async def test_a_crash_between_fence_and_telling_is_made_good_when_it_comes_agai
         return BusFault.UNAVAILABLE if left[0] == -1 else None
 
     made.bus.plan = plan
-    with pytest.raises(BusUnavailableError):
+    if nth == 0:  # without a copy on orders-rejected nobody is told
+        with pytest.raises(BusUnavailableError):
+            await dead(made, letter(order(), QUEUES.orders))
         await dead(made, letter(order(), QUEUES.orders))
+    else:
+        await dead(made, letter(order(), QUEUES.orders))
+        await made.later(31)
+        await made.sweep()
     assert made.state() == "Rejected"
-    await dead(made, letter(order(), QUEUES.orders))
     assert made.told()[-1] == "rejected"
     assert made.rejected()
     assert made.alerts()
@@ -328,15 +335,97 @@ async def test_what_is_not_a_rejected_message_on_its_queue_is_kept_too() -> None
     assert made.alerts() == []
 
 
-async def test_the_source_queue_is_only_for_people_to_read() -> None:
-    """Metadata can be forged: what is done follows from the body alone."""
-    made = kit()
-    await made.submit()
-    message = made.bus.take(QUEUES.scheduler)
-    assert message is not None
-    await dead(made, letter(message, "forged"))
+FORGED = {
+    "wake": wake("w-forged").body,
+    "command": command("undo", 2, "w-forged").body,
+    "reply": done().body,
+    "progress": internal.encode(
+        internal.ProgressMessage(
+            id="p-forged",
+            order_id="O-1",
+            step=0,
+            direction="do",
+            epoch=1,
+            complete_by=datetime(2026, 3, 1, tzinfo=UTC),
+        )
+    ),
+    "order": order(order={"other": 1}, submission_id="s-2"),
+}
+"""One message of each kind that a dead letter may fence, for an order that is in work."""
+BELIEVED = {
+    QUEUES.orders: {"order"},
+    "orders-urgent": {"order"},
+    QUEUES.scheduler: {"wake", "command"},
+    "scheduler-urgent": {"wake", "command"},
+    QUEUES.replies: {"reply", "progress"},
+    "agent-replies-urgent": {"reply", "progress"},
+}
+PUT_ASIDE = [
+    "agent-stock",
+    "agent-stock-urgent",
+    "agent-of-an-older-version",
+    QUEUES.callbacks,
+    "callbacks-urgent",
+    SHOP,
+    "somewhere",
+    None,
+]
+
+
+@pytest.mark.parametrize("kind", FORGED)
+@pytest.mark.parametrize("source", [*BELIEVED, *PUT_ASIDE])
+async def test_a_dead_letter_is_believed_only_from_the_queue_of_its_kind(
+    source: str | None, kind: str
+) -> None:
+    """Applications send to ``callbacks`` too, with any time to live."""
+    made = await claimed()
+    await dead(made, letter(FORGED[kind], source))
+    fenced = kind in BELIEVED.get(source or "", set())
+    assert made.words()[2:] == (["fenced"] if fenced else [])
+    assert whole(made.rejected()) == FORGED[kind]
+    assert [kept.source_queue for kept in made.rejected()] == [source or "unknown"]
+    assert len(made.alerts()) == 1
+
+
+async def test_a_source_is_known_in_any_case_of_letters() -> None:
+    made = await claimed()
+    await dead(made, letter(done(), "Agent-REPLIES"))
     assert made.words()[-1] == "fenced"
-    assert made.rejected()[0].source_queue == "forged"
+
+
+@pytest.mark.parametrize("source", [QUEUES.rejected, QUEUES.alerts])
+@pytest.mark.parametrize("kind", FORGED)
+async def test_what_was_kept_or_alerted_is_kept_on_and_fences_nothing(
+    source: str, kind: str
+) -> None:
+    made = await claimed()
+    await dead(made, letter(FORGED[kind], source))
+    assert made.words() == ["submitted", "claimed"]
+    assert whole(made.rejected()) == FORGED[kind]
+
+
+@pytest.mark.parametrize("source", [QUEUES.callbacks, SHOP, "somewhere", None])
+async def test_forged_replies_do_not_hinder_the_real_ones(source: str | None) -> None:
+    """Their ids are predictable: five such messages had a healthy order undone."""
+    made = await claimed()
+    for epoch in range(1, 6):
+        await dead(made, letter(done(epoch=epoch).body, source))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+@pytest.mark.parametrize(
+    "name", ["DeadLetterSource", "deadlettersource", "DEADLETTERSOURCE", "dead\\u004cetterSource"]
+)
+@pytest.mark.parametrize("source", [QUEUES.replies, QUEUES.alerts, QUEUES.rejected, "agent-stock"])
+async def test_a_body_that_names_its_own_source_is_not_believed(name: str, source: str) -> None:
+    """The Functions host lets the members of a JSON body override the metadata."""
+    made = await claimed()
+    body = done().body[:-1] + f',"{name}":"{source}"}}'.encode()
+    await dead(made, letter(body, source))
+    assert made.words() == ["submitted", "claimed"]
+    assert [kept.source_queue for kept in made.rejected()] == ["unknown"]
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
 
 
 async def test_an_applications_message_that_looks_internal_fences_nothing() -> None:
@@ -348,12 +437,36 @@ async def test_an_applications_message_that_looks_internal_fences_nothing() -> N
     assert [kept.source_queue for kept in made.rejected()] == [QUEUES.orders]
 
 
-async def test_an_order_without_a_known_source_is_told_all_the_same() -> None:
+async def test_what_dead_letters_gave_up_is_put_back_while_its_cause_lasts_and_handled_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = kit()
+    letters = made.dead_letters
+    given_up = letter(order(), QUEUES.orders)
+    with monkeypatch.context() as broken:
+        broken.setattr(made.store, "load", {}.__getitem__)
+        with pytest.raises(GivenUpError, match="KeyError"):
+            await made.run(letters.handle_given_up(given_up))
+    await made.run(letters.handle_given_up(given_up))
+    assert (made.told(), made.state()) == (["rejected"], "Rejected")
+
+
+async def test_an_outage_is_no_failure_of_a_message_that_was_given_up() -> None:
+    made = kit()
+    made.store.fail_next("load", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await made.run(made.dead_letters.handle_given_up(letter(order(), QUEUES.orders)))
+
+
+async def test_an_order_without_a_known_source_is_kept_and_alerted() -> None:
+    """Its reply queue is not believed either: it may be another application's."""
     made = kit()
     await dead(made, Delivery(order(), "m-1", QUEUES.dead_letters))
-    assert made.told() == ["rejected"]
+    assert made.told() == []
+    assert made.store.orders == {}
     (kept,) = made.rejected()
     assert kept.source_queue == "unknown"
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
 
 
 @pytest.mark.parametrize("operation", ["load", "recorded", "commit"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from datetime import datetime, timedelta
@@ -109,6 +110,7 @@ async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
     for number in range(25):
         await made.submit(order(f"O-{number}"), f"m-{number}")
         await made.step(QUEUES.scheduler)
+    made.agents_die()
     await sweeps(made, 10)
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("waiting", "chain version 1, step reserve")
@@ -120,10 +122,14 @@ async def test_the_operator_is_told_before_the_order_is_committed() -> None:
     await sweeps(made, 9)
     words = made.words("O-0")
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
+    made.store.plan = lambda operation, _key: (
+        StoreFault.UNAVAILABLE if operation == "hold" else None
+    )
     await made.later(600)
     await made.sweep()
     assert made.words("O-0") == words  # its due row brings it back, with the alert
-    made.bus.plan = lambda _message: None
+    made.bus.plan, made.store.plan = (lambda _message: None), (lambda _what, _key: None)
+    await made.later(3)
     await made.sweep()
     assert told(made) == ["not-picked-up"]
     assert len(made.words("O-0")) == len(words) + 1
@@ -133,9 +139,11 @@ async def test_what_could_not_be_told_is_raised_and_told_the_next_time() -> None
     made = kit(duplicate_window=WINDOW)
     incidents = board(made)
     made.bus.plan = lambda _message: BusFault.UNAVAILABLE
-    with pytest.raises(BusUnavailableError):
+    made.store.fail_next("hold", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
         await made.run(incidents.report(condition(made), "A"))
     made.bus.plan = lambda _message: None
+    await made.later(3)
     made.store.fail_next("write_shared", StoreFault.UNAVAILABLE)
     with pytest.raises(StoreUnavailableError):
         await made.run(incidents.report(condition(made), "B"))
@@ -198,7 +206,8 @@ async def test_whatever_breaks_it_is_told_at_its_beginning_and_at_its_end(seed: 
             met = True
         except (BusUnavailableError, StoreUnavailableError):
             pass
-        assert ("not-picked-up" in told(made)) >= met
+        held = [json.loads(one.body)["kind"] for one in made.store._held.values()]
+        assert ("not-picked-up" in [*told(made), *held]) >= met
         await made.run(board(here).note())
         await made.later(dice.choice([1, 30, 200]))
     made.bus.plan = lambda _message: None

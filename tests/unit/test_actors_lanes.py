@@ -50,8 +50,9 @@ async def test_a_callback_of_an_urgent_order_takes_its_lane_and_waits_in_it() ->
     await submit(made)
     await made.step(lane(QUEUES.scheduler, urgent=True))
     await made.step(QUEUES.agent("stock", urgent=True))
+    assert made.bus.take(lane(QUEUES.replies, urgent=True)) is not None  # lost: no time is given
     await made.later(31)
-    await made.sweep()  # it was not given the time yet: between two attempts
+    await made.sweep()  # between two attempts
     said = CallbackMessage(tokens[0], "done")
     await made.run(
         made.callbacks.handle(received(QUEUES.callbacks, "direct", encode_message(said)))

@@ -65,12 +65,12 @@ async def test_it_is_given_the_time_until_its_next_look_and_its_time_allowed_fro
     assert made.order().steps[0].note is None
 
 
-async def test_a_look_that_was_put_back_lives_until_its_complete_by_and_no_longer() -> None:
+async def test_a_look_that_was_put_back_comes_at_its_time_and_outlives_its_complete_by() -> None:
     made = await dispatched(StillRunning(HOUR))
     await made.step(STOCK)
     (message,) = requests_put_back(made)
     assert message.scheduled_at == START + HOUR
-    assert message.time_to_live == ALLOWED
+    assert message.time_to_live is None
     request = internal.decode(message.body, RequestMessage)
     assert (request.checks, request.complete_by) == (1, START + HOUR + ALLOWED)
 

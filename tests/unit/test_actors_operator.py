@@ -17,7 +17,13 @@ from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure, Step, Undo, Workflow
 from sas.engine.transition import ApplyResult
-from sas.ports import BusUnavailableError, Call, Message, RefusedError, StoreUnavailableError
+from sas.ports import (
+    Call,
+    Message,
+    RefusedError,
+    StoreUnavailableError,
+    TransientError,
+)
 from sas.simulation.bus import BusFault
 from sas.simulation.store import StoreFault
 from tests.unit.actors_kit import (
@@ -98,6 +104,47 @@ async def test_edited_input_goes_under_a_new_key_once_the_old_one_is_closed() ->
     ]
     (payment,) = made.agents["payment"].calls
     assert payment[1].order == {"lines": [1, 2, 3]}, "the edit is of one step"
+
+
+async def test_an_edited_input_after_a_timeout_is_what_an_idempotent_service_does() -> None:
+    """Under the old key the service would repeat its result for the old input."""
+    once = tuple(replace(step, failures_max=0) for step in HOLDING.steps)
+    made = await submitted(replace(HOLDING, steps=once))
+    done: dict[str, Any] = {}
+
+    async def idempotent(call: Call) -> Any:
+        return done.setdefault(call.key, call.order)
+
+    async def answer_lost(call: Call) -> Any:
+        await idempotent(call)
+        raise TransientError("the answer was lost")
+
+    made.agents["stock"].then(*[answer_lost] * 100)
+    await made.drain()
+    await made.later(31)
+    await made.sweep()
+    assert (made.state(), done) == ("Error", {"O-1/reserve": {"lines": [1, 2, 3]}})
+    made.agents["stock"].script.clear()
+    made.agents["stock"].then(None, idempotent)
+    await tell(made, "resubmit", input='{"lines":[1]}', step="reserve")
+    await made.drain()
+    last = [(verb, call.key) for verb, call in made.agents["stock"].calls[-2:]]
+    assert last == [("undo", "O-1/reserve"), ("do", "O-1/reserve/1")]
+    assert json.loads(str(made.order().steps[0].result)) == {"lines": [1]}
+
+
+async def test_an_older_key_that_cannot_be_undone_fails_the_step_before_its_new_call() -> None:
+    made = await failed()
+    made.agents["stock"].then(RefusedError("spent", "the parcel has left"))
+    await tell(made, "resubmit", input='{"lines":[1]}', step="reserve")
+    await made.drain()
+    assert [verb for verb, _ in made.agents["stock"].calls] == ["do", "undo"]
+    fault = made.order().steps[0].error
+    assert fault is not None
+    assert (fault.code, fault.message) == (
+        "spent",
+        "an earlier call (key O-1/reserve) could not be undone: the parcel has left",
+    )
 
 
 async def test_an_edited_input_must_pass_the_check_that_the_order_itself_passed() -> None:
@@ -414,13 +461,13 @@ async def test_a_command_upon_an_order_that_never_was_is_refused_and_makes_none(
     assert made.store.orders == {}
 
 
-async def test_a_refusal_that_could_not_be_told_lets_the_command_come_again() -> None:
+async def test_a_refusal_whose_alert_cannot_be_sent_is_held_and_sent_later() -> None:
     made = await processed()
     made.bus.fail_next(BusFault.UNAVAILABLE)
-    message = command(made, "cancel")
-    with pytest.raises(BusUnavailableError):
-        await made.hand(message)
-    await made.hand(message)
+    await made.hand(command(made, "cancel"))
+    assert refusals(made) == []
+    await made.later(31)
+    await made.sweep()
     assert len(refusals(made)) == 1
 
 

@@ -11,9 +11,9 @@ import pytest
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
 from sas.adapters.export import JsonLines
-from sas.domain.change import OutDue
+from sas.domain.change import HeldDue
 from sas.domain.order import Order
-from sas.ports import Exporter
+from sas.ports import Exporter, Message
 from sas.simulation.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
@@ -155,14 +155,23 @@ async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
     assert (await run(made)).removed == 1
 
 
+HELD = Message("responses-shop", "old/9/0", b"{}")
+
+
+async def remove_held(made: Kit) -> None:
+    for shard in made.store.shards:
+        for row in await made.store.due(shard, made.clock.now(), 10):
+            if isinstance(row, HeldDue):
+                await made.store.remove_due(row)
+
+
 async def test_an_order_whose_application_could_not_be_told_yet_stays_until_it_is() -> None:
     made = kit()
-    order = await processed(made, "old", 60)
-    out = OutDue(made.clock.now() - DAY, "old", order.seq)
-    await made.store.add_out(out)
+    await processed(made, "old", 60)
+    await made.store.hold("old", HELD, made.clock.now() - DAY)
     found = await run(made)
     assert (found.removed, found.left, found.looked_at) == (0, 1, 1)
-    await made.store.remove_out(out)
+    await remove_held(made)
     assert (await run(made)).removed == 1
 
 
@@ -172,10 +181,9 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
     made = kit()
     await processed(made, "old", 60)
-    out = OutDue(made.clock.now(), "another", 1)
-    await made.store.add_out(out)
+    await made.store.hold("another", HELD, made.clock.now())
     assert await run(made) == Purge()
-    await made.store.remove_out(out)
+    await remove_held(made)
     assert (await run(made)).removed == 1
 
 

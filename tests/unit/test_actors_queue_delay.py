@@ -1,190 +1,313 @@
-"""Agents record queue delay; the scheduler adds grace; the supervisor counts no failure."""
+"""Before a timeout counts, the supervisor looks into the queues of that step, and only of that."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
+from sas.domain.messages import JournalWord
+from sas.domain.order import Direction, Dispatched, StepRecord
 from sas.domain.queues import lane
-from sas.features.queue_delay.delays import queue_delays
-from sas.features.queue_delay.rules import QueueDelay
-from sas.simulation.store import StoreFault
-from tests.unit.actors_kit import ALLOWED, QUEUES, SHOP, Kit, delivery, kit, received
+from sas.features.callbacks.codec import CallbackMessage, encode_message
+from sas.features.queue_delay import excuses
+from sas.ports import AwaitCallback, BusUnavailableError, Call, Message, Peeked, RefusedError
+from tests.unit.actors_kit import (
+    ALLOWED,
+    QUEUES,
+    Kit,
+    command,
+    done,
+    kit,
+    order,
+)
 
-STOCK, REPLIES = QUEUES.agent("stock"), QUEUES.replies
-
-
-async def late(made: Kit, queue: str, seconds: float, count: int | None = 1) -> None:
-    """Take up a message of a queue so many seconds after it was queued."""
-    at = made.clock.now() - timedelta(seconds=seconds)
-    message = received(queue, "m", b"{}", enqueued_at=at, count=count)
-    await made.run(made.context.grace.record(message))
-
-
-async def noted(made: Kit, queue: str) -> QueueDelay | None:
-    found = await queue_delays(made.store).read(queue)
-    return found.value if found else None
+STOCK, PAYMENT = QUEUES.agent("stock"), QUEUES.agent("payment")
+WAITS, RESET = {"waits in its queue": 1}, {"step reset": 1}
+AWAY = {"its queue is away": 1}
 
 
-async def given(made: Kit, queue: str = QUEUES.scheduler) -> timedelta:
-    """Claim the order; return how much time its first request has."""
-    await made.step(queue)
-    found: datetime | None = made.order().steps[0].complete_by
-    assert found is not None
-    return found - made.clock.now()
-
-
-async def test_a_late_message_is_noted_with_how_late_it_is() -> None:
+async def expired(*, taken: bool, urgent: bool = False) -> Kit:
+    """Return an order whose first step is past its CompleteBy; was its request taken?"""
     made = kit()
-    await late(made, STOCK, 12)
-    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=12), made.clock.now())
+    await made.hand(Message(lane(QUEUES.orders, urgent=urgent), "m-1", order()))
+    await made.step(lane(QUEUES.scheduler, urgent=urgent))
+    if taken:
+        made.agents_die()
+    await made.later(ALLOWED.total_seconds())
+    return made
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(1.9, 1), (600, 2), (600, 5)])
-async def test_neither_a_message_in_time_nor_one_that_comes_again_says_anything(
-    seconds: float, count: int
-) -> None:
-    made = kit()
-    await late(made, STOCK, seconds, count)
-    assert await noted(made, STOCK) is None
+def step(made: Kit, number: int = 0) -> StepRecord:
+    found: StepRecord = made.order().steps[number]
+    return found
 
 
-async def test_a_message_without_a_time_says_nothing() -> None:
-    made = kit()
-    await made.run(made.context.grace.record(received(STOCK, "m", b"{}")))
-    assert await noted(made, STOCK) is None
+def out(made: Kit) -> Dispatched:
+    turn = step(made).turn
+    assert isinstance(turn, Dispatched)
+    return turn
 
 
-async def test_an_instance_notes_a_queue_s_lag_every_few_seconds_at_most() -> None:
-    made = kit()
-    await late(made, STOCK, 12)
-    for _ in range(29):
-        await made.later(0.1)
-        await late(made, STOCK, 50)
-    assert await noted(made, STOCK) == QueueDelay(
-        timedelta(seconds=12), made.clock.now() - timedelta(seconds=2.9)
-    )
-    await made.later(0.2)
-    await late(made, STOCK, 50)
-    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=50), made.clock.now())
+def break_queue(made: Kit, *names: str) -> None:
+    """Let queues be away, as disabled ones are; no name brings all of them back."""
+    peek = type(made.bus).peek
+
+    async def away(queue: str, limit: int) -> list[Peeked]:
+        if queue in names:
+            raise BusUnavailableError(f"queue {queue} is disabled")
+        return await peek(made.bus, queue, limit)
+
+    made.bus.peek = away  # type: ignore[method-assign]
 
 
-async def test_what_a_rival_has_just_said_is_not_said_again_unless_it_is_far_more() -> None:
-    made = kit()
-    rival = kit(beside=made, instance="host-2")
-    await late(made, STOCK, 12)
-    await late(rival, STOCK, 20)
-    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=12), made.clock.now())
-    other = kit(beside=made, instance="host-3")
-    await late(other, STOCK, 40)
-    assert await noted(made, STOCK) == QueueDelay(timedelta(seconds=40), made.clock.now())
+async def test_a_step_whose_request_was_taken_is_counted() -> None:
+    made = await expired(taken=True)
+    assert await made.sweep() == RESET
+    assert step(made).failure_count == 1
 
 
-@pytest.mark.parametrize("operation", ["read_shared", "write_shared"])
-async def test_where_the_store_is_away_the_work_goes_on_and_nothing_is_noted(
-    operation: str,
-) -> None:
-    made = kit()
-    made.store.fail_next(operation, StoreFault.UNAVAILABLE)
-    await late(made, STOCK, 12)
-    assert await noted(made, STOCK) is None
-
-
-async def test_a_request_to_a_long_queue_is_given_more_time() -> None:
-    made = kit()
-    await made.submit()
-    await late(made, STOCK, 12)
-    assert await given(made) == ALLOWED + timedelta(seconds=36)
-
-
-async def test_so_is_every_request_while_replies_lie_long() -> None:
-    made = kit()
-    await made.submit()
-    await late(made, STOCK, 12)
-    await late(made, REPLIES, 8)
-    assert await given(made) == ALLOWED + timedelta(seconds=60)
-
-
-async def test_the_queues_of_urgent_orders_are_others() -> None:
-    made = kit()
-    await made.submit()
-    await late(made, lane(STOCK, urgent=True), 12)
-    await late(made, lane(REPLIES, urgent=True), 12)
-    assert await given(made) == ALLOWED
-
-
-async def test_a_lag_that_nobody_repeats_is_forgotten() -> None:
-    made = kit()
-    await late(made, STOCK, 12)
-    await made.submit()
-    await made.later(31)
-    assert await given(made) == ALLOWED
-
-
-async def test_lags_that_cannot_be_read_keep_nobody_from_claiming() -> None:
-    made = kit()
-    await made.submit()
-    await late(made, STOCK, 12)
-    made.store.fail_next("shared_values", StoreFault.UNAVAILABLE)
-    assert await given(made) == ALLOWED
-
-
-async def test_the_supervisor_counts_no_failure_during_a_long_queue_delay() -> None:
-    made = kit()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    for _ in range(5):
-        while made.bus.take(STOCK):
-            pass
-        await made.later(300)
-        await late(made, REPLIES, 20)
-        assert await made.sweep() == {"reset, not counted": 1}
-        await made.step(QUEUES.scheduler)
-    assert made.order().steps[0].failure_count == 0
+async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again() -> None:
+    made = await expired(taken=False)
+    assert await made.sweep() == WAITS
+    assert (step(made).failure_count, step(made).epoch) == (0, 1)
+    assert out(made).complete_by == made.clock.now() + ALLOWED
+    assert len(made.requests("stock")) == 1
+    assert made.bus.messages(QUEUES.scheduler) == []
     await made.drain()
     assert made.state() == "Processed"
 
 
-async def test_an_agent_that_is_dead_makes_no_lag_and_its_step_is_counted() -> None:
-    made = kit()
-    await made.submit()
+async def test_an_urgent_order_waits_in_its_own_lane() -> None:
+    made = await expired(taken=False, urgent=True)
+    assert await made.sweep() == WAITS
+    while made.bus.take(lane(STOCK, urgent=True)):
+        pass
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == RESET
+
+
+@pytest.mark.parametrize(
+    "message",
+    [done(), done(step=1), command("cancel", 2)],
+    ids=["its reply", "the reply that led to its request", "a command"],
+)
+async def test_any_message_of_its_order_that_waits_excuses_it(message: Message) -> None:
+    made = await expired(taken=True)
+    await made.bus.send([message])
+    assert await made.sweep() == WAITS
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        done("O-2"),
+        command("cancel", 2, order_id="O-2"),
+        Message(STOCK, "x", b"{}"),
+        Message(QUEUES.replies, "x", b"not JSON"),
+    ],
+    ids=["another order's reply", "another order's command", "no request", "no reply"],
+)
+async def test_no_other_message_does(message: Message) -> None:
+    made = await expired(taken=True)
+    await made.bus.send([message])
+    assert await made.sweep() == RESET
+
+
+async def test_a_request_of_an_older_epoch_or_of_another_step_excuses_nothing() -> None:
+    made = await expired(taken=True)
+    await made.sweep()
     await made.step(QUEUES.scheduler)
-    await made.later(31)
-    assert await made.sweep() == {"step reset": 1}
-    assert made.order().steps[0].failure_count == 1
+    (first,) = made.bus.messages(STOCK)
+    made.agents_die()
+    await made.bus.send([Message(STOCK, "old", first.body.replace(b'"epoch":2', b'"epoch":1'))])
+    await made.bus.send([Message(STOCK, "other", first.body.replace(b'"step":0', b'"step":1'))])
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == {"step failed, undo decided": 1}
 
 
-async def test_the_operator_is_told_of_a_queue_delay_of_a_minute_and_of_its_end() -> None:
-    made = kit(duplicate_window=timedelta(minutes=10))
-    await late(made, STOCK, 59)
+async def test_a_callback_of_its_order_that_waits_excuses_it() -> None:
+    made = kit()
+    tokens: list[str] = []
+
+    async def awaited(call: Call) -> AwaitCallback:
+        tokens.append(call.callback(ALLOWED * 2).token)
+        return AwaitCallback(ALLOWED)
+
+    made.agents["stock"].then(awaited)
+    await made.submit()
+    await made.drain()
+    body = encode_message(CallbackMessage(tokens[0], "done"))
+    await made.bus.send([Message(QUEUES.callbacks, "c", body)])
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == WAITS
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_a_look_that_is_scheduled_for_much_later_does_not_wait() -> None:
+    made = await expired(taken=False)
+    request = made.bus.take(STOCK)
+    assert request is not None
+    later = Message(
+        STOCK, "look/1", request.body, scheduled_at=made.clock.now() + timedelta(hours=1)
+    )
+    await made.bus.send([later])
+    assert await made.sweep() == RESET
+
+
+async def test_a_queue_that_is_never_read_excuses_ten_times_and_then_it_counts() -> None:
+    made = await expired(taken=False)
+    for times in range(1, 11):
+        assert await made.sweep() == WAITS
+        assert out(made).excused == times
+        await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == RESET
+    assert step(made).failure_count == 1
+
+
+async def test_a_queue_that_moves_excuses_however_long_it_is() -> None:
+    made = await expired(taken=False)
+    await made.sweep()
+    for number in range(40):
+        await made.bus.send([Message(STOCK, f"another/{number}", b"{}")])
+        wait = out(made).complete_by - made.clock.now()
+        await made.later(wait.total_seconds())
+        assert await made.sweep() == WAITS
+        del made.bus.queues[STOCK].waiting[1:]  # another order's is taken
+        await made.later(1)
+    assert out(made).excused <= 3
+    assert step(made).failure_count == 0
+
+
+async def test_a_queue_that_is_away_excuses_without_limit() -> None:
+    made = await expired(taken=True)
+    break_queue(made, STOCK)
+    for _ in range(30):
+        assert await made.sweep() == AWAY
+        wait = out(made).complete_by - made.clock.now()
+        await made.later(wait.total_seconds())
+    assert (step(made).failure_count, out(made).excused) == (0, 0)
+    break_queue(made)
+    assert await made.sweep() == RESET
+
+
+@pytest.mark.parametrize("queue", [QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks])
+async def test_so_does_a_queue_where_its_reply_may_wait(queue: str) -> None:
+    made = await expired(taken=True)
+    break_queue(made, queue)
+    assert await made.sweep() == AWAY
+
+
+@pytest.mark.parametrize(
+    "queue", [PAYMENT, lane(STOCK, urgent=True), lane(QUEUES.replies, urgent=True), QUEUES.orders]
+)
+async def test_a_queue_of_other_steps_excuses_nothing(queue: str) -> None:
+    made = await expired(taken=True)
+    break_queue(made, queue)
+    assert await made.sweep() == RESET
+
+
+async def test_a_request_that_nobody_took_is_not_excused_by_another_queue_that_moves() -> None:
+    made = await expired(taken=False)
+    for number in range(11):
+        await made.bus.send([done(step=1, id=f"r-{number}")])
+        assert await made.sweep() == WAITS if number < 10 else RESET
+        assert made.bus.take(QUEUES.replies) is not None
+        await made.later(ALLOWED.total_seconds())
+
+
+async def test_a_request_behind_the_messages_that_were_read_is_excused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    made = await expired(taken=True)
+    old = [Message(STOCK, f"m-{number}", b"{}") for number in range(6)]
+    await made.bus.send(old[:4])
+    assert await made.sweep() == RESET  # all of the queue was read
+
+    made = await expired(taken=True)
+    made.clock.set(made.clock.now() - ALLOWED)
+    await made.bus.send(old)
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == WAITS
+    made.bus.queues[STOCK].waiting.clear()
+    await made.later(ALLOWED.total_seconds() + 10)
+    await made.bus.send(old)
+    assert await made.sweep() == RESET  # those before it were sent after its CompleteBy
+
+
+async def test_a_sweep_reads_each_queue_once() -> None:
+    made = kit()
+    for number in range(20):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+    await made.later(ALLOWED.total_seconds())
+    read: list[str] = []
+    peek = made.bus.peek
+
+    async def counted(queue: str, limit: int) -> list[Peeked]:
+        read.append(queue)
+        return await peek(queue, limit)
+
+    made.bus.peek = counted  # type: ignore[method-assign]
+    assert await made.sweep() == {"waits in its queue": 20}
+    assert read == [STOCK]
+    await made.later(ALLOWED.total_seconds())
+    made.agents_die()
+    assert await made.sweep() == {"step reset": 20}
+    assert sorted(read[1:]) == sorted([STOCK, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks])
+
+
+async def test_the_operator_is_told_of_a_request_that_waits_for_a_minute_and_of_its_end() -> None:
+    made = await expired(taken=False)
     await made.sweep()
     assert made.alerts() == []
-    for _ in range(20):
-        await made.later(30)
-        await late(made, STOCK, 75)
+    for _ in range(8):
+        await made.later(10)
         await made.sweep()
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("queue-delay", f"queue {STOCK}")
-    assert f"Messages wait 75 s in queue {STOCK} before they are received." in alert.text
-    for _ in range(20):
+    assert f"Messages wait 60 s in queue {STOCK} before they are received." in alert.text
+    await made.drain()
+    for _ in range(40):
         await made.later(30)
         await made.sweep()
     assert [one.kind for one in made.alerts()] == ["queue-delay", "cleared"]
 
 
-async def test_agents_and_the_scheduler_say_how_late_what_they_take_up_is() -> None:
+async def test_the_operator_is_told_of_a_queue_that_is_away_for_a_minute() -> None:
+    made = await expired(taken=False)
+    break_queue(made, STOCK)
+    await made.sweep()
+    assert made.alerts() == []
+    for _ in range(10):
+        await made.later(10)
+        await made.sweep()
+    (alert,) = made.alerts()
+    assert (alert.kind, alert.scope) == ("queue-delay", f"queue {STOCK}")
+    assert f"Queue {STOCK} cannot be read." in alert.text
+
+
+async def test_an_alert_that_cannot_be_sent_changes_no_decision() -> None:
+    made = await expired(taken=False)
+    await made.later(100)
+    made.bus.queues[QUEUES.alerts].length_max = 0
+    assert await made.sweep() == WAITS
+
+
+async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
     made = kit()
+    made.agents["payment"].then(RefusedError("declined", "no"))
     await made.submit()
-    await made.step(QUEUES.scheduler)
-    at = made.clock.now() - timedelta(seconds=9)
-    request = made.bus.take(STOCK)
-    assert request is not None
-    agent, scheduler = made.actors["stock"], made.scheduler
-    await made.run(agent.handle(delivery(request, enqueued_at=at)))
-    reply = made.bus.take(REPLIES)
-    assert reply is not None
-    await made.run(scheduler.handle_reply(delivery(reply, enqueued_at=at)))
-    assert await noted(made, STOCK) == await noted(made, REPLIES) is not None
-    await made.drain()
-    assert made.told(SHOP)[-1] == "completed"
+    while not (made.requests("stock") and made.requests("stock")[0].direction == "undo"):
+        for queue in (QUEUES.scheduler, QUEUES.replies, PAYMENT, STOCK):
+            undoing = queue == STOCK and made.order().steps[0].direction is Direction.UNDO
+            if made.bus.messages(queue) and not undoing:
+                await made.step(queue)
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == WAITS
+    assert made.words()[-1] is JournalWord.WAITS_IN_QUEUE
+    made.agents_die()
+    await made.later(ALLOWED.total_seconds())
+    assert await made.sweep() == {"undo reset": 1}

@@ -59,7 +59,7 @@ class Rig:
     """Instances of one agent over the same store and bus."""
 
     def __init__(self, limit: int = LIMIT, instances: int = 2) -> None:
-        self.clock = VirtualClock(settle_rounds=200)
+        self.clock = VirtualClock()
         self.store = MemoryStore()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, f"{QUEUE}-urgent", REPLIES, f"{REPLIES}-urgent", "operator-alerts")

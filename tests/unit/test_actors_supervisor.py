@@ -24,15 +24,17 @@ from sas.ports import (
     TransientError,
 )
 from sas.simulation.bus import BusFault
-from sas.simulation.store import StoreFault
+from sas.simulation.store import StoreFault, _due_key
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, SHOP, Kit, delivery, done, kit, order
 
 
-async def running(workflow: str = "chain", **options: Any) -> Kit:
-    """Return an order whose first steps are out and whose agents are dead."""
+async def running(workflow: str = "chain", *, alive: bool = False, **options: Any) -> Kit:
+    """Return an order whose first steps are out. Unless ``alive``, its agents died with them."""
     made = kit(**options)
     await made.submit(order(workflow=workflow))
     await made.step(QUEUES.scheduler)
+    if not alive:
+        made.agents_die()
     return made
 
 
@@ -72,6 +74,7 @@ async def test_a_step_that_was_reset_is_run_again_under_a_new_epoch_and_the_old_
 async def expire_past_the_threshold(made: Kit) -> list[dict[str, int]]:
     swept = []
     for _ in range(2):  # failures_max is 1
+        made.agents_die()
         await made.later(30)
         swept.append(await made.sweep())
         while made.bus.messages(QUEUES.scheduler):
@@ -194,10 +197,11 @@ async def test_a_supervisor_that_dies_after_its_commit_is_followed_up_by_the_nex
 
 async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     made = await running()
-    await made.run(made.store.add_out(OutDue(made.clock.now(), "O-9", 3)))
+    gone = OutDue(made.clock.now(), "O-9", 3)
+    made.store._due_of("O-9")[_due_key(gone)] = gone
     await made.sweep()
     assert made.outs() == 0
-    assert made.bus.sent == len(made.ids(SHOP)) + len(made.ids(QUEUES.agent("stock"))) + 1
+    assert made.bus.sent == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
 
 
 async def test_while_one_supervisor_holds_the_lease_another_leaves_the_work_to_it() -> None:
@@ -329,7 +333,7 @@ async def test_a_sweep_takes_no_more_from_a_shard_than_its_bound_and_the_oldest_
     async def remove(row: OutDue) -> None:
         removed.append(row.order_id)
 
-    made.store.remove_out = remove  # type: ignore[method-assign,assignment]
+    made.store.remove_due = remove  # type: ignore[method-assign,assignment]
     swept = await made.run(made.supervisor.sweep())
     assert swept.looked_at == SHARD_DUE_MAX
     assert sorted(removed) == [f"gone-{number:03d}" for number in range(SHARD_DUE_MAX)]
@@ -379,7 +383,7 @@ async def test_the_supervisor_sends_no_requests_itself() -> None:
 
 
 async def test_an_undo_without_answer_is_tried_again_then_an_error_with_an_alert() -> None:
-    made = await running()
+    made = await running(alive=True)
     made.agents["stock"].then({"ok": 1}, *[TransientError("down")] * 10_000)
     made.agents["payment"].then(RefusedError("declined", "no"))
     await made.drain()
@@ -524,7 +528,7 @@ async def test_orders_that_nobody_can_help_do_not_stand_before_what_is_due() -> 
 
 
 async def test_an_operator_is_alerted_although_the_applications_queue_is_full() -> None:
-    made = await running("care")
+    made = await running("care", alive=True)
     made.bus.queues[SHOP].length_max = 0
     made.agents["stock"].then(RefusedError("sold-out", "there is none left"))
     await made.drain()

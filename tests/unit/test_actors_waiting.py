@@ -13,7 +13,7 @@ from sas.domain.messages import Outcome
 from sas.domain.workflow import OnFailure, Step, Workflow
 from sas.features.circuit_breaker import rules
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, BreakerState
-from sas.ports import Call, Message, TransientError
+from sas.ports import AwaitCallback, Call, Message, TransientError
 from tests.unit.actors_kit import (
     ALLOWED,
     QUEUES,
@@ -198,15 +198,20 @@ async def late(made: Kit, *, seconds: float) -> Message:
 async def handled(made: Kit, message: Message, seconds: int) -> None:
     """Let an agent work upon a request while its replies are read, second by second."""
     stock = made.actors["stock"]
-    task = asyncio.ensure_future(stock.handle(delivery(message, count=1)))
+    tasks = [asyncio.ensure_future(stock.handle(delivery(message, count=1)))]
     for _ in range(seconds):
         await made.later(1)
         while (said := made.bus.take(QUEUES.replies)) is not None:
             await made.scheduler.handle_reply(delivery(said))
-    assert task.done()
+        while (again := made.bus.take(STOCK)) is not None:
+            tasks.append(asyncio.ensure_future(stock.handle(delivery(again, count=1))))
+    assert all(task.done() for task in tasks)
 
 
-async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on() -> None:
+@pytest.mark.parametrize("seconds", [15, 8])
+async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on(
+    seconds: float,
+) -> None:
     made = made_with()
 
     async def slow(call: Call) -> Any:
@@ -214,7 +219,7 @@ async def test_a_request_taken_up_late_is_given_the_time_allowed_from_then_on() 
         return {}
 
     made.agents["stock"].then(slow)
-    await handled(made, await late(made, seconds=8), 30)
+    await handled(made, await late(made, seconds=seconds), 30)
     assert made.states()[0] == "Processed"
     assert (len(made.agents["stock"].calls), made.order().steps[0].failure_count) == (1, 0)
 
@@ -228,14 +233,84 @@ async def test_a_request_taken_up_late_is_given_time_once_and_not_for_ever() -> 
     assert made.order().failure_count == 1
 
 
-@pytest.mark.parametrize("seconds", [15, 4])
-async def test_one_that_has_time_enough_or_would_be_told_too_late_asks_for_none(
+async def test_one_that_has_time_enough_asks_for_none() -> None:
+    made = made_with()
+    await handled(made, await late(made, seconds=21), 3)
+    assert "progress" not in made.words()
+    assert made.states()[0] == "Processed"
+
+
+@pytest.mark.parametrize("seconds", [4, 0, -3600])
+async def test_one_that_is_taken_up_at_its_complete_by_or_hours_later_is_given_time_too(
     seconds: float,
 ) -> None:
     made = made_with()
-    await handled(made, await late(made, seconds=seconds), 3)
-    assert "progress" not in made.words()
+    await handled(made, await late(made, seconds=seconds), 5)
+    assert made.words().count("progress") == 1
     assert made.states()[0] == "Processed"
+    assert made.order().steps[0].epoch == 1
+
+
+async def test_one_that_is_superseded_reads_the_order_once_and_is_dropped_silently() -> None:
+    made = made_with()
+    old = await late(made, seconds=0)
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Processed"
+    asked: list[str] = []
+    made.store.plan = lambda operation, _key: asked.append(operation)
+    sent = made.bus.sent
+    await made.hand(old)
+    assert (asked, made.bus.sent) == (["load"], sent)
+    assert [verb for verb, _ in made.agents["stock"].calls] == ["do"]
+
+
+async def test_one_of_a_cancelled_order_is_given_no_time() -> None:
+    made = made_with()
+    old = await late(made, seconds=0)
+    await made.hand(command("cancel", made.order().seq))
+    await made.hand(old)
+    assert made.agents["stock"].calls == []
+    assert made.bus.messages(QUEUES.replies) == []
+
+
+async def test_one_whose_step_waits_for_a_callback_is_given_no_time() -> None:
+    made = made_with()
+    made.agents["stock"].then(AwaitCallback(timedelta(hours=3)))
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    message = await made.step(STOCK)
+    await made.drain()
+    await made.later(3600)
+    await made.hand(message)
+    assert len(made.agents["stock"].calls) == 1
+    assert made.bus.messages(QUEUES.replies) == []
+
+
+async def test_one_that_goes_to_the_end_of_a_long_queue_asks_for_that_wait_too() -> None:
+    """Otherwise its time would be over again when it comes to the front, and so on for ever."""
+    made = made_with()
+    message = await late(made, seconds=0)
+    at = made.clock.now() - timedelta(minutes=5)
+    await made.run(made.actors["stock"].handle(delivery(message, enqueued_at=at)))
+    await made.step(QUEUES.replies)
+    until = made.order().steps[0].complete_by
+    assert until is not None
+    assert until - made.clock.now() >= timedelta(minutes=5) + ALLOWED
+    await made.later(300)
+    await made.drain()
+    assert made.state() == "Processed"
+    call = made.agents["stock"].calls[0][1]
+    assert call.complete_by == made.clock.now() + ALLOWED  # a call has no more than that
+
+
+async def test_one_that_came_late_and_then_could_not_call_says_that_it_waited() -> None:
+    made = made_with(limit=1)
+    now = made.clock.now()
+    assert await made.store.acquire_lease("slot|stock|0", "another", now + 10 * ALLOWED, now)
+    await handled(made, await late(made, seconds=0), 60)
+    assert made.words()[-1] == "waiting: no call could begin"
+    assert made.order().failure_count == 0
 
 
 async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_its_service() -> None:
@@ -248,8 +323,10 @@ async def test_a_call_cut_off_because_its_time_was_nearly_up_is_no_failure_of_it
     stock = made.actors["stock"]
     requests = [made.bus.take(STOCK) for _ in range(5)]
     await made.run(
-        asyncio.gather(*(stock.handle(delivery(m)) for m in requests if m is not None))
-    )  # nobody hears that they ask for more time
+        asyncio.gather(
+            *(stock.handle(delivery(m, message_id="put-back/1")) for m in requests if m is not None)
+        )
+    )  # they had waited for a slot, and have what is left of their time
     assert len(made.agents["stock"].calls) == 5
     assert (await breaker_of(made.store)).state is BreakerState.CLOSED
 

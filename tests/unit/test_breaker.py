@@ -14,6 +14,7 @@ from sas.bootstrap import wired
 from sas.codec.internal import RequestMessage, encode
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
+from sas.domain.change import HeldDue
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
@@ -75,6 +76,20 @@ def test_every_failed_probe_doubles_the_wait_up_to_the_longest() -> None:
         waits.append((found.until - NOW).total_seconds())
     assert waits == [10, 20, 40, 60, 60]
     assert found.since == NOW
+
+
+def test_the_order_of_a_failed_probe_lets_others_probe_first_and_alone_does_not_lengthen_it() -> (
+    None
+):
+    found = rules.opened(Breaker(), POLICY, NOW, "down")
+    for _ in range(5):
+        found = rules.opened(found, POLICY, NOW, "slow", "O-1")
+    assert (found.rounds, found.until) == (2, NOW + timedelta(seconds=30))
+    later = NOW + timedelta(seconds=30)
+    assert rules.wait_of(found, "O-1/2/0", later, "O-1") == later + rules.RECHECK
+    assert rules.wait_of(found, "O-2/2/0", later, "O-2") is None
+    found = rules.opened(found, POLICY, NOW, "slow", "O-2")
+    assert (found.rounds, found.until) == (3, NOW + timedelta(seconds=60))
 
 
 def test_a_probe_that_says_nothing_is_given_up_after_its_time() -> None:
@@ -146,8 +161,12 @@ class Rig:
         return await breaker_of(self.store)
 
     async def sweep(self) -> None:
-        """Do what a supervisor of yet another instance does about breakers."""
-        await self.clock.run(check_health(self.context("sweep")))
+        """Do what a supervisor of yet another instance does."""
+        context = self.context("sweep")
+        await self.clock.run(check_health(context))
+        for row in [row for rows in self.store._due.values() for row in rows.values()]:
+            if isinstance(row, HeldDue) and row.at <= self.clock.now():
+                await self.clock.run(context.outbox.resend(row))
 
     def told(self) -> list[AlertMessage]:
         messages = self.bus.messages("operator-alerts")
@@ -181,7 +200,7 @@ async def test_failures_in_a_row_open_it_and_the_request_is_put_back_within_comp
     assert rig.alerts() == ["breaker-open"]
     (waiting,) = rig.bus.queues[QUEUE].waiting
     assert waiting.message.scheduled_at == (await rig.state()).until
-    assert waiting.expires_at == START + timedelta(seconds=60)
+    assert START < waiting.visible_at < START + timedelta(seconds=60)
 
 
 async def test_while_it_is_open_no_instance_calls(rig: Rig) -> None:
@@ -221,7 +240,7 @@ async def test_what_could_not_be_told_while_the_bus_was_down_is_told_by_the_next
     await rig.sweep()
     assert rig.alerts() == []
     rig.bus.plan = lambda _message: None
-    await rig.sweep()
+    await rig.clock.advance(31)
     await rig.sweep()
     assert rig.alerts() == ["breaker-open"]
 
@@ -356,6 +375,47 @@ async def test_a_call_that_has_to_wait_for_its_own_sake_is_an_answer_and_opens_n
     assert len(rig.remote.calls) > POLICY.failures_max
     assert (await rig.state()).state is BreakerState.CLOSED
     assert rig.alerts() == []
+
+
+def _error() -> Any:
+    raise TransientError("stock answered 500", error_answer=True)
+
+
+async def test_error_answers_to_one_order_alone_open_nothing_and_others_go_on(rig: Rig) -> None:
+    rig.remote.answer = _error
+    assert await rig.handle(0, "O-1") is None
+    assert len(rig.remote.calls) > 10 * POLICY.failures_max
+    assert (await rig.state()).state is BreakerState.CLOSED
+    rig.remote.answer = dict
+    assert await rig.handle(0, "O-2") is not None
+
+
+async def test_error_answers_to_enough_orders_in_a_row_open_it(rig: Rig) -> None:
+    rig.remote.answer = _error
+    for number in range(POLICY.failures_max):
+        assert (await rig.state()).state is BreakerState.CLOSED
+        await rig.handle(0, f"O-{number}")
+    assert (await rig.state()).state is BreakerState.OPEN
+    assert rig.alerts() == ["breaker-open"]
+
+
+async def test_an_order_that_fails_as_the_probe_keeps_others_waiting_for_one_pause(
+    rig: Rig,
+) -> None:
+    """Its own retries open the circuit, then its own probes fail, again and again."""
+    await rig.handle(0, "O-1", seconds=600)
+    for _ in range(4):
+        until = (await rig.state()).until
+        assert until is not None
+        rig.clock.set(max(rig.clock.now(), until + rules.RECHECK))
+        await rig.again(0)
+    rig.remote.answer = dict
+    assert await rig.handle(0, "O-2", seconds=600) is None
+    await rig.clock.advance(31)
+    waiting = [rig.bus.take(QUEUE), rig.bus.take(QUEUE)]
+    healthy = next(m for m in waiting if m is not None and b"O-2" in m.body)
+    assert await rig.clock.run(rig.actors[0].handle(delivery(healthy))) is not None
+    assert (await rig.state()).state is BreakerState.CLOSED
 
 
 async def test_a_success_between_failures_keeps_it_closed(rig: Rig) -> None:

@@ -18,7 +18,7 @@ from devstack.servicebus.core.properties import (
     parse_duration,
 )
 from devstack.servicebus.faults import Fault, Faults
-from devstack.servicebus.tokens import TokenValidator, signature
+from devstack.servicebus.tokens import KEY_NAME, TokenValidator, signature
 
 EMULATORS_OWN = """
 {
@@ -182,10 +182,12 @@ def test_properties_survive_their_official_names() -> None:
     assert QueueProperties.from_official(properties.to_official()) == properties
 
 
-def token(key: str, resource: str = "sb://host/orders", expires_in: float = 60) -> str:
+def token(
+    key: str, resource: str = "sb://host/orders", expires_in: float = 60, name: str = KEY_NAME
+) -> str:
     encoded, expiry = quote(resource, safe=""), str(int(time.time() + expires_in))
     sig = quote(signature(key, encoded, expiry), safe="")
-    return f"SharedAccessSignature sr={encoded}&sig={sig}&se={expiry}&skn=any"
+    return f"SharedAccessSignature sr={encoded}&sig={sig}&se={expiry}&skn={name}"
 
 
 def test_a_token_signed_with_the_key_covers_its_entity_only() -> None:
@@ -208,6 +210,8 @@ def test_a_token_for_the_namespace_covers_every_entity() -> None:
     [
         (token("wrong"), "does not match"),
         (token("k", expires_in=-1), "expired"),
+        (token("k", name="n"), "'n' is not a policy .* SharedAccessKeyName=RootManage"),
+        (token("k").partition("&skn")[0], "'' is not a policy of this broker"),
         ("eyJhbGciOi", "shared access signatures only"),
         ("", "shared access signatures only"),
         ("SharedAccessSignature ", "does not match"),

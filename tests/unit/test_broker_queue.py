@@ -182,7 +182,7 @@ def test_an_abandoned_message_comes_again_before_later_ones_with_its_count(world
     queue = world.queue()
     world.send(queue, b"1", b"2")
     message, token = world.take(queue)
-    operations.abandon(queue, token, world.now, {"why": "busy"})
+    operations.abandon(queue, token, world.now, {"why": encode.string("busy")})
     again, _ = world.take(queue)
     assert again is message
     assert again.delivery_count == 1
@@ -270,7 +270,7 @@ def test_a_dead_letter_carries_reason_and_description_beside_the_senders_own(wor
     queue = world.queue()
     world.send(queue, b"1")
     _, token = world.take(queue)
-    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": 1})
+    operations.dead_letter(queue, token, world.now, "Bad", "very", {"kept": encode.int32(1)})
     assert application_properties(dead_letter_of(queue)) == {
         "kept": 1,
         "DeadLetterReason": "Bad",

@@ -161,3 +161,10 @@ def test_a_workflow_with_a_value_of_the_wrong_kind_is_refused_saying_what_to_giv
 def test_workflows_are_given_in_a_list() -> None:
     with pytest.raises(WorkflowError, match=r"in a list: Workflows\(\[Workflow"):
         Workflows(TRIP)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a/b", "A", "x-urgent", "", "a b", "a" * 41])
+def test_an_agent_whose_name_cannot_be_in_a_queues_name_is_refused(name: str) -> None:
+    """Also where no step uses it: it has a function and a queue."""
+    with pytest.raises(WorkflowError, match="agents: agent "):
+        business({name: ScriptedAgent()})

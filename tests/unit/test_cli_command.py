@@ -85,6 +85,7 @@ def test_bad_usage_ends_with_2_and_a_usage_line(
         ({"ServiceBus": ""}, [], "give --connection or set ServiceBus"),
         ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
         ({"ServiceBus": "Endpoint=sb://x"}, [], "connection string cannot be read"),
+        ({"SAS_QUEUE_ORDERS": "a/b"}, [], "SAS_QUEUE_ORDERS='a/b': use letters, digits"),
         ({}, ["--connection", "a=b"], "connection string cannot be read"),
         ({"SAS_REPLY_QUEUE": ""}, [], "give --reply-queue responses-NAME"),
         ({}, ["--reply-queue", "orders"], "must begin with 'responses-'"),

@@ -33,7 +33,6 @@ from sas.features.callbacks.codec import (
     parse_body,
     parse_message,
     read_message,
-    split_keys,
     to_callback_result,
 )
 from sas.features.callbacks.rules import CallbackResult
@@ -122,14 +121,6 @@ def test_the_longest_order_id_has_a_token_within_bounds() -> None:
 
 def test_keys_show_in_no_text() -> None:
     assert NEW not in repr(KEYS) + str(KEYS)
-
-
-def test_keys_are_told_apart_by_commas_and_must_be_long() -> None:
-    assert split_keys(f" {NEW}, {OLD} ") == (NEW, OLD)
-    for text in ("short", f"{NEW},", f"{NEW},short"):
-        with pytest.raises(ValueError, match="32 characters") as caught:
-            split_keys(text)
-        assert "short" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

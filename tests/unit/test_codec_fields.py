@@ -109,10 +109,11 @@ def test_what_is_encrypted_is_found_at_any_depth() -> None:
 
 def test_no_two_places_are_spelled_alike() -> None:
     spelled = {
-        about("O-1", at)
+        about("O-1", "s", at)
         for at in [("a", "b"), ("a.b",), ("a", 1), ("a", "1"), ("a[1]",), ('a","b',), ()]
     }
-    assert len(spelled | {about("O-2", ("a", "b"))}) == 8
+    others = {about("O-2", "s", ("a", "b")), about("O-1", "t", ("a", "b"))}
+    assert len(spelled | others) == 9
 
 
 @given(st.recursive(st.text() | st.integers() | st.none() | st.booleans(), st.lists))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,12 +12,14 @@ import pytest
 
 from sas.adapters import telemetry
 from sas.bootstrap import assemble, checked
-from sas.config import SettingError, read_config, read_queues
+from sas.config import QUEUE_SETTINGS, SettingError, read_config, read_queues
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError
 from tests.unit.actors_kit import CHAIN, ScriptedAgent, kit
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"
+BUS_ID = "00000000-0000-0000-0000-000000000001"
+TABLE_ID = "0A9A7E1F-b9d0-4cc4-a60d-0319b160aaa3"
 LEAST = {"ServiceBus": BUS, "AzureWebJobsStorage": "UseDevelopmentStorage=true"}
 
 
@@ -60,7 +63,7 @@ def test_each_queue_has_a_setting_and_an_empty_one_is_its_default() -> None:
 
 @pytest.mark.parametrize("name", ["ServiceBus", "AzureWebJobsServiceBus"])
 def test_a_connection_is_found_under_either_of_its_names(name: str) -> None:
-    settings = {"AzureWebJobsStorage": "x", name: BUS}
+    settings = {"AzureWebJobsStorage": "UseDevelopmentStorage=true", name: BUS}
     assert read_config(settings).service_bus.connection_string == BUS
 
 
@@ -68,20 +71,21 @@ def test_identities_take_the_place_of_connection_strings() -> None:
     config = read_config(
         {
             "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
-            "ServiceBus__clientId": "bus-id",
+            "ServiceBus__clientId": BUS_ID,
             "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
-            "SAS_TABLES__clientId": "table-id",
+            "SAS_TABLES__clientId": TABLE_ID,
         }
     )
     assert config.service_bus.connection_string is None
     assert config.service_bus.address == "ns.servicebus.windows.net"
-    assert config.service_bus.client_id == "bus-id"
+    assert config.service_bus.client_id == BUS_ID
     assert config.tables.address == "https://a.table.core.windows.net"
-    assert config.tables.client_id == "table-id"
+    assert config.tables.client_id == TABLE_ID
 
 
 def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
-    assert read_config(LEAST | {"SAS_TABLES": "mine"}).tables.connection_string == "mine"
+    mine = "TableEndpoint=https://mine.table.core.windows.net;SharedAccessSignature=s"
+    assert read_config(LEAST | {"SAS_TABLES": mine}).tables.connection_string == mine
 
 
 @pytest.mark.parametrize(
@@ -116,6 +120,119 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, str], named: str) -
         read_config(LEAST | given)
 
 
+@pytest.mark.parametrize("name", [*QUEUE_SETTINGS.values()])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a/b",
+            "a\\b",
+            "a#b",
+            "a?b",
+            "a|b",
+            "a%b",
+            "a+b",
+            "a b",
+            " a",
+            "a\n",
+            "\u0085a",
+            "ü",
+            "-a",
+        ),
+        *("..", "_a", "a" * 101),
+    ],
+)
+def test_a_name_that_no_queue_or_no_key_can_have_is_refused(name: str, text: str) -> None:
+    """Rows of the store are named after queues."""
+    with pytest.raises(SettingError, match=f"{name}=.*: use letters, digits"):
+        read_config(LEAST | {name: text})
+
+
+@pytest.mark.parametrize("text", ["a-", "a.", "a_"])
+def test_a_prefix_may_end_with_a_sign_and_a_name_may_not(text: str) -> None:
+    assert read_queues({"SAS_QUEUE_RESPONSE_PREFIX": text}).response_prefix == text
+    with pytest.raises(SettingError, match=r"SAS_QUEUE_ORDERS=.*: use letters, digits"):
+        read_queues({"SAS_QUEUE_ORDERS": text})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SAS_QUEUE_ORDERS": "Scheduler"},
+        {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"},
+        {"SAS_QUEUE_CALLBACKS": "DEAD-letters"},
+    ],
+)
+def test_two_queues_with_one_name_are_refused_as_service_bus_compares_names(
+    given: dict[str, str],
+) -> None:
+    with pytest.raises(SettingError, match="would have two purposes"):
+        read_queues(given)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["orders-", "scheduler-", "Operator", "agent-", "agent-stock", "a", "agent-replies-"]
+)
+def test_a_prefix_by_which_an_application_could_name_a_queue_of_ours_is_refused(
+    prefix: str,
+) -> None:
+    with pytest.raises(SettingError, match=f"SAS_QUEUE_RESPONSE_PREFIX='{prefix}' is also"):
+        read_queues({"SAS_QUEUE_RESPONSE_PREFIX": prefix})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(
+            ("SAS_SOURCE", text)
+            for text in ("", "a b", "/a\n", "/ä", "1:a", "/%zz", "/a#b#c", "<a>")
+        ),
+        ("SAS_SOURCE", "/" + "a" * 500),
+        *(("SAS_INSTANCE", text) for text in ("a/b", "a b", "a|b", "é", "a\n", "../a")),
+        ("ServiceBus", "SharedAccessKey=k"),
+        ("SAS_TABLES", "AccountKey=k"),
+        ("AzureWebJobsStorage", "x"),
+        *(
+            ("SAS_TABLES__endpoint", text)
+            for text in ("a.table.core.windows.net", "https://", "ftp://a.example", "https://a b")
+        ),
+        *(
+            ("SAS_CALLBACK_URL", f"https://{text}")
+            for text in ("", "a.example/c?code=1", "a.example/#c", "u@a.example", "a:b/", "[a/")
+        ),
+    ],
+)
+def test_a_setting_with_a_text_of_another_kind_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        read_config(LEAST | {name: text})
+
+
+@pytest.mark.parametrize(
+    "text", ["/a", "urn:a:b", "https://a.example/b?c=d#e", "a/b:c", "?a", "a#", "/%C3%A4"]
+)
+def test_a_source_is_a_uri_reference(text: str) -> None:
+    assert read_config(LEAST | {"SAS_SOURCE": text}).source == text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ServiceBus__fullyQualifiedNamespace": "https://ns.servicebus.windows.net"},
+        {"ServiceBus__fullyQualifiedNamespace": "ns"},
+        {"ServiceBus__clientId": "mine"},
+        {"SAS_TABLES__clientId": "mine"},
+    ],
+)
+def test_an_identity_needs_a_host_an_address_and_a_client_id(given: dict[str, str]) -> None:
+    by_identity = {
+        "ServiceBus__fullyQualifiedNamespace": "ns.servicebus.windows.net",
+        "SAS_TABLES__endpoint": "https://a.table.core.windows.net",
+    }
+    read_config(by_identity)
+    with pytest.raises(SettingError, match=next(iter(given))):
+        read_config(by_identity | given)
+
+
 @pytest.mark.parametrize("shards", ["1", "16", "256"])
 def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
     assert read_config(LEAST | {"SAS_SHARDS": shards}).shards == int(shards)
@@ -124,8 +241,8 @@ def test_a_whole_number_within_its_bounds_is_taken(shards: str) -> None:
 def test_an_instance_is_named_after_its_machine_and_process() -> None:
     by_name = read_config(LEAST | {"SAS_INSTANCE": "i" * 100}).instance
     assert by_name == f"{'i' * 40}:{os.getpid()}"
-    in_azure = read_config(LEAST | {"WEBSITE_INSTANCE_ID": "abc"}).instance
-    assert in_azure == f"abc:{os.getpid()}"
+    in_azure = read_config(LEAST | {"WEBSITE_INSTANCE_ID": "a/b c"}).instance
+    assert in_azure == f"a-b-c:{os.getpid()}"
     assert read_config(LEAST).instance.endswith(f":{os.getpid()}")
 
 
@@ -204,7 +321,7 @@ def test_an_application_with_secret_fields_does_not_start_without_a_key() -> Non
     business = replace(made.business, secret_fields={"chain": ("card",)})
     with pytest.raises(SettingError, match="'chain' has secret fields, and the setting SAS_ENCR"):
         assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
-    key = "a:" + base64.b64encode(b"k" * 32).decode()
+    key = "a:K5AviRHoGBj4yZ1dXZgxlXUE2Q6UXeLo9U7ngcx19jY="
     config = read_config(LEAST | {"SAS_ENCRYPTION_KEYS": key})
     application = assemble(made.store, made.bus, made.clock, business, config)
     assert application.context.encryption is not made.context.encryption
@@ -220,8 +337,124 @@ def test_an_agent_whose_queue_is_one_of_ours_is_refused_by_its_name() -> None:
         assemble(made.store, made.bus, made.clock, business, read_config(LEAST))
 
 
-def test_a_queue_named_as_the_urgent_lane_of_another_is_refused() -> None:
-    made = kit()
-    config = read_config(LEAST | {"SAS_QUEUE_CALLBACKS": "scheduler-urgent"})
-    with pytest.raises(SettingError, match="'scheduler-urgent' would have two purposes"):
-        assemble(made.store, made.bus, made.clock, made.business, config)
+def test_applications_with_a_queue_of_their_own_are_named_in_a_setting() -> None:
+    assert read_config(LEAST).queues.applications == ()
+    queues = read_config(LEAST | {"SAS_APPLICATIONS": " web, shop-2,"}).queues
+    assert queues.applications == ("web", "shop-2")
+    assert {"orders-web", "orders-web-urgent", "orders-shop-2"} <= set(queues.own())
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        *((name, "is not a name") for name in ("Web", "we b", "web/1", "web_1", "-web", "1web")),
+        *((name, "is not a name") for name in ("web-", "web-urgent", "a" * 41, "wéb")),
+        *((names, "rename one") for names in ("web,web", "web,web-shop", "web-shop,web")),
+        *((name, "would have two purposes") for name in ("urgent", "rejected")),
+    ],
+)
+def test_applications_whose_queues_or_ids_would_meet_others_are_refused(
+    names: str, why: str
+) -> None:
+    with pytest.raises(SettingError, match=why):
+        read_config(LEAST | {"SAS_APPLICATIONS": names})
+
+
+KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
+OTHER_KEY = "2FCZCVqjABZaZwNvm1QNa48L4hEkF5w92fc4F85uEY0="
+REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
+REFERENCES = [
+    REFERENCE,
+    f"  {REFERENCE} ",
+    REFERENCE.upper(),
+    "@microsoft.keyvault(VaultName=v;SecretName=callbacks)",
+    "@ Microsoft . KeyVault (VaultName=v;SecretName=callbacks)",
+    "Microsoft.KeyVault(VaultName=v;SecretName=callbacks)",
+    "@Microsoft.AppConfiguration(Endpoint=https://a.azconfig.io; Key=callbacks)",
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SAS_CALLBACK_KEY",
+        "SAS_ENCRYPTION_KEYS",
+        "SAS_TABLES",
+        "AzureWebJobsStorage",
+        "ServiceBus",
+        "AzureWebJobsServiceBus",
+        "SAS_SOURCE",
+    ],
+)
+def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
+    """Whoever knows the vault's name knows it."""
+    with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
+        read_config(LEAST | {name: reference})
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
+    for given in (f"{KEY},{reference}", f"{reference} , {KEY}"):
+        with pytest.raises(SettingError, match="SAS_CALLBACK_KEY is a Key Vault reference"):
+            read_config(LEAST | {"SAS_CALLBACK_KEY": given})
+    with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is a Key Vault reference"):
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{KEY},{reference}"})
+
+
+def test_callback_keys_are_told_apart_by_commas() -> None:
+    config = read_config(LEAST | {"SAS_CALLBACK_KEY": f" {KEY}, {OTHER_KEY} "})
+    assert config.callback_keys.keys == (KEY, OTHER_KEY)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "short1",
+        KEY[:31],
+        "k" * 64,
+        "k1" * 32,
+        "0123456789abcdef" * 4,
+        "abcdefghijklmnopqrstuvwxyz0123456789",
+        "correct-horse-battery-staple-and-more",
+        "correct horse battery staple 4 times more",
+        "MyVerySecretKeyForCallbacks2026x7Qp",
+        "change-me-Zk3vQ9xTb2LrW8nYp5Hs7Dg4Jf6",
+        "password1" * 4,
+        "https://v.vault.azure.net/secrets/callbacks/1",
+    ],
+)
+def test_a_callback_key_that_is_short_or_not_random_is_refused_without_being_quoted(
+    key: str,
+) -> None:
+    with pytest.raises(SettingError, match=r"SAS_CALLBACK_KEY, key 2: .*`openssl rand") as refused:
+        read_config(LEAST | {"SAS_CALLBACK_KEY": f"{KEY},{key}"})
+    assert not key or key not in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"k" * 32,
+        bytes(range(32)),
+        bytes(range(32, 0, -1)),
+        b"0123456789abcdef" * 2,
+        b"a long password, 32 bytes of it!",
+    ],
+)
+def test_an_encryption_key_that_is_not_random_is_refused(key: bytes) -> None:
+    text = "a:" + base64.b64encode(key).decode()
+    with pytest.raises(SettingError, match=r"SAS_ENCRYPTION_KEYS, key 1: .* are not random"):
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": text})
+
+
+def test_keys_made_at_random_are_taken() -> None:
+    rng = random.Random(2026)  # noqa: S311  the same keys each time
+    for _ in range(300):
+        made = rng.randbytes(32)
+        encoded = base64.b64encode(made).decode()
+        url_safe = base64.urlsafe_b64encode(made).decode().rstrip("=")
+        read_config(LEAST | {"SAS_CALLBACK_KEY": f"{encoded},{url_safe},{made.hex()}"})
+        read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{encoded}"})

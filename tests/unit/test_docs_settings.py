@@ -79,7 +79,8 @@ def test_the_default_is_the_one_that_the_code_takes(name: str, defaults: dict[st
     elif name == "SAS_TABLES":
         assert shown == "AzureWebJobsStorage"
     elif name == "SAS_TELEMETRY":
-        assert shown == read_config({"ServiceBus": "s", "SAS_TABLES": "t"}).telemetry
+        least = {"ServiceBus": "Endpoint=sb://s", "SAS_TABLES": "UseDevelopmentStorage=true"}
+        assert shown == read_config(least).telemetry
     else:
         default = defaults.get(name)
         assert shown == ("none" if default in {None, ""} else str(default).removesuffix(".0"))

@@ -43,27 +43,48 @@ def test_an_edited_input_of_a_refused_step_has_a_key_of_its_own() -> None:
     assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
 
 
-def test_an_edited_input_of_a_step_that_timed_out_meets_its_effect_under_the_old_key() -> None:
+def test_an_edited_input_of_a_step_that_timed_out_has_a_key_of_its_own() -> None:
     order = claimed(failures_max=0).expired("a")
     assert order.resubmit(edited=EDITED)
-    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
+    order.claim()
+    assert [m.generation for m in order.sent if isinstance(m, Request)] == [1]
 
 
-def test_an_edited_input_of_a_step_refused_after_a_time_out_keeps_the_old_key() -> None:
+def test_an_edited_input_of_a_step_refused_after_a_timeout_has_a_key_of_its_own() -> None:
     order = claimed(failures_max=1).expired("a")
     order.claim()
     order.refused("a", SOLD_OUT)
     order.resubmit(edited=EDITED)
-    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
 
 
 @pytest.mark.parametrize("code", ["result-too-large", "result-too-deep", "result-no-json"])
-def test_an_edited_input_of_a_step_whose_result_was_refused_keeps_the_key_of_its_effect(
+def test_an_edited_input_of_a_step_whose_result_was_refused_has_a_key_of_its_own(
     code: str,
 ) -> None:
     order = claimed().refused("a", Fault(code, "the service did it, and said too much"))
     order.resubmit(edited=EDITED)
-    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 0)
+    assert (order.step("a").call.edited, order.step("a").call.generation) == (EDITED, 1)
+
+
+def test_each_of_two_edits_in_a_row_has_a_key_of_its_own() -> None:
+    order = claimed(failures_max=0)
+    for generation in (1, 2):
+        order.expired("a")
+        order.resubmit(edited=f'{{"amount":{generation}}}')
+        order.claim()
+        assert order.step("a").call.generation == generation
+    order.undo()
+    order.claim()
+    assert [m.generation for m in order.sent if isinstance(m, Request)] == [2]
+
+
+def test_a_step_that_never_began_takes_no_edited_input() -> None:
+    order = claimed("two in a row").refused("a")
+    assert order.step("b").epoch == 0
+    assert not order.resubmit("b", edited=EDITED)
+    assert order.step("b").call.generation == 0
 
 
 def test_every_refused_edit_has_a_new_key_and_a_plain_resubmission_keeps_edit_and_key() -> None:

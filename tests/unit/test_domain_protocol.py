@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from sas.domain.workflow import OnFailure
+from sas.domain.change import Decision
+from sas.domain.claim import with_step
+from sas.domain.order import Order, StepState, UndoLedger, UndoStatus
+from sas.domain.workflow import OnFailure, Rules
 from tests.long import long
-from tests.unit.domain_model_check import find_cycle
-from tests.unit.domain_protocol_check import Budget, Protocol, Remote
+from tests.unit.domain_model_check import LATE, find_cycle
+from tests.unit.domain_protocol_check import DO, Budget, Flying, Protocol, Remote
 
 UNRELIABLE = Budget(twice=1, lost=1, early=1)
 MEDDLED = Budget(early=1, refused=1, operator=1)
@@ -130,7 +134,9 @@ def test_a_cancelled_order_is_undone_whole_whatever_happens_to_messages(
 def test_an_edited_input_leads_to_one_effect_even_if_the_step_timed_out_before_its_refusal(
     shape: str, faults: Budget
 ) -> None:
-    protocol = Protocol(shape, OnFailure.HOLD, 1, faults, verbs=("edit", "undo"))
+    protocol = Protocol(
+        shape, OnFailure.HOLD, 1, faults, Remote(closes=True), verbs=("edit", "undo")
+    )
     assert protocol.explore() is None
 
 
@@ -148,6 +154,33 @@ def test_a_call_under_an_older_generation_that_lands_late_needs_an_agent_that_cl
     case = ("one", OnFailure.HOLD, failures_max, faults)
     assert "came about twice" in str(Protocol(*case, verbs=verbs).explore())
     assert Protocol(*case, Remote(closes=True), verbs=verbs).explore() is None
+
+
+class BelievesRefusals(Protocol):
+    """Undoes no step that was asked for once, in one dispatch, and refused."""
+
+    def decision(self, order: Order, event: tuple[object, ...], rules: Rules) -> Decision | None:
+        decision = super().decision(order, event, rules)
+        if decision is None or not isinstance(event, Flying):
+            return decision
+        if (event.direction, event.outcome, event.epoch) != (DO, "refused", 1):
+            return decision
+        undone = UndoLedger(UndoStatus.NOT_NEEDED)
+        step = decision.steps[event.step].moved(StepState.COMPENSATED, LATE)
+        steps = with_step(decision.steps, replace(step, undo=undone))
+        return replace(decision, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "faults", [Budget(twice=1, refused=1), Budget(early=1, refused=1, twice=1)], ids=str
+)
+def test_a_refused_step_is_undone_because_another_delivery_may_still_have_its_effect(
+    faults: Budget,
+) -> None:
+    """A refusal answers one call. Only the tombstone of an undo answers every call of a key."""
+    case = ("one", OnFailure.UNDO, 1, faults)
+    assert "S2" in str(BelievesRefusals(*case).explore())
+    assert Protocol(*case).explore() is None
 
 
 @pytest.mark.parametrize("shape", PAIRS)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.domain.change import DeadlineDue, StepDue, due_rows
+from sas.domain.claim import with_step
 from sas.domain.expire import expire_deadline, postpone_deadline
 from sas.domain.messages import Alert, AlertKind, Notice, Notify, Outcome, Wake
-from sas.domain.order import CLOCK_SKEW, Fault
+from sas.domain.order import CLOCK_SKEW, AttemptError, Fault
 from sas.domain.workflow import Backoff, ExtendedWait, OnFailure
 from tests.unit.domain_cases import SECOND, T0, Story, story
 
@@ -298,3 +300,55 @@ def test_an_undo_that_waits_holds_back_what_came_before_it() -> None:
     order.claim()
     assert order.requests == [("b", "undo", 2)]
     assert order.done("b").requests == [("a", "undo", 2)]
+
+
+# The last error of an attempt
+
+
+def failed_attempt(order: Story, name: str, message: str, *, epoch: int | None = None) -> None:
+    """Let the agent of a step keep the error of an attempt, as a load returns it."""
+    step = order.step(name)
+    error = AttemptError(epoch or step.epoch, 3, "http-500", message, order.now)
+    changed = replace(step, last_error=error)
+    order.order = replace(order.order, steps=with_step(order.order.steps, changed))
+
+
+def test_a_step_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+    order = claimed(failures_max=0)
+    failed_attempt(order, "a", "the hotel answered 500: out of memory.")
+    order.expired("a")
+    fault = order.step("a").error
+    assert fault is not None
+    assert fault.code == "timed-out"
+    assert fault.message == (
+        "no success within CompleteBy, 1 times; its outcome is unknown. Last error (http-500): "
+        "the hotel answered 500: out of memory"
+    )
+    (alert,) = (m.text for m in order.sent if isinstance(m, Alert))
+    assert "Last error (http-500): the hotel answered 500: out of memory. Resubmit it" in alert
+    (told,) = (m.fault for m in order.sent if isinstance(m, Notify))
+    assert told == fault
+
+
+def test_an_undo_that_timed_out_says_the_last_error_of_its_attempts() -> None:
+    order = claimed(failures_max=0).done("a")
+    order.undo()
+    order.claim()
+    failed_attempt(order, "a", "KeyError: 'room'")
+    order.expired("a")
+    fault = order.step("a").error
+    assert fault is not None
+    assert fault.message == (
+        "no success to the undo within CompleteBy, 1 times. Last error (http-500): KeyError: 'room'"
+    )
+
+
+def test_the_error_of_an_earlier_dispatch_explains_no_later_timeout() -> None:
+    order = claimed(failures_max=1)
+    failed_attempt(order, "a", "the hotel answered 500")
+    order.expired("a")
+    order.claim()
+    order.expired("a")
+    fault = order.step("a").error
+    assert fault is not None
+    assert fault.message == "no answer within CompleteBy, 2 times; its outcome is unknown"

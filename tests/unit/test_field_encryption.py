@@ -16,12 +16,14 @@ from sas.codec.internal import CommandMessage
 from sas.codec.orders import content_hash
 from sas.codec.strict import MalformedError
 from sas.domain.content import PayloadRef
+from sas.domain.order import Details
 from sas.domain.workflow import WorkflowError
 from sas.engine.hooks import redact
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.features.field_encryption.redaction import WithheldError
+from sas.features.field_encryption.redaction import WithheldError, redacted_error
 from sas.ports import AwaitCallback, Call, Message, RefusedError, TransientError
-from tests.unit.actors_kit import QUEUES, Kit, done, kit, letter, order
+from sas.simulation.clock import START
+from tests.unit.actors_kit import QUEUES, Kit, command, done, kit, letter, order
 
 OLD, NEW = ("old", b"o" * 32), ("new", b"n" * 32)
 CARD, NOTE = "4111-1111-1111-1111", "leave it at the back door"
@@ -335,6 +337,49 @@ async def test_an_operator_can_move_no_ciphertext_and_is_told_so() -> None:
     assert calls(made)[1:] == []
 
 
+async def used_again() -> tuple[Kit, Any, Any]:
+    """Return a kit whose order has the id of one that was purged, and the cards of both, as they
+    are stored.
+    """
+    made = await failed(encrypting_kit())
+    former = payload(made)["customer"]["card"]
+    made.store.orders.clear()
+    await made.later(3600)
+    made.agents["stock"].then(RefusedError("no", "declined"))
+    other = {"customer": {"card": "5500-0000-0000-0004", "n": 1}}
+    await made.submit(order(order=other, workflow="care", submission_id="s-2"), "m-2")
+    await made.drain()
+    return made, former, payload(made)["customer"]["card"]
+
+
+async def test_what_was_encrypted_for_a_former_order_of_an_id_is_not_taken_for_a_later_one() -> (
+    None
+):
+    made, former, later = await used_again()
+    before = len(calls(made))
+    await resubmit(made, {"customer": {"card": former}})
+    assert "for this place of this order" in made.alerts()[-1].text
+    assert len(calls(made)) == before
+    await resubmit(made, {"customer": {"card": later}}, wish="w-2")
+    await made.drain()
+    assert calls(made)[-1].order == {"customer": {"card": "5500-0000-0000-0004"}}
+
+
+async def test_a_row_with_the_ciphertext_of_a_former_order_reaches_no_agent() -> None:
+    """Somebody who can write to the table has an agent charge another card."""
+    made, former, _ = await used_again()
+    stored = made.store.orders["O-1"]
+    forged = json.dumps({"customer": {"card": former, "n": 1}})
+    details = replace(stored.order.details, payload=forged)
+    stored.order = replace(stored.order, details=details)
+    before = len(calls(made))
+    await made.hand(command("resubmit", made.order().seq))
+    await made.drain()
+    await made.later(20)
+    assert len(calls(made)) == before
+    assert "was changed or moved" in made.alerts()[-1].text
+
+
 async def test_an_operator_is_told_of_a_key_that_is_missing() -> None:
     made = await failed(kit(encryption=encryption_of(OLD)))
     await resubmit(rotated(made, NEW), payload(made))
@@ -357,12 +402,25 @@ async def test_a_refusal_an_excuse_and_a_note_are_kept_without_the_secrets_they_
     await made.submit(order(order=ORDER))
     await made.drain()
     assert made.order().steps[0].note == "asked for (secret)"
+    error = made.store.orders["O-1"].errors[0]
+    assert (error.kind, error.message) == ("(secret)", "(secret) is busy")
     await made.hand(done())
     made.agents["payment"].then(RefusedError(f"no-{CARD}", f"card {CARD} of {NOTE!r} declined"))
     await made.drain()
     (told,) = [e.data.error for e in made.events() if e.data.error]
     assert (told.code, told.message) == ("no-(secret)", "card (secret) of '(secret)' declined")
     assert CARD not in at_rest(made)
+
+
+@pytest.mark.parametrize("flags", [{}, {"answered": True}, {"error_answer": True}], ids=str)
+def test_a_redacted_transient_error_keeps_every_other_member(flags: dict[str, bool]) -> None:
+    """Otherwise the circuit breaker would take an answer of the service for a failure."""
+    error = TransientError(f"{CARD} is busy", timedelta(seconds=7), "http-409", **flags)
+    kept = redacted_error(error, "agent stock", (CARD,))
+    assert isinstance(kept, TransientError)
+    assert str(kept) == "(secret) is busy"
+    assert vars(kept) == vars(error)
+    assert kept.retry_after == timedelta(seconds=7)
 
 
 async def test_a_bug_of_an_agent_says_where_it_is_and_not_what_it_says() -> None:
@@ -411,7 +469,7 @@ def test_a_call_shows_no_content_of_an_order() -> None:
 
 def test_a_secret_is_taken_out_whole_before_a_shorter_one_within_it() -> None:
     ring = encryption_of(secret={"w": ("a", "b", "c")})
-    _, secrets = ring.decrypt("w", "O", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
+    _, secrets = ring.decrypt("w", "O", "s", {"a": "abcdef", "b": "cde", "c": "é\n", "n": "no"})
     assert secrets.index("abcdef") < secrets.index("cde")
     assert redact("abcdef cde é\\n no", secrets) == "(secret) (secret) (secret) no"
 
@@ -428,7 +486,8 @@ def test_secret_fields_are_checked_when_the_app_starts() -> None:
 
 def test_without_a_ring_what_is_encrypted_says_what_is_missing() -> None:
     encrypted = {"customer": {"card": {"$encrypted": "new:AAAA"}}}
+    details = Details("O-1", "chain", 1, "{}", "h", "responses-shop", None, START)
     with pytest.raises(Exception, match="SAS_ENCRYPTION_KEYS is missing"):
-        FieldEncryption(FIELDS).decrypt("chain", "O-1", encrypted)
+        FieldEncryption(FIELDS).decrypt("chain", "O-1", "s", encrypted)
     with pytest.raises(MalformedError):
-        encryption_of().encrypt_input("chain", "O-1", json.dumps(encrypted))
+        encryption_of().encrypt_input(details, json.dumps(encrypted))

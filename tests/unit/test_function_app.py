@@ -34,6 +34,7 @@ QUEUES = {
     **LANES,
     **URGENT,
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
+    "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
 MAY_IMPORT = {
     "__future__",
@@ -92,15 +93,17 @@ def test_nothing_is_imported_but_what_triggers_need() -> None:
 
 
 def test_nothing_is_decided_here() -> None:
-    """No branch, no handler of errors, and one loop: over the agents' names."""
+    """No branch, no handler of errors, and two loops: over the names of applications and agents."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
     found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
     loops = [n for n in ast.walk(TREE) if isinstance(n, ast.For | ast.AsyncFor | ast.comprehension)]
-    assert len(loops) == 1
-    assert isinstance(loops[0], ast.For)
-    assert ast.unparse(loops[0].iter) == "orders.AGENTS"
-    assert len(loops[0].body) == 1
+    over = []
+    for loop in loops:
+        assert isinstance(loop, ast.For)
+        over.append(ast.unparse(loop.iter))
+        assert len(loop.body) == 1
+    assert over == ["read_applications()", "orders.AGENTS"]
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)
@@ -157,7 +160,9 @@ class Seen:
             name: SimpleNamespace(handle=self._as(f"agent_{name.replace('-', '_')}"))
             for name in orders.AGENTS
         }
-        self.dead_letters = SimpleNamespace(handle=self._as("deadletters"))
+        self.dead_letters = SimpleNamespace(
+            handle=self._as("deadletters"), handle_given_up=self._as("deadletters_end")
+        )
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
@@ -208,6 +213,7 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
     }
+    queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
     for setting, name in given.items():
         queue = queue.replace(setting, name)
     return queue

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sas.engine.delivery import Delivery
-from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
+from sas.engine.receiver import (
+    DELAY_MAX_S,
+    SOURCE,
+    GivenUpError,
+    Receiver,
+    delay_s,
+)
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError, UnavailableError
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -61,6 +68,38 @@ async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_pro
     assert await door.receive(again) == "handled"
     assert [one.message_id for one in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
+
+
+async def test_a_dead_letter_that_is_put_back_keeps_the_queue_it_came_from() -> None:
+    door = Door(*(StoreUnavailableError("away") for _ in range(2)))
+    await door.receive(replace(FIRST, source_queue="orders"))
+    await door.receive(await door.next())
+    await door.receive(await door.next())
+    assert [one.source_queue for one in door.seen] == ["orders"] * 3
+
+
+async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_from() -> None:
+    door = Door()
+    forged = {SOURCE: "scheduler"}
+    await door.receive(replace(FIRST, source_queue="orders", properties=forged))
+    assert door.seen[0].source_queue == "orders"
+
+
+async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour() -> None:
+    door = Door(*(GivenUpError("it fails again") for _ in range(20)))
+    message: Message | Delivery = FIRST
+    pauses = []
+    while await door.receive(message) is None:
+        before = door.clock.now()
+        await door.clock.advance(GivenUpError.delay_max_s)
+        found = door.bus.take(QUEUE)
+        assert found is not None
+        assert found.scheduled_at is not None
+        pauses.append((found.scheduled_at - before).total_seconds())
+        message = found
+    assert pauses[0] <= 1
+    assert DELAY_MAX_S < pauses[-1] <= GivenUpError.delay_max_s
+    assert len(pauses) == 20
 
 
 async def test_an_outage_of_any_length_burns_no_delivery_and_is_over_within_half_a_minute() -> None:

@@ -22,7 +22,7 @@ from sas.adapters.transaction import (
     operations,
 )
 from sas.bounds import utf16_units
-from sas.domain.change import Change, DeadlineDue, Due, OtherDue, OutDue, StepDue
+from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import (
     Alert,
@@ -36,6 +36,7 @@ from sas.domain.messages import (
     Wake,
 )
 from sas.domain.order import (
+    AttemptError,
     Details,
     Direction,
     Dispatched,
@@ -116,7 +117,8 @@ def test_an_orders_aggregate_is_one_range_without_journal_and_causes(
 ) -> None:
     low, high = keys.aggregate(order_id)
     inside = [keys.details(order_id), keys.state(order_id)]
-    inside += [keys.step(order_id, step), keys.result(order_id, step)]
+    inside += [keys.step(order_id, step), keys.error(order_id, step), keys.result(order_id, step)]
+    assert [key for key in inside if keys.is_error(key)] == [keys.error(order_id, step)]
     outside = [keys.journal(order_id, seq), keys.cause(order_id, "orders:1")]
     assert inside == sorted(inside)
     assert all(low <= key < high for key in inside)
@@ -131,7 +133,9 @@ def test_a_due_row_says_everything_in_its_key(
     due: tuple[Due, ...] = (
         StepDue(at, order_id, step, number),
         OutDue(at, order_id, number),
+        HeldDue(at, order_id, f"{number:032x}"),
         DeadlineDue(at, order_id),
+        OtherDue(at, order_id, f"due|{key_time(at)}|{keys.escape(order_id)}|newer|{number}"),
     )
     assert {type(row) for row in due} == set(get_args(Due))
     for row in due:
@@ -163,13 +167,14 @@ STEP = StepRecord(
     name="pay",
     process_state=StepState.COMPENSATING,
     since=NOW,
-    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9"),
+    turn=Dispatched("one", NOW + timedelta(seconds=1), "the van is at stop 3 of 9", 7),
     epoch=4,
     failures=Failures(3, 6),
     call=LastCall(2, NOW + timedelta(seconds=2), 5, '{"amount":1}'),
     result='{"paid":true}',
     error=Fault("declined", "card 'declined' 🛒"),
     undo=UndoLedger(UndoStatus.BY_HAND, (2, 0)),
+    last_error=AttemptError(4, 3, "http-500", "it's out of 🛒", NOW),
 )
 DETAILS = Details("o'1", "order", 7, "{}", "hash", "responses-a", "corr", NOW, "00-1-1-01", True)
 
@@ -188,7 +193,7 @@ ORDER = Order(
 
 @pytest.mark.parametrize(
     "record",
-    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, DETAILS, ORDER],
+    [STEP, STEP.turn, STEP.failures, STEP.call, STEP.undo, STEP.last_error, DETAILS, ORDER],
     ids=lambda record: type(record).__name__,
 )
 def test_the_records_of_these_tests_leave_no_field_at_its_default(record: Any) -> None:
@@ -208,9 +213,16 @@ def bare(step: StepRecord) -> StepRecord:
 def test_no_field_of_an_order_is_lost_in_its_rows(order: Order) -> None:
     made = [rows.details_row(order), rows.state_row(order, "commit")]
     made += [rows.step_row("o'1", step) for step in order.steps]
+    made += [
+        rows.error_row("o'1", step.number, step.last_error)
+        for step in order.steps
+        if step.last_error is not None
+    ]
     by_key = {row["RowKey"]: row for row in made}
-    assert rows.order_from("o'1", by_key, "etag") == order
-    assert rows.order_from("o'1", by_key, "etag").token == "etag"
+    read = rows.order_from("o'1", by_key, "etag")
+    assert read == order
+    assert [step.last_error for step in read.steps] == [step.last_error for step in order.steps]
+    assert read.token == "etag"
 
 
 @pytest.mark.parametrize("turn", [None, Ready(NOW), Resting(NOW), Dispatched("one", NOW)])

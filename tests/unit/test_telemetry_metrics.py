@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -93,6 +93,7 @@ async def test_a_step_that_is_refused_or_expires_has_a_duration_too(told: Told) 
     made.agents["payment"].then(RefusedError("declined", "no"))
     await made.submit()
     await made.step(QUEUES.scheduler)
+    made.agents_die()
     await made.later(31)
     await made.sweep()
     await made.drain()
@@ -152,6 +153,28 @@ async def test_a_refusals_code_is_cut_and_cleaned_whatever_a_service_says(told: 
     await made.step(QUEUES.agent("stock"))
     ((_, about),) = told.metrics()["sas.agent.attempts"]
     assert about["sas.fault"] == "a-code-with-spaces-" + "x" * (metrics.CODE_LENGTH_MAX - 19)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [lambda n: RefusedError(f"type-{n}", "no"), lambda n: TransientError("no", kind=f"k{n}")],
+)
+async def test_a_service_with_ever_new_codes_makes_no_more_than_some_series(
+    told: Told, fault: Callable[[int], Exception]
+) -> None:
+    made = kit()
+    for number in range(100):
+        made.agents["stock"].then(fault(number), TransientError("away", kind="http-503"))
+    for number in range(100):
+        await made.submit(order(f"O-{number}"), f"m-{number}")
+        await made.step(QUEUES.scheduler)
+        await made.step(QUEUES.agent("stock"))
+    points = [about for _, about in told.metrics()["sas.agent.attempts"]]
+    faults = {about["sas.fault"] for about in points if about["sas.outcome"] != "done"}
+    assert len(faults) <= metrics.FAULTS_MAX + 2
+    assert {"other", "http-503"} <= faults
+    metrics.attempt("payment", "pay", "do", "refused", "declined")  # another agent has its own
+    assert told.count("sas.agent.attempts", agent="payment", fault="declined") == 1
 
 
 async def test_a_sweep_tells_how_overdue_its_oldest_row_was(told: Told) -> None:

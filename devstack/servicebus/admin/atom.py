@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-from devstack.servicebus.core.properties import EntityStatus, QueueProperties
+from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.server import QueueCounts
@@ -72,18 +72,13 @@ def queue_entry(queue: Queue, counts: QueueCounts, address: str) -> str:
 
 
 def _description(queue: Queue, counts: QueueCounts) -> str:
-    fields = {
-        name: value
-        for name, value in queue.properties.to_official().items()
-        if value != "" or name == "UserMetadata"
-    }
+    fields = {name: value for name, value in queue.properties.to_official().items() if value != ""}
     fields |= {
         "SizeInBytes": counts.size_bytes,
         "MessageCount": counts.total,
         "CreatedAt": moment(queue.created_at),
         "UpdatedAt": moment(queue.updated_at),
         "AccessedAt": moment(queue.accessed_at),
-        "EnableBatchedOperations": True,
         "EntityAvailabilityStatus": "Available",
         "AutoDeleteOnIdle": "P10675199DT2H48M5.4775807S",
         "EnablePartitioning": False,
@@ -107,8 +102,6 @@ def _description(queue: Queue, counts: QueueCounts) -> str:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, EntityStatus):
-        return value.value
     return escape(str(value))
 
 

@@ -92,8 +92,11 @@ def fields(buffer: bytes, position: int) -> tuple[list[Any], int]:
     return _items(buffer, first, end, count, 0), end
 
 
-def spans(buffer: bytes, position: int) -> list[bytes]:
-    """Cut the list at ``position`` into its items, each still encoded."""
+def spans(buffer: bytes, position: int, least: int = 0) -> list[bytes]:
+    """Cut the list at ``position`` into its items, each still encoded; add nulls up to ``least``.
+
+    Senders leave out nulls at the end.
+    """
     count, first, end = compound(buffer, position)
     found = []
     for _ in range(count):
@@ -102,7 +105,7 @@ def spans(buffer: bytes, position: int) -> list[bytes]:
         first = behind
     if first != end:
         raise DecodeError(f"the list at byte {position} does not fill its size")
-    return found
+    return found + [b"\x40"] * (least - len(found))
 
 
 def count_values(buffer: bytes) -> int:

@@ -5,7 +5,7 @@ the wire. Rules: AMQP 1.0, part 1 (types).
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from uuid import UUID
 
@@ -19,7 +19,6 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_F64 = struct.Struct(">d")
 _TWO_U32 = struct.Struct(">II")
 _SMALL_UINTS = tuple(b"\x43" if n == 0 else bytes((0x52, n)) for n in range(256))
 _SMALL_ULONGS = tuple(b"\x44" if n == 0 else bytes((0x53, n)) for n in range(256))
@@ -142,29 +141,18 @@ def composite(code: int, fields: Sequence[bytes]) -> bytes:
     return b"\x00\x53" + bytes((code,)) + list_(fields[:count])
 
 
-def scalar(value: object) -> bytes:  # noqa: PLR0911 (one line for each type)
-    """Encode a plain Python value, such as the decoder returns.
-
-    Raises TypeError for a type that has no AMQP form.
-    """
+def scalar(value: object) -> bytes:
+    """Encode text, bytes, a whole number, a UUID or null, as the decoder returns them."""
     match value:
         case None:
             return NULL
-        case bool():
-            return boolean(value)
         case int():
-            return int64(value)
-        case float():
-            return b"\x82" + _F64.pack(value)
+            return int64(value) if value < 1 << 63 else ulong(value)
         case str():
             return string(value)
         case bytes():
             return binary(value)
         case UUID():
             return uuid(value)
-        case Mapping():
-            return map_((scalar(key), scalar(item)) for key, item in value.items())
-        case list() | tuple():
-            return list_([scalar(item) for item in value])
         case _:
-            raise TypeError(f"{type(value).__name__} has no AMQP form; give text, bytes or numbers")
+            raise TypeError(f"{type(value).__name__} is none of them")

@@ -5,10 +5,12 @@ Rules: AMQP 1.0, part 2 (transport).
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.decode import Described
 from devstack.servicebus.amqp.errors import DecodeError, FramingError
+from devstack.servicebus.amqp.sections import pairs
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -71,19 +73,39 @@ def padded(values: list[object], count: int) -> list[object]:
     return values + [None] * missing if missing else values
 
 
-def outcome_code(state: object) -> int | None:
-    """Give the number of a delivery state, None for no state."""
-    if state is None:
-        return None
-    if isinstance(state, Described) and isinstance(state.descriptor, int):
-        return state.descriptor
-    raise DecodeError("a delivery state is not one of AMQP 1.0")
+class Outcome(NamedTuple):
+    """A delivery state: its code (None for no state), its encoded fields, and named values.
+
+    The names are those of properties to change. Their values stay encoded and keep their types.
+    """
+
+    code: int | None
+    fields: list[bytes]
+    named: dict[str, bytes]
 
 
-def outcome_fields(state: object, count: int) -> list[object]:
-    """Give the fields of a delivery state, lengthened to ``count``."""
-    values = state.value if isinstance(state, Described) else []
-    return padded(values, count) if isinstance(values, list) else [None] * count
+def read_outcome(state: object, body: bytes, position: int) -> Outcome:
+    """Read the state of the disposition whose list is at ``position``."""
+    if state is not None and not (
+        isinstance(state, Described) and isinstance(state.descriptor, int)
+    ):
+        raise DecodeError("a delivery state is not one of AMQP 1.0")
+    code = None if state is None else state.descriptor
+    if code not in {REJECTED, MODIFIED}:
+        return Outcome(code, [], {})
+    fields = _described_fields(decode.spans(body, position)[4])
+    named = fields[2] if code == MODIFIED else _described_fields(fields[0])[2]
+    return Outcome(code, fields, named_values(named))
+
+
+def _described_fields(raw: bytes) -> list[bytes]:
+    return [raw] * 3 if raw == encode.NULL else decode.spans(raw, decode.skip(raw, 1), 3)
+
+
+def named_values(raw: bytes) -> dict[str, bytes]:
+    """Give the values of an encoded map, still encoded, by their names."""
+    found = pairs(raw, 0) if raw != encode.NULL else ()
+    return {key: value for key, _, value in found if isinstance(key, str)}
 
 
 class FrameReader:

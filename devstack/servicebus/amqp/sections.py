@@ -60,15 +60,15 @@ def unbatch(payload: bytes) -> list[bytes]:
     return messages
 
 
-def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, int]]:
-    """Walk the map at ``value_at``: each key, the encoded pair, the position of its value."""
+def pairs(payload: bytes, value_at: int) -> Iterator[tuple[Any, bytes, bytes]]:
+    """Walk the map at ``value_at``: each key, the encoded pair, the encoded value."""
     count, position, end = decode.compound(payload, value_at)
     if count % 2:
         raise DecodeError("a map has a key without a value")
     for _ in range(count // 2):
         key, value_position = decode.decode(payload, position)
         behind = decode.skip(payload, value_position)
-        yield key, payload[position:behind], value_position
+        yield key, payload[position:behind], payload[value_position:behind]
         position = behind
     if position != end:
         raise DecodeError("a map does not fill its size")

@@ -228,7 +228,7 @@ class SessionDispatch:
         self._held.pop(session.id, None)
         for message in list(session.locked.values()):
             self._store.unlock(message, now, count=count)
-        if session.ready:
+        if session.ready and session.count:
             self._free[session.id] = None
             self._serve_waiters(now)
         self._drop_if_empty(session)

@@ -84,23 +84,19 @@ class Message:
         spans[2] = encode.uint(min(int(ttl_s * 1000), _U32_MAX))
         self.header = b"".join(spans)
 
-    def add_properties(self, added: Mapping[str, Any]) -> None:
-        """Add application properties.
+    def add_properties(self, added: Mapping[str, bytes]) -> None:
+        """Add or replace application properties, given as encoded values.
 
-        Raises TypeError for a value without an AMQP form, DecodeError if the sender's are broken.
+        If the sender's properties are not an AMQP map, nothing can be added. The message is kept
+        all the same: a dead letter without its reason is better than a lost message.
         """
-        encoded = {key: encode.scalar(value) for key, value in added.items()}
-        self.bare = with_application_properties(self.bare, encoded)
+        with suppress(DecodeError):
+            self.bare = with_application_properties(self.bare, added)
 
     def add_dead_letter_reason(self, reason: str | None, description: str | None) -> None:
-        """Add the dead-letter reason to the application properties.
-
-        If the sender's properties are not an AMQP map, the reason cannot be added. The message is
-        kept all the same: a dead letter without its reason is better than a lost message.
-        """
-        added = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        with suppress(DecodeError):
-            self.add_properties({key: text for key, text in added.items() if text is not None})
+        """Add the dead-letter reason to the application properties."""
+        given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        self.add_properties({n: encode.string(text) for n, text in given.items() if text})
 
 
 # -- reading what a sender encoded ----------------------------------------------------------
@@ -131,8 +127,7 @@ def parse_message(payload: bytes) -> Message:
 
 
 def _read_header(message: Message, payload: bytes, value_at: int) -> None:
-    spans = decode.spans(payload, value_at)[:4]
-    spans += [encode.NULL] * (4 - len(spans))
+    spans = decode.spans(payload, value_at, 4)[:4]
     header = b"".join(spans)
     if len(header) > 64:
         raise DecodeError("a message header holds more than its five short fields")
@@ -146,11 +141,11 @@ def _read_header(message: Message, payload: bytes, value_at: int) -> None:
 
 def _read_annotations(message: Message, payload: bytes, value_at: int) -> None:
     kept = []
-    for key, raw, position in pairs(payload, value_at):
+    for key, raw, value in pairs(payload, value_at):
         if key in _BROKER_ANNOTATIONS:
             continue
         if key == _SCHEDULED:
-            moment = decode.decode(payload, position)[0]
+            moment = decode.decode(value)[0]
             if moment is not None and not isinstance(moment, int):
                 raise DecodeError(f"{_SCHEDULED} is a timestamp, not {moment!r}")
             message.scheduled_at = None if moment is None else moment / 1000

@@ -130,7 +130,12 @@ class Namespace:
         return queue
 
     def find(self, path: str) -> Queue:
-        """Find a queue or a dead-letter queue by path. Raises EntityNotFoundError."""
+        """Find a queue or a dead-letter queue by its path or that of its ``$management``.
+
+        Raises EntityNotFoundError.
+        """
+        if path.lower().endswith(MANAGEMENT):
+            path = path[: -len(MANAGEMENT)]
         lowered = path.lower()
         if lowered.endswith(TRANSFER_DEAD_LETTERS.lower()):
             return self._transfer_queue(self.queue(path[: -len(TRANSFER_DEAD_LETTERS)]))

@@ -5,12 +5,10 @@ sessions) if the lock is not held, and then change nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import nsmallest
 from itertools import islice
-from typing import Any
 
-from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core.errors import (
-    ArgumentError,
     MessageLockLostError,
     MessageNotFoundError,
     NotAllowedError,
@@ -20,8 +18,10 @@ from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.queue import Queue
 
 PEEK_MAX_BYTES = 4 << 20
+DELETE_MAX = 4000
 
-Changes = Mapping[str, Any] | None
+#: Application properties to add or replace: their names and encoded values.
+Changes = Mapping[str, bytes] | None
 
 
 def complete(queue: Queue, token: bytes, now: float) -> None:
@@ -82,10 +82,7 @@ def held(queue: Queue, token: bytes, now: float) -> Message:
 
 def _change(queue: Queue, message: Message, changes: Changes) -> None:
     if changes:
-        try:
-            message.add_properties(changes)
-        except (TypeError, AmqpError) as error:
-            raise ArgumentError(str(error)) from None
+        message.add_properties(changes)
         queue.namespace.journal.stored(queue, message)
 
 
@@ -109,6 +106,25 @@ def cancel(queue: Queue, sequences: Iterable[int]) -> None:
         )
     for message in found:
         queue.remove(message)
+
+
+def delete(queue: Queue, count: int, before: float, session_id: str | None) -> int:
+    """Delete the oldest messages that were enqueued before a time; return their number.
+
+    Locked, deferred and scheduled messages stay.
+    """
+    free = (
+        message
+        for message in queue.messages.values()
+        if message.state is MessageState.ACTIVE
+        and message.token is None
+        and message.enqueued_at < before
+        and (session_id is None or message.session_id == session_id)
+    )
+    found = nsmallest(min(count, DELETE_MAX), free, key=lambda message: message.enqueued_at)
+    for message in found:
+        queue.remove(message)
+    return len(found)
 
 
 def deferred(queue: Queue, sequences: Iterable[int], session_id: str | None) -> list[Message]:

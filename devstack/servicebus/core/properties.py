@@ -66,6 +66,8 @@ class QueueProperties:
     max_size_megabytes: int = _property("MaxSizeInMegabytes", 1024, (1, 81920))
     status: EntityStatus = _property("Status", EntityStatus.ACTIVE)  # noqa: RUF009 (immutable)
     user_metadata: str = _property("UserMetadata", "")
+    #: Kept and shown; it has no effect here.
+    enable_batched_operations: bool = _property("EnableBatchedOperations", default=True)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -158,8 +160,8 @@ def _read(official: str, name: str, value: Any) -> Any:
 _OFFICIAL = {one.name: one.metadata["official"] for one in fields(QueueProperties)}
 _FROM_OFFICIAL = {official.lower(): name for name, official in _OFFICIAL.items()}
 _ACCEPTED_AND_IGNORED = {
-    "autodeleteonidle", "enablebatchedoperations", "enableexpress", "enablepartitioning",
-    "isanonymousaccessible", "supportordering",
+    "autodeleteonidle", "enableexpress", "enablepartitioning", "isanonymousaccessible",
+    "supportordering",
 }  # fmt: skip
 _METADATA_MAX = 1024
 

@@ -145,15 +145,15 @@ class Queue:
 
     def _activate(self, message: Message, now: float, hops: int = 0) -> None:
         message.state = MessageState.ACTIVE
+        if message.ttl_s is not None and not self.properties.forward_to:
+            message.expires_at = now + message.ttl_s
+        self.insert(message, now, hops)
+
+    def insert(self, message: Message, now: float, hops: int = 0) -> None:
+        """Add or forward a message that has its number: new, dead, or not sent whole."""
         if self.properties.forward_to:
             self.namespace.forward(self, message, now, hops)
             return
-        if message.ttl_s is not None:
-            message.expires_at = now + message.ttl_s
-        self.insert(message, now)
-
-    def insert(self, message: Message, now: float) -> None:
-        """Add a message that has its number: a new one, a dead letter, or one never sent."""
         self.index(message)
         self.namespace.journal.stored(self, message)
         self.dispatch.offer(message, now)
@@ -380,11 +380,7 @@ class Queue:
         queue that requires sessions), QuotaExceededError.
         """
         settings = self.properties
-        if not settings.status.sends:
-            raise EntityDisabledError(
-                f"queue '{self.name}' is {settings.status.value} and takes no messages; "
-                "set its status to Active"
-            )
+        self.check_status(sends=True)
         limit = settings.max_message_kilobytes * 1024
         total = self.bytes + (self.dead_letters.bytes if self.dead_letters else 0)
         for message in messages:
@@ -404,8 +400,18 @@ class Queue:
                 f"{settings.max_size_megabytes} MB; receive from it or raise MaxSizeInMegabytes"
             )
 
+    def check_status(self, *, sends: bool = False, receives: bool = False) -> None:
+        """Raise EntityDisabledError if the queue's status forbids sends or receives."""
+        status = self.properties.status
+        if (sends and not status.sends) or (receives and not status.receives):
+            raise EntityDisabledError(
+                f"Messaging entity '{self.name}' is currently disabled: its status is "
+                f"{status.value}; set it to Active"
+            )
+
     def check_sendable(self) -> None:
-        """Raise NotAllowedError if no client may send to this queue."""
+        """Raise EntityDisabledError or NotAllowedError if clients may not send."""
+        self.check_status(sends=True)
         if self.dead_letters is None:
             raise NotAllowedError(
                 f"'{self.name}' holds dead letters and takes no other messages; send to the "
@@ -413,27 +419,18 @@ class Queue:
             )
 
     def check_browsable(self) -> None:
-        """Raise NotAllowedError if clients may not peek or schedule messages."""
+        """Raise NotAllowedError if the queue forwards: clients cannot peek or receive there."""
         target = self.properties.forward_to
         if target:
             raise NotAllowedError(
-                "Cannot create a message browser on an entity with auto-forwarding enabled: use "
-                f"'{target}', the queue that '{self.name}' forwards to"
+                "Cannot create a message receiver or a message browser on an entity with "
+                f"auto-forwarding enabled: use '{target}', the queue that '{self.name}' forwards to"
             )
 
     def check_receivable(self) -> None:
         """Raise EntityDisabledError or NotAllowedError if clients may not receive."""
-        settings = self.properties
-        if settings.forward_to:
-            raise NotAllowedError(
-                "Cannot create a message receiver on an entity with auto-forwarding enabled: use "
-                f"'{settings.forward_to}', the queue that '{self.name}' forwards to"
-            )
-        if not settings.status.receives:
-            raise EntityDisabledError(
-                f"queue '{self.name}' is {settings.status.value} and gives no messages; "
-                "set its status to Active"
-            )
+        self.check_browsable()
+        self.check_status(receives=True)
 
 
 class DueHeap:

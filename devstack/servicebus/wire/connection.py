@@ -162,7 +162,7 @@ class AmqpConnection(asyncio.Protocol):
             case frames.TRANSFER:
                 session.on_transfer(body, position, now)
             case frames.DISPOSITION:
-                session.on_disposition(decode.fields(body, position)[0], now)
+                session.on_disposition(body, position, now)
             case frames.FLOW:
                 session.on_flow(decode.fields(body, position)[0], now)
             case frames.ATTACH:

@@ -5,12 +5,13 @@ A receiver link takes what the peer sends: messages for a queue, or requests for
 """
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
-from devstack.servicebus.amqp import encode, frames
-from devstack.servicebus.amqp.decode import Described
+from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.frames import Outcome
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.dispatch import Session
@@ -19,6 +20,7 @@ from devstack.servicebus.core.errors import (
     EntityNotFoundError,
     MessageSizeExceededError,
     NotAllowedError,
+    NotImplementedByBrokerError,
     OperationTimeoutError,
     SessionLockLostError,
     UnauthorizedError,
@@ -28,7 +30,7 @@ from devstack.servicebus.core.namespace import MANAGEMENT
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output, ReplyLink
-from devstack.servicebus.wire.performatives import Attach, source_with_session
+from devstack.servicebus.wire.performatives import COORDINATOR, Attach, source_with_session
 from devstack.servicebus.wire.requests import Request, answer_request
 from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
 
@@ -45,26 +47,31 @@ _DELIVERY_COUNT, _CREDIT, _DRAIN, _ECHO = 5, 6, 8, 9
 def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     """Build the link for an attach.
 
-    Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError.
+    Raises EntityNotFoundError, UnauthorizedError (if tokens are checked), ServerBusyError,
+    NotImplementedByBrokerError (for transactions).
     """
     if attach.address is None:
         raise EntityNotFoundError("the link names no entity; give the queue's name as its address")
     context = session.output.context
     path = path_of(attach.address)
     node = path.lower()
-    if node == _CBS:
-        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, None)
-    if context.tokens.enabled and not _has_claim(session.output, path, now):
-        raise UnauthorizedError(
-            f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
-            "with the key given to --require-key"
+    if node == COORDINATOR:
+        raise NotImplementedByBrokerError(
+            "this broker does not serve transactions: send and settle each message by itself"
         )
-    manages = node.endswith(MANAGEMENT)
-    queue = context.namespace.find(path[: -len(MANAGEMENT)] if manages else path)
-    context.faults.check_busy(queue.name, "attach")
-    if manages:
-        return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
-    return (QueueSenderLink if attach.receives else QueueReceiverLink)(session, attach, queue)
+    queue = None
+    if node != _CBS:
+        if context.tokens.enabled and not _has_claim(session.output, path, now):
+            raise UnauthorizedError(
+                f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
+                "with the key given to --require-key"
+            )
+        queue = context.namespace.find(path)
+        context.faults.check_busy(queue.name, "attach")
+        if not node.endswith(MANAGEMENT):
+            kind = QueueSenderLink if attach.receives else QueueReceiverLink
+            return kind(session, attach, queue)
+    return (ReplySenderLink if attach.receives else RequestReceiverLink)(session, attach, queue)
 
 
 def end_expired_links(session: AmqpSession, now: float) -> None:
@@ -88,8 +95,25 @@ def _has_claim(output: Output, path: str, now: float) -> bool:
     return any(claim.covers(path, now) for claim in output.claims)
 
 
-def _node(link: Link) -> str:
-    return path_of(link.attach.address or "").lower()
+def _answer(
+    link: Link, operation: str, work: Callable[[], bytes], reply: Callable[[bytes], None]
+) -> None:
+    """Do the work and reply with its outcome, or with its error, unless a fault is armed."""
+    faults, name = link.context.faults, link.queue.name if link.queue else ""
+    try:
+        faults.check_busy(name, operation)
+        lost = faults.armed and faults.take("lose-acknowledgement", name, operation)
+        delay = None if lost or not faults.armed else faults.take("delay", name, operation)
+        state = work()
+    except (BrokerError, AmqpError) as error:
+        reply(frames.rejected(error.condition, error.description))
+        return
+    if lost:
+        link.output.drop()
+    elif delay is not None:
+        link.context.later(delay.seconds, lambda: reply(state))
+    else:
+        reply(state)
 
 
 # -- receiver links ---------------------------------------------------------------------------
@@ -178,23 +202,22 @@ class QueueReceiverLink(ReceiverLink):
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer with the size limit of batches, and grant credit."""
-        self._queue.check_sendable()
+        self.check()
         batch = encode.symbol("com.microsoft:max-message-batch-size")
-        self.answer_attach(properties=encode.map_([(batch, encode.ulong(self._message_limit))]))
+        limit = encode.ulong(self._message_limit)
+        self.answer_attach(limit=limit, properties=encode.map_([(batch, limit)]))
         self.grant()
+
+    def check(self) -> None:
+        """Raise BrokerError if nothing may be sent to the queue."""
+        self._queue.check_sendable()
 
     def take(self, whole: Whole, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
-        try:
-            if self.context.faults.armed and self._apply_fault(whole, now):
-                return
-            self._enqueue(whole, now)
-            state = frames.ACCEPTED_STATE
-        except (BrokerError, AmqpError) as error:
-            state = frames.rejected(error.condition, error.description)
-        self.acknowledge(whole.delivery_id, state)
+        reply = partial(self.acknowledge, whole.delivery_id)
+        _answer(self, "send", partial(self._enqueue, whole, now), reply)
 
-    def _enqueue(self, whole: Whole, now: float) -> None:
+    def _enqueue(self, whole: Whole, now: float) -> bytes:
         size, batch = whole.size, whole.batch
         if size > self.limit_bytes or (size > self._message_limit and not batch):
             raise MessageSizeExceededError(
@@ -204,22 +227,7 @@ class QueueReceiverLink(ReceiverLink):
             )
         parts = unbatch(whole.payload) if batch else [whole.payload]
         self._queue.enqueue([parse_message(part) for part in parts], now)
-
-    def _apply_fault(self, whole: Whole, now: float) -> bool:
-        """Return True if an armed fault replaces the usual work."""
-        faults, name = self.context.faults, self._queue.name
-        faults.check_busy(name, "send")
-        if faults.take("lose-acknowledgement", name, "send"):
-            self._enqueue(whole, now)
-            self.output.drop()
-            return True
-        delay = faults.take("delay", name, "send")
-        if delay is None:
-            return False
-        self._enqueue(whole, now)
-        accepted = frames.ACCEPTED_STATE
-        self.context.later(delay.seconds, lambda: self.acknowledge(whole.delivery_id, accepted))
-        return True
+        return frames.ACCEPTED_STATE
 
 
 class RequestReceiverLink(ReceiverLink):
@@ -234,7 +242,7 @@ class RequestReceiverLink(ReceiverLink):
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer and grant credit."""
-        self.answer_attach()
+        self.answer_attach(limit=encode.ulong(self.limit_bytes))
         self.grant()
 
     def take(self, whole: Whole, now: float) -> None:
@@ -252,7 +260,7 @@ class RequestReceiverLink(ReceiverLink):
             self.acknowledge(whole.delivery_id, frames.rejected(error.condition, error.description))
             return
         answer = answer_request(request, self.queue, self.output, now)
-        here = [link for link in self.output.reply_links if link.node == _node(self)]
+        here = [link for link in self.output.reply_links if link.node == self.node]
         asked = request.reply_to
         named = [link for link in here if asked is not None and asked in link.names]
         for link in (named or here)[-1:]:
@@ -372,11 +380,10 @@ class QueueSenderLink(SenderLink):
         for message, token in self.amqp_session.take_unsent(self):
             self._give_back(message, token, now)
 
-    def _give_back(self, message: Message | None, token: bytes, now: float) -> None:
-        """Release a message that was not sent. A presettled one is put back on the queue."""
+    def _give_back(self, message: Message, token: bytes, now: float) -> None:
+        """Release a message that was not sent whole; put a presettled one back on the queue."""
         if self.presettled:
-            if message is not None:
-                self._queue.insert(message, now)
+            self._queue.insert(message, now)
             return
         try:
             operations.release(self._queue, token, now)
@@ -388,53 +395,56 @@ class QueueSenderLink(SenderLink):
         partly_sent = self.amqp_session.take_partly_sent(self)
         unsent = self.amqp_session.take_unsent(self)
         self._queue.dispatch.detach(self, now)
-        for token in partly_sent:
-            self._give_back(None, token, now)
-        for message, token in unsent:
+        for message, token in partly_sent + unsent:
             self._give_back(message, token, now)
 
     # -- settlement ---------------------------------------------------------------------
 
     def on_settled(
-        self, delivery_id: int, token: bytes, state: object, settled: bool, now: float
+        self, delivery_id: int, token: bytes, outcome: Outcome, settled: bool, now: float
     ) -> None:
         """Settle one message and echo the outcome.
 
         azure-servicebus 7.15 sends unsettled dispositions and waits for an echo with the same
         outcome. A failure is echoed as *rejected* with its condition.
         """
-        try:
-            faults = self.context.faults
-            if faults.armed and self._apply_fault(delivery_id, token, state, now):
-                return
-            echo = settle(self._queue, token, state, now)
-        except BrokerError as error:
-            echo = frames.rejected(error.condition, error.description)
-        if not settled:
-            self._echo(delivery_id, echo)
 
-    def _echo(self, delivery_id: int, state: bytes) -> None:
-        self.output.send_settled(self.amqp_session.channel, delivery_id, state, receiver=False)
+        def echo(state: bytes) -> None:
+            if not settled:
+                channel = self.amqp_session.channel
+                self.output.send_settled(channel, delivery_id, state, receiver=False)
 
-    def _apply_fault(self, delivery_id: int, token: bytes, state: object, now: float) -> bool:
-        """Return True if an armed fault replaces the usual work."""
+        _answer(self, "settle", partial(self._settle, token, outcome, now), echo)
+
+    def _settle(self, token: bytes, outcome: Outcome, now: float) -> bytes:
+        """Settle one message; return the state to echo. Raises BrokerError.
+
+        While receiving is disabled nothing is removed, as in the service: the message comes again
+        after its lock.
+        """
         queue, faults = self._queue, self.context.faults
-        completes = frames.outcome_code(state) == frames.ACCEPTED
-        faults.check_busy(queue.name, "settle")
-        if faults.take("lose-acknowledgement", queue.name, "settle"):
-            settle(queue, token, state, now)
-            self.output.drop()
-            return True
-        if completes and faults.take("duplicate-delivery", queue.name, "settle"):
-            operations.abandon(queue, token, now)
-            self._echo(delivery_id, frames.ACCEPTED_STATE)
-            return True
-        delay = faults.take("delay", queue.name, "settle")
-        if delay is None:
-            return False
-        echo = settle(queue, token, state, now)
-        self.context.later(delay.seconds, lambda: self._echo(delivery_id, echo))
-        return True
+        queue.check_status(receives=True)
+        match outcome.code:
+            case frames.ACCEPTED:
+                if faults.armed and faults.take("duplicate-delivery", queue.name, "settle"):
+                    operations.abandon(queue, token, now)
+                else:
+                    operations.complete(queue, token, now)
+                return frames.ACCEPTED_STATE
+            case frames.RELEASED | None:
+                operations.release(queue, token, now)
+                return frames.RELEASED_STATE
+            case frames.MODIFIED:
+                undeliverable = decode.decode(outcome.fields[1])[0]
+                work = operations.defer if undeliverable else operations.abandon
+                work(queue, token, now, outcome.named)
+                return encode.composite(frames.MODIFIED, outcome.fields[:2])
+            case frames.REJECTED:
+                given = {name: raw for name, raw in outcome.named.items() if raw != encode.NULL}
+                operations.dead_letter(queue, token, now, changes=given)
+                return frames.REJECTED_STATE
+            case other:
+                raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
 
 
 class ReplySenderLink(SenderLink):
@@ -449,7 +459,7 @@ class ReplySenderLink(SenderLink):
         self.answer_attach()
         # Requests in Python name this link by its target address, in JavaScript by its name.
         names = (self.attach.target_address, self.name)
-        self.output.reply_links.append(ReplyLink(_node(self), names, self.reply))
+        self.output.reply_links.append(ReplyLink(self.node, names, self.reply))
 
     def reply(self, payload: bytes) -> None:
         """Send one answer, or keep it until there is credit for it."""
@@ -470,46 +480,3 @@ class ReplySenderLink(SenderLink):
         """Be unknown to request links."""
         known = self.output.reply_links
         known[:] = [link for link in known if link.reply != self.reply]
-
-
-def settle(queue: Queue, token: bytes, state: object, now: float) -> bytes:
-    """Settle one message by a delivery state; return the state to echo. Raises BrokerError."""
-    match frames.outcome_code(state):
-        case frames.ACCEPTED:
-            operations.complete(queue, token, now)
-            return frames.ACCEPTED_STATE
-        case frames.RELEASED | None:
-            operations.release(queue, token, now)
-            return frames.RELEASED_STATE
-        case frames.MODIFIED:
-            failed, undeliverable, changes = frames.outcome_fields(state, 3)
-            work = operations.defer if undeliverable else operations.abandon
-            work(queue, token, now, _named(changes))
-            flags = [encode.boolean(bool(flag)) for flag in (failed, undeliverable)]
-            return encode.composite(frames.MODIFIED, flags)
-        case frames.REJECTED:
-            _reject(queue, token, state, now)
-            return frames.REJECTED_STATE
-        case other:
-            raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
-
-
-def _reject(queue: Queue, token: bytes, state: object, now: float) -> None:
-    (error,) = frames.outcome_fields(state, 1)
-    fields: list[Any] = [None] * 3
-    if isinstance(error, Described) and isinstance(error.value, list):
-        fields = (error.value + fields)[:3]
-    info = dict(_named(fields[2]))
-    reason = info.pop("DeadLetterReason", None)
-    description = info.pop("DeadLetterErrorDescription", None)
-    operations.dead_letter(queue, token, now, _text(reason), _text(description), info)
-
-
-def _named(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        return {}
-    return {key: item for key, item in value.items() if isinstance(key, str)}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

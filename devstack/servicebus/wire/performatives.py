@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.decode import Described
-from devstack.servicebus.amqp.errors import AmqpError, DecodeError
+from devstack.servicebus.amqp.errors import DecodeError
 from devstack.servicebus.wire.context import Limits
 
 SESSION_FILTER = "com.microsoft:session-filter"
@@ -17,7 +17,8 @@ SASL_OFFER = frames.frame(0, _OFFER, frame_type=frames.SASL_FRAME)
 SASL_ACCEPTED = frames.frame(0, _OUTCOME, frame_type=frames.SASL_FRAME)
 _FIELDS = 14
 _FILTER = 7
-_COORDINATOR = 0x30
+#: The address that stands for the coordinator of transactions, a target without an address.
+COORDINATOR = "$coordinator"
 _HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI")
 
 
@@ -96,8 +97,7 @@ class Attach(NamedTuple):
 
 def read_attach(body: bytes, position: int) -> Attach:
     """Read an attach. Raises DecodeError if a required field is missing."""
-    raw = decode.spans(body, position)
-    raw += [encode.NULL] * (_FIELDS - len(raw))
+    raw = decode.spans(body, position, _FIELDS)
     name, handle, receives, sender, receiver = (decode.decode(raw[n])[0] for n in range(5))
     if not isinstance(name, str) or not isinstance(handle, int) or not isinstance(receives, bool):
         raise DecodeError("an attach needs a name, a handle and a role")
@@ -126,8 +126,8 @@ def _terminus(raw: bytes, code: int) -> tuple[str | None, dict[str, Any]]:
         return None, {}
     if not isinstance(value, Described) or not isinstance(value.value, list):
         raise DecodeError("a source or target is not a terminus of AMQP 1.0")
-    if value.descriptor == _COORDINATOR:
-        raise AmqpError("amqp:not-implemented", "this broker does not serve transactions")
+    if value.descriptor == 0x30:
+        return COORDINATOR, {}
     if value.descriptor != code:
         raise DecodeError(f"{value.descriptor!r} is not a terminus of AMQP 1.0")
     fields = value.value
@@ -140,7 +140,6 @@ def _terminus(raw: bytes, code: int) -> tuple[str | None, dict[str, Any]]:
 def source_with_session(source: bytes, session_id: str) -> bytes:
     """Put the session that was chosen into the filter of a source."""
     _, position = decode.decode(source, 1)
-    fields = decode.spans(source, position)
-    fields += [encode.NULL] * (_FILTER + 1 - len(fields))
+    fields = decode.spans(source, position, _FILTER + 1)
     fields[_FILTER] = encode.map_([(encode.symbol(SESSION_FILTER), encode.string(session_id))])
     return encode.composite(frames.SOURCE, fields)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.frames import named_values
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.dispatch import Session, SessionDispatch
@@ -19,20 +20,24 @@ from devstack.servicebus.core.errors import (
     BrokerError,
     NotAllowedError,
     NotImplementedByBrokerError,
-    ServerBusyError,
 )
 from devstack.servicebus.core.message import Message, encode_message, parse_message
 from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output
 
 _PEEK_MAX = 1000
+_CHANGES = "properties-to-modify"
 #: The year 9999; get-message-sessions sends it to ask for sessions with messages.
 _NOT_YET = 253402300799
 
 
 @dataclass(slots=True)
 class Request:
-    """A request. ``message_id`` stays encoded, so that the answer has it in the same type."""
+    """A request.
+
+    ``message_id`` and the values of ``properties-to-modify`` stay encoded, to keep their types.
+    """
 
     message_id: bytes = encode.NULL
     reply_to: Any = None
@@ -45,15 +50,17 @@ class Request:
         request = cls()
         for section in sections(payload):
             if section.code == PROPERTIES:
-                fields = decode.spans(payload, section.value_at)
-                fields += [encode.NULL] * (5 - len(fields))
+                fields = decode.spans(payload, section.value_at, 5)
                 request.message_id = fields[0]
                 request.reply_to = decode.decode(fields[4])[0]
             elif section.code == APPLICATION_PROPERTIES:
                 given = decode.decode(payload, section.value_at)[0]
                 request.properties = given if isinstance(given, dict) else {}
             elif section.code == VALUE:
-                request.body = decode.decode(payload, section.value_at)[0]
+                body = request.body = decode.decode(payload, section.value_at)[0]
+                if isinstance(body, dict) and body.get(_CHANGES):
+                    raw = named_values(payload[section.value_at : section.end])
+                    body[_CHANGES] = named_values(raw[_CHANGES])
         return request
 
     def text(self, name: str) -> str:
@@ -110,26 +117,26 @@ class Call(NamedTuple):
 
 def answer_request(request: Request, queue: Queue | None, output: Output, now: float) -> bytes:
     """Answer a request."""
-    if queue is None:
-        return encode_reply(request, _put_token(request, output, now))
-    body = request.body if isinstance(request.body, dict) else {}
-    call = Call(queue, body, now, output)
     try:
-        output.context.faults.check_busy(queue.name, "manage")
-        reply = answer(request.text("operation"), call)
-    except ServerBusyError as error:
+        if queue is None:
+            reply = _put_token(request, output, now)
+        else:
+            output.context.faults.check_busy(queue.name, "manage")
+            body = request.body if isinstance(request.body, dict) else {}
+            reply = answer(request.text("operation"), Call(queue, body, now, output))
+    except BrokerError as error:
         reply = refusal(error)
     return encode_reply(request, reply)
 
 
 def _put_token(request: Request, output: Output, now: float) -> Reply:
-    try:
-        if request.text("operation") != "put-token":
-            raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
-        token = request.body if isinstance(request.body, str) else ""
-        claim = output.context.tokens.check(token, request.text("name"), now)
-    except BrokerError as error:
-        return refusal(error)
+    if request.text("operation") != "put-token":
+        raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
+    token = request.body if isinstance(request.body, str) else ""
+    claim = output.context.tokens.check(token, request.text("name"), now)
+    path = path_of(request.text("name"))
+    if path:  # an empty path is the whole namespace
+        output.context.namespace.find(path)
     output.claims[:] = [
         old for old in output.claims if old.path != claim.path and old.expires_at > now
     ]
@@ -170,6 +177,9 @@ def answer(operation: str, call: Call) -> Reply:
                 f"the operation '{operation[:100]}' is not served: this broker serves queues only"
             )
         call.queue.check_browsable()
+        of_sender = work in {_schedule, _cancel}
+        # Azure refuses to peek at a queue that is SendDisabled: azure-sdk-for-net, issue 22454.
+        call.queue.check_status(sends=of_sender or work is _peek, receives=not of_sender)
         return work(call)
     except BrokerError as error:
         return refusal(error)
@@ -220,7 +230,6 @@ def _cancel(call: Call) -> Reply:
 
 def _receive_by_number(call: Call) -> Reply:
     queue, now = call.queue, call.now
-    queue.check_receivable()
     session_id = call.take("session-id", str, None)
     session = _session(call) if queue.sessions is not None else None
     found = operations.deferred(queue, call.sequences(), session_id)
@@ -238,9 +247,21 @@ def _receive_by_number(call: Call) -> Reply:
     return Reply(200, _map(messages=encode.list_(entries)))
 
 
+def _delete(call: Call) -> Reply:
+    count = call.take("message-count", int)
+    if count < 1:
+        raise ArgumentError(f"'message-count' must be at least 1, not {count}")
+    before = call.take("enqueued-time-utc", int) / 1000
+    session = _session(call) if call.queue.sessions is not None else None
+    deleted = operations.delete(call.queue, count, before, session.id if session else None)
+    if not deleted:
+        return Reply(204, encode.NULL, "No Content")
+    return Reply(200, _map(message_count=encode.int32(deleted)))
+
+
 def _update_disposition(call: Call) -> Reply:
     status = call.take("disposition-status", str)
-    changes = call.take("properties-to-modify", dict, None)
+    changes = call.take(_CHANGES, dict, None)
     reason = call.take("deadletter-reason", str, None)
     description = call.take("deadletter-description", str, None)
     tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
@@ -315,6 +336,7 @@ _OPERATIONS: dict[str, Callable[[Call], Reply]] = {
     "com.microsoft:schedule-message": _schedule,
     "com.microsoft:cancel-scheduled-message": _cancel,
     "com.microsoft:receive-by-sequence-number": _receive_by_number,
+    "com.microsoft:batch-delete-messages": _delete,
     "com.microsoft:update-disposition": _update_disposition,
     "com.microsoft:renew-session-lock": _renew_session_lock,
     "com.microsoft:get-session-state": _get_session_state,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from devstack.servicebus.core.errors import BrokerError, EntityNotFoundError
 from devstack.servicebus.core.namespace import Namespace
-from devstack.servicebus.core.properties import QueueProperties, check_queue_name
+from devstack.servicebus.core.properties import QueueProperties
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.faults import Fault
 from devstack.servicebus.tokens import TokenValidator
@@ -125,7 +125,6 @@ class AmqpServer:
 
     def create_with(self, name: str, properties: QueueProperties) -> Queue:
         """Create a queue. Raises ValueError, also if it would forward to a missing queue."""
-        check_queue_name(name)
         self.namespace.check_targets(name, properties)
         self.context.touch()
         return self.namespace.create(name, properties, self.clock())

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
+from devstack.servicebus.amqp.frames import Outcome
 from devstack.servicebus.core.message import Message, encode_message
 from devstack.servicebus.core.queue import Queue
+from devstack.servicebus.tokens import path_of
 from devstack.servicebus.wire.context import Output
 from devstack.servicebus.wire.performatives import WINDOW, Attach
 
@@ -48,6 +50,7 @@ class Link:
         self.context = session.output.context
         self.attach = attach
         self.name = attach.name
+        self.node = path_of(attach.address or "").lower()
         self.handle = session.new_handle(attach.handle)
         self.queue = queue
         self.credit = 0
@@ -68,7 +71,7 @@ class Link:
         """Take one frame of a message."""
 
     def on_settled(
-        self, delivery_id: int, token: bytes, state: object, settled: bool, now: float
+        self, delivery_id: int, token: bytes, outcome: Outcome, settled: bool, now: float
     ) -> None:
         """Take the peer's outcome of one delivery."""
 
@@ -76,16 +79,22 @@ class Link:
         """Release what the link holds: it has ended."""
 
     def answer_attach(
-        self, *, source: bytes | None = None, refused: bool = False, properties: bytes = encode.NULL
+        self,
+        *,
+        source: bytes | None = None,
+        refused: bool = False,
+        limit: bytes = encode.NULL,
+        properties: bytes = encode.NULL,
     ) -> None:
         """Answer the peer's attach by echoing it.
 
         If the link is ``refused``, the broker's own terminus is null. With an echoed terminus the
-        SDKs believe that the link has opened.
+        SDKs believe that the link has opened. ``limit`` is the largest message that the broker
+        takes. Where it sends there is none: .NET refuses a message of the full size whose
+        annotations exceed the announced limit.
         """
         self.answered = True
         peer = self.attach
-        limit = self.queue.properties.max_message_kilobytes * 1024 if self.queue else 1 << 20
         fields = [
             encode.string(self.name),
             encode.uint(self.handle),
@@ -96,7 +105,7 @@ class Link:
             encode.NULL if refused and not peer.receives else peer.target,
             *[encode.NULL] * 2,
             encode.uint(0) if peer.receives else encode.NULL,
-            encode.ulong(limit),
+            limit,
             *[encode.NULL] * 2,
             properties,
         ]
@@ -116,18 +125,8 @@ class Link:
 
     def send_flow(self, *, drain: bool = False) -> None:
         """Send the state of this link and its session."""
-        fields = [
-            encode.uint(self.amqp_session.next_incoming),
-            WINDOW,
-            encode.uint(self.amqp_session.next_outgoing),
-            WINDOW,
-            encode.uint(self.handle),
-            encode.uint(self.delivery_count),
-            encode.uint(self.credit),
-            encode.uint(0),
-            encode.boolean(drain),
-        ]
-        self.amqp_session.send(encode.composite(frames.FLOW, fields))
+        numbers = (self.handle, self.delivery_count, self.credit, 0)
+        self.amqp_session.send_flow(*map(encode.uint, numbers), encode.boolean(drain))
 
 
 class AmqpSession:
@@ -145,7 +144,7 @@ class AmqpSession:
         self._next_handle = 0
         self._unsettled: dict[int, tuple[Link, bytes]] = {}
         self._unsent: deque[tuple[Link, Message, bytes]] = deque()
-        self._pieces: deque[tuple[Link, bytes, bytes, bytes]] = deque()
+        self._pieces: deque[tuple[Link, Message, bytes, bytes, bytes]] = deque()
 
     @property
     def next_outgoing(self) -> int:
@@ -155,6 +154,11 @@ class AmqpSession:
     def send(self, performative: bytes) -> None:
         """Send a frame on this session's channel."""
         self.output.send(self.channel, performative)
+
+    def send_flow(self, *link_fields: bytes) -> None:
+        """Send the state of this session, and of a link."""
+        ids = encode.uint(self.next_incoming), encode.uint(self.next_outgoing)
+        self.send(encode.composite(frames.FLOW, [ids[0], WINDOW, ids[1], WINDOW, *link_fields]))
 
     def revoke_credit(self) -> None:
         """Give no more messages to the links of this session: it is about to end."""
@@ -222,19 +226,20 @@ class AmqpSession:
         if link is not None and not link.ended:
             link.on_flow(fields, now)
         elif handle is None and fields[9]:
-            ids = encode.uint(self.next_incoming), encode.uint(self._next_delivery)
-            self.send(encode.composite(frames.FLOW, [ids[0], WINDOW, ids[1], WINDOW]))
+            self.send_flow()
 
-    def on_disposition(self, fields: list[object], now: float) -> None:
+    def on_disposition(self, body: bytes, position: int, now: float) -> None:
         """Settle deliveries as a receiver says; ids that are not unsettled are ignored.
 
         A range is walked by the unsettled deliveries, so a huge range costs nothing.
         """
+        fields = decode.fields(body, position)[0]
         role, first, last, settled, state, _ = frames.padded(fields, 6)
         if not role:
             return
         if not isinstance(first, int):
             raise AmqpError("amqp:invalid-field", "a disposition needs its first delivery")
+        outcome = frames.read_outcome(state, body, position)
         if isinstance(last, int) and last != first:
             span = (last - first) & U32
             numbers = [n for n in self._unsettled if (n - first) & U32 <= span]
@@ -244,7 +249,7 @@ class AmqpSession:
             found = self._unsettled.pop(delivery_id, None)
             if found is not None:
                 link, token = found
-                link.on_settled(delivery_id, token, state, bool(settled), now)
+                link.on_settled(delivery_id, token, outcome, bool(settled), now)
 
     # -- messages to the peer -----------------------------------------------------------
 
@@ -267,7 +272,7 @@ class AmqpSession:
         head = self._transfer_head(link, token, settled=link.presettled)
         for piece, more in self._split(encode_message(message)):
             performative = encode.composite(frames.TRANSFER, [*head, encode.boolean(more)])
-            self._pieces.append((link, token, performative, piece))
+            self._pieces.append((link, message, token, performative, piece))
         self._send_pieces()
 
     def transmit_reply(self, link: Link, payload: bytes, tag: bytes) -> None:
@@ -301,8 +306,7 @@ class AmqpSession:
 
     def _send_pieces(self) -> None:
         while self._pieces and self._window > 0:
-            _, _, performative, piece = self._pieces.popleft()
-            self._send_piece(performative, piece)
+            self._send_piece(*self._pieces.popleft()[3:])
 
     def send_unsent(self) -> None:
         """Send what waited for the window or for the socket."""
@@ -317,9 +321,9 @@ class AmqpSession:
             self._unsent = deque(entry for entry in self._unsent if entry[0] is not link)
         return mine
 
-    def take_partly_sent(self, link: Link) -> list[bytes]:
-        """Take back the lock tokens of a link's messages that were sent in part."""
-        mine = dict.fromkeys(token for owner, token, _, _ in self._pieces if owner is link)
+    def take_partly_sent(self, link: Link) -> list[tuple[Message, bytes]]:
+        """Take back a link's messages that were sent in part, with their lock tokens."""
+        mine = {token: message for owner, message, token, *_ in self._pieces if owner is link}
         if mine:
             self._pieces = deque(entry for entry in self._pieces if entry[0] is not link)
-        return list(mine)
+        return [(message, token) for token, message in mine.items()]

@@ -47,7 +47,6 @@ from sas.ports import Callback, CallbacksOffError, Clock
 T = TypeVar("T")
 TOKEN_LENGTH_MAX = 2000
 CALLBACK_BYTES_MAX = RESULT_BYTES_MAX + 16 * 1024
-KEY_LENGTH_MIN = 32
 _SIGNED_AS = b"sas-callback-1."
 """Prefix of the signed text, so that no other use of the key can make a token."""
 _BEARER = "bearer "
@@ -266,20 +265,6 @@ def bearer(authorization: str | None) -> str | None:
     text = (authorization or "").strip()
     found = text[len(_BEARER) :].strip() if text.lower().startswith(_BEARER) else ""
     return found or None
-
-
-def split_keys(text: str) -> tuple[str, ...]:
-    """Return the keys of a setting, in order.
-
-    Raises:
-        ValueError: a key is too short to be secret.
-    """
-    keys = tuple(key.strip() for key in text.split(","))
-    if any(len(key) < KEY_LENGTH_MIN for key in keys):
-        raise ValueError(
-            f"give keys of {KEY_LENGTH_MIN} characters or more, with a comma between two"
-        )
-    return keys
 
 
 def _signature(key: str, payload: str) -> str:

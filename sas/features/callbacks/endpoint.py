@@ -12,18 +12,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 from opentelemetry.trace import SpanKind
 
 from sas.codec.strict import MalformedError, Reason
-from sas.domain.change import Decision
+from sas.domain.change import Change, Decision, Origin, fence
 from sas.domain.ids import cause_of, digest_id, key_time
-from sas.domain.messages import AlertKind
+from sas.domain.messages import AlertKind, JournalWord
 from sas.domain.order import CLOCK_SKEW, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.transition import ApplyResult, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, ContentionError, Source, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
 from sas.features.callbacks.codec import CallbackKeys, CallbackMessage, Claims, ForgedError
@@ -31,7 +32,6 @@ from sas.features.callbacks.rules import CallbackResult, StepStatus
 from sas.ports import (
     Business,
     BusUnavailableError,
-    CallbacksOffError,
     Message,
     StoreUnavailableError,
     UndeliverableError,
@@ -45,6 +45,8 @@ AGAIN_MIN = timedelta(seconds=5)
 AGAIN_MAX = timedelta(minutes=15)
 """Shortest and longest pause before a callback that waits for its step is looked at again."""
 RETRY_AFTER_S = 5
+CONCURRENT_MAX = 8
+"""Most requests that one instance handles at once. More would take the event loop from orders."""
 _ANSWERS = {
     StepStatus.OUT: (202, "accepted", "the callback counts"),
     StepStatus.WAITS: (202, "accepted", "the callback counts as soon as the step is tried again"),
@@ -55,6 +57,11 @@ _ANSWERS = {
         "the step is being undone, or goes on with another input or agent: undo what you did",
     ),
 }
+
+_OTHER = (
+    "another result of this token was accepted and is not processed yet: nothing else is kept; "
+    "send that one again, or this one later"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Answer:
 
 
 def _answer(status: int, code: str, message: str) -> Answer:
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if status in {429, 503} else {}
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return Answer(status, code, message, {**retry, **challenge, "Cache-Control": "no-store"})
 
@@ -86,16 +93,28 @@ class Callbacks:
         self._business = business
         self._keys = keys
         self._runner = TransitionRunner(context, business.workflow_of)
+        self._running = 0
 
     async def answer(self, token: str | None, authorization: str | None, body: bytes) -> Answer:
         """Handle a callback by HTTP. Its token is in the address or the Authorization header.
 
-        202: it is on the queue; 200: the step has ended already; 400, 401, 404, 410: it never
-        counts, and why; 503: send it again.
+        202: it is on the queue; 200: the step has ended already; 400, 401, 404, 409, 410: it never
+        counts, and why; 429, 503: send it again. Without a key there is no endpoint: 404.
         """
+        if not self._keys:
+            return _answer(404, "not-found", "there is nothing here")
+        if self._running >= CONCURRENT_MAX:
+            return _answer(429, "busy", "too many requests are handled now: send it again")
+        self._running += 1
+        try:
+            return await self._guarded(codec.bearer(authorization) or token, body)
+        finally:
+            self._running -= 1
+
+    async def _guarded(self, token: str | None, body: bytes) -> Answer:
         with tracing.span("callback endpoint", kind=SpanKind.SERVER, actor="callbacks"):
             try:
-                return await self._answer(codec.bearer(authorization) or token, body)
+                return await self._answer(token, body)
             except MalformedError as wrong:
                 return _answer(400, wrong.reason, wrong.description)
             except (
@@ -103,13 +122,12 @@ class Callbacks:
                 BusUnavailableError,
                 UndeliverableError,
                 UnreadableError,
+                ContentionError,
             ) as down:
                 log.warning("a callback could not be accepted: %s", down)
                 return _answer(503, "unavailable", "it cannot be accepted now: send it again")
 
     async def _answer(self, token: str | None, body: bytes) -> Answer:
-        if not self._keys:
-            return _answer(503, "callbacks-off", str(CallbacksOffError()))
         try:
             claims = self._keys.read(token or "")
         except ForgedError as forged:
@@ -127,10 +145,38 @@ class Callbacks:
         status = decisions.status_of(order, self._result_of(message, claims, order))
         http_status, code, sentence = _ANSWERS[status]
         if status in {StepStatus.OUT, StepStatus.WAITS}:
+            own_id = codec.own_id(message)
+            if not await self._is_the_one(order, claims, message.token, own_id):
+                return _answer(409, "other-result", f"order {claims.order_id}: {_OTHER}")
             message = await results.offload_result(message, order, self._context)
-            encoded, own_id = codec.encode_message(message), codec.own_id(message)
+            encoded = codec.encode_message(message)
             await self._context.bus.send([Message(self._lane(order), own_id, encoded)])
         return _answer(http_status, code, f"order {claims.order_id}: {sentence}")
+
+    async def _is_the_one(self, order: Order, claims: Claims, token: str, own_id: str) -> bool:
+        """Return whether this is the one result of its token that may be kept and sent now.
+
+        The first one is recorded in the order's journal. Another one has its turn when that one
+        has been acted on. So a token cannot fill the store or the queue.
+        """
+        queue, store = self._context.queues.callbacks, self._context.store
+
+        def accept(found: Order | None, now: datetime) -> Change:
+            origin = Origin(own_id, uuid4().hex, cause, now)
+            return fence(claims.check_order(found), origin, JournalWord.CALLBACK_ACCEPTED)
+
+        number = 0
+        while True:
+            cause = cause_of(queue, f"accepted/{digest_id(token)}/{number}")
+            entry = await store.recorded(order.order_id, cause)
+            if entry is None:
+                await self._runner.run(order.order_id, Source(cause, own_id), accept)
+                entry = await store.recorded(order.order_id, cause)  # a rival may have won
+            if entry is None or entry.by == own_id:
+                return entry is not None
+            if await store.recorded(order.order_id, cause_of(queue, entry.by)) is None:
+                return False
+            number += 1
 
     async def handle(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``callbacks`` queue.
@@ -174,7 +220,7 @@ class Callbacks:
                 said = await self._readable(message, claims, order)
             except UnreadableError as wrong:
                 return await self._wait(message, claims, order, delivery, wrong)
-            result, status, since = await self._apply(said, claims, codec.own_id(message))
+            result, status, since = await self._apply(said, claims, codec.own_id(message), delivery)
             if result is not ApplyResult.NOTHING:
                 return result
             if status is StepStatus.CLOSED:
@@ -208,7 +254,7 @@ class Callbacks:
         """Return a callback's result, redacted and offloaded; raises as ``results`` does."""
         message = await results.redact_fault(message, claims, order, self._context)
         said = self._result_of(message, claims, order)
-        if decisions.status_of(order, said) not in {StepStatus.OUT, StepStatus.WAITS}:
+        if decisions.status_of(order, said) is not StepStatus.OUT:  # it is not kept while it waits
             return said
         message = await results.offload_result(message, order, self._context)
         return self._result_of(message, claims, order)
@@ -220,7 +266,7 @@ class Callbacks:
         return codec.to_callback_result(message, claims, agents)
 
     async def _apply(
-        self, said: CallbackResult, claims: Claims, own_id: str
+        self, said: CallbackResult, claims: Claims, own_id: str, delivery: Delivery
     ) -> tuple[ApplyResult, StepStatus, datetime]:
         """Decide about a callback; return also the status of its step, and since when."""
         status, since = StepStatus.CLOSED, self._context.clock.now()
@@ -237,11 +283,11 @@ class Callbacks:
             if status is not StepStatus.OUT:
                 return None
             _check_time(claims, now)
-            workflow, urgent = self._business.workflow_of(order), order.details.urgent
-            rules = self._context.rules.of(workflow, now, urgent=urgent)
+            rules = self._context.rules.of(self._business.workflow_of(order), now)
             return decisions.decide(order, said, rules, now=now, instance=self._context.instance)
 
-        source = Source(cause_of(self._context.queues.callbacks, own_id), "callback")
+        cause = cause_of(self._context.queues.callbacks, own_id)
+        source = Source(cause, "callback", outside_sent=delivery.outside_sent)
         await self._context.rules.refresh()
         result = await self._runner.apply(said.order_id, source, decide)
         return result, status, since

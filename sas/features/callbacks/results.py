@@ -83,7 +83,5 @@ async def _secrets(claims: Claims, order: Order, context: Context) -> list[tuple
     given = [await context.content.fetch(order.order_id, details.payload)]
     if 0 <= claims.step < len(order.steps) and (edited := order.steps[claims.step].call.edited):
         given.append(edited)
-    return [
-        context.encryption.decrypt(details.workflow, order.order_id, parse(text.encode()))[1]
-        for text in given
-    ]
+    of = (details.workflow, order.order_id, details.submission)
+    return [context.encryption.decrypt(*of, parse(text.encode()))[1] for text in given]

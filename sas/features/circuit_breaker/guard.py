@@ -47,6 +47,7 @@ class CircuitBreaker:
         self._agent = agent
         self._policy = policy
         self._failures = 0
+        self._failed_orders: set[str] = set()
         self._value: SharedValue[Breaker] | None = None
         self._breaker = Breaker()
         self._looked_at: datetime | None = None
@@ -63,7 +64,7 @@ class CircuitBreaker:
             now = self._context.clock.now()
             await self._look(now)
             found = self._breaker
-            wait = rules.wait_of(found, request, now)
+            wait = rules.wait_of(found, request, now, attempt.request.order_id)
             if wait is not None or found.state is BreakerState.CLOSED:
                 return wait
             if found.prober == request and found.state is BreakerState.HALF_OPEN:
@@ -84,7 +85,11 @@ class CircuitBreaker:
             case CallEnd.ANSWERED:
                 await self._succeeded()
             case CallEnd.FAILED:
-                await self._failed(why)
+                self._failures += 1
+                await self._failed(attempt.request.order_id, why)
+            case CallEnd.ERROR_ANSWER:
+                self._failed_orders.add(attempt.request.order_id)
+                await self._failed(attempt.request.order_id, why)
             case CallEnd.UNKNOWN:
                 found, request = self._breaker, attempt.request.id
                 if found.state is BreakerState.HALF_OPEN and found.prober == request:
@@ -92,23 +97,31 @@ class CircuitBreaker:
 
     async def _succeeded(self) -> None:
         """Record an answer of the service. The answer to a probe closes the circuit."""
-        self._failures = 0
+        self._start_count()
         if self._breaker.state is BreakerState.CLOSED:
             return
         if await self._change(rules.closed(self._context.clock.now())):
             await self._report()
 
-    async def _failed(self, why: str) -> None:
-        """Record a failure. Enough failures in a row, or a failed probe, open the circuit."""
-        self._failures += 1
+    def _start_count(self) -> None:
+        self._failures = 0
+        self._failed_orders.clear()
+
+    async def _failed(self, order_id: str, why: str) -> None:
+        """Act on a failure. Enough failures in a row, or a failed probe, open the circuit.
+
+        The error answers to one order count once, or its retries alone would open it for all.
+        """
         probing = self._breaker.state is BreakerState.HALF_OPEN
         if self._breaker.state is BreakerState.OPEN:
             return
-        if not probing and self._failures < self._policy.failures_max:
+        failures = self._failures + len(self._failed_orders)
+        if not probing and failures < self._policy.failures_max:
             return
         now = self._context.clock.now()
-        if await self._change(rules.opened(self._breaker, self._policy, now, why)):
-            self._failures = 0
+        suspect = order_id if probing else None
+        if await self._change(rules.opened(self._breaker, self._policy, now, why, suspect)):
+            self._start_count()
             if not probing:
                 await self._report()
 

@@ -1,7 +1,9 @@
 """Circuit breaker, pure: one circuit for each agent. It is closed, open or half-open.
 
 After Nygard, "Release It!": consecutive failures open the circuit. While it is open, no call goes
-out. After a pause one request at a time is the probe, and its success closes the circuit.
+out. After a pause one request at a time is the probe, and its success closes the circuit. A failed
+probe may be the fault of its order. So other orders probe before that order does again, and the
+pause grows only when the probe of another order fails too.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ class BreakerState(Enum):
 class BreakerPolicy:
     """``failures_max`` consecutive failures in one instance open the circuit for ``open_for``.
 
-    The time doubles after every failed probe, up to ``open_for_max``. A probe without a result
-    is given up after ``probe_for``. With ``failures_max`` 0 the circuit never opens.
+    Error answers count once for each order. The time doubles after every failed probe, up to
+    ``open_for_max``, but not if the same order probed before. A probe without a result is given up
+    after ``probe_for``. With ``failures_max`` 0 the circuit never opens.
     """
 
     failures_max: int = 10
@@ -42,7 +45,7 @@ class Breaker:
 
     ``until`` is when a probe may go out (OPEN) or is given up (HALF_OPEN). ``prober`` is the id of
     the request that probes. ``rounds`` counts openings since the circuit was closed. ``why`` is for
-    people.
+    people. ``suspect`` is the order whose probe failed last: the failure may be its own.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -51,19 +54,26 @@ class Breaker:
     prober: str | None = None
     rounds: int = 0
     why: str = ""
+    suspect: str | None = None
 
 
-def wait_of(breaker: Breaker, request: str, now: datetime) -> datetime | None:
+def wait_of(
+    breaker: Breaker, request: str, now: datetime, order_id: str | None = None
+) -> datetime | None:
     """Return the time until which a request must wait; None if it may go out now.
 
-    If the circuit is not closed, the request must become the probe before it goes out.
+    If the circuit is not closed, the request must become the probe before it goes out. The suspect
+    waits a little longer, so that another order probes.
     """
     if breaker.state is BreakerState.CLOSED or breaker.until is None:
         return None
-    if breaker.until <= now:
+    until = breaker.until
+    if breaker.state is BreakerState.OPEN and order_id is not None and order_id == breaker.suspect:
+        until += RECHECK
+    if until <= now:
         return None
     if breaker.state is BreakerState.OPEN:
-        return breaker.until
+        return until
     return None if breaker.prober == request else min(breaker.until, now + RECHECK)
 
 
@@ -73,12 +83,20 @@ def probe(breaker: Breaker, request: str, policy: BreakerPolicy, now: datetime) 
     return replace(breaker, state=BreakerState.HALF_OPEN, until=until, prober=request)
 
 
-def opened(breaker: Breaker, policy: BreakerPolicy, now: datetime, why: str) -> Breaker:
-    """Return the circuit open, longer each time until a probe succeeds."""
-    seconds = policy.open_for.total_seconds() * 2.0 ** min(breaker.rounds, 30)
+def opened(
+    breaker: Breaker, policy: BreakerPolicy, now: datetime, why: str, suspect: str | None = None
+) -> Breaker:
+    """Return the circuit open, longer each time until a probe succeeds.
+
+    ``suspect`` is the order whose probe failed. If it is the suspect already, that says nothing new
+    about the service, and the time does not grow.
+    """
+    again = suspect is not None and suspect == breaker.suspect
+    rounds = breaker.rounds if again else breaker.rounds + 1
+    seconds = policy.open_for.total_seconds() * 2.0 ** min(rounds - 1, 30)
     rest = timedelta(seconds=min(seconds, policy.open_for_max.total_seconds()))
     since = breaker.since if breaker.rounds else now
-    return Breaker(BreakerState.OPEN, since, now + rest, None, breaker.rounds + 1, why[:500])
+    return Breaker(BreakerState.OPEN, since, now + rest, None, rounds, why[:500], suspect)
 
 
 def given_up(breaker: Breaker, now: datetime) -> Breaker:

@@ -46,11 +46,12 @@ class FieldEncryption(Encryption):
         """See ``Encryption.has_secrets``."""
         return workflow in self._paths
 
-    def protect(self, submission: Submission, workflow: str) -> tuple[str, str]:
+    def protect(self, submission: Submission, workflow: str, name: str) -> tuple[str, str]:
         """See ``Encryption.protect``: encrypts the secret fields and signs the hash."""
         if workflow not in self._paths:
             return submission.payload, submission.content_hash
-        return self._encrypted(submission, workflow), self._keys.sign(submission.content_hash)
+        encrypted = self._encrypted(submission, workflow, name)
+        return encrypted, self._keys.sign(submission.content_hash)
 
     def is_same(self, details: Details, submission: Submission) -> bool:
         """See ``Encryption.is_same``."""
@@ -67,25 +68,28 @@ class FieldEncryption(Encryption):
                 "content is gone, so the two cannot be compared: give every order its own id",
             ) from None
 
-    def encrypt_input(self, workflow: str, order_id: str, text: str) -> str:
+    def encrypt_input(self, details: Details, text: str) -> str:
         """See ``Encryption.encrypt_input``.
 
         The operator may send an encrypted field of the order back as it was shown; it is kept.
         """
-        if workflow not in self._paths:
+        if details.workflow not in self._paths:
             return text
         value = parse(text.encode())
+        of = (details.order_id, details.submission)
         kept = set()
         for holder, key, at in paths.encrypted_places(value):
             encrypted = paths.encrypted_text(holder[key])
             try:
-                self._keys.decrypt(encrypted or "", paths.about(order_id, at))
+                self._keys.decrypt(encrypted or "", paths.about(*of, at))
             except DecryptionError as wrong:
                 raise MalformedError(Reason.INVALID_ORDER, _not_taken(at, wrong)) from None
             kept.add(at)
-        return self._encrypt(workflow, order_id, value, kept)
+        return self._encrypt(details.workflow, of, value, kept)
 
-    def decrypt(self, workflow: str, order_id: str, value: Any) -> tuple[Any, tuple[str, ...]]:
+    def decrypt(
+        self, workflow: str, order_id: str, submission: str, value: Any
+    ) -> tuple[Any, tuple[str, ...]]:
         """See ``Encryption.decrypt``.
 
         A field that was stored before it was named as secret is not encrypted, but secret too.
@@ -95,7 +99,8 @@ class FieldEncryption(Encryption):
         secret: list[str] = []
         for holder, key, at in list(paths.encrypted_places(value)):
             encrypted = paths.encrypted_text(holder[key])
-            opened = self._keys.decrypt(encrypted or "", paths.about(order_id, at))
+            about = paths.about(order_id, submission, at)
+            opened = self._keys.decrypt(encrypted or "", about)
             holder[key] = json.loads(opened)
             secret += paths.texts_in(holder[key])
         for path in self._paths[workflow]:
@@ -130,7 +135,7 @@ class FieldEncryption(Encryption):
             raise KeyMissingError(text, "any")
         return self._ring
 
-    def _encrypted(self, submission: Submission, workflow: str) -> str:
+    def _encrypted(self, submission: Submission, workflow: str, name: str) -> str:
         value = parse(submission.payload.encode())
         if next(paths.encrypted_places(value), None) is not None:
             raise MalformedError(
@@ -138,14 +143,17 @@ class FieldEncryption(Encryption):
                 f"the order holds a member {ENCRYPTED!r}: send the field in plain text; it is "
                 "encrypted here",
             )
-        return self._encrypt(workflow, submission.order_id, value, set())
+        return self._encrypt(workflow, (submission.order_id, name), value, set())
 
-    def _encrypt(self, workflow: str, order_id: str, value: Any, kept: set[paths.Place]) -> str:
+    def _encrypt(
+        self, workflow: str, of: tuple[str, str], value: Any, kept: set[paths.Place]
+    ) -> str:
+        """Return the value as JSON, encrypted for one order and its submission (``of``)."""
         for path in self._paths[workflow]:
             for holder, key, at in paths.places(value, path):
                 if at not in kept:
                     text = json.dumps(holder[key], ensure_ascii=False)
-                    holder[key] = {ENCRYPTED: self._keys.encrypt(text, paths.about(order_id, at))}
+                    holder[key] = {ENCRYPTED: self._keys.encrypt(text, paths.about(*of, at))}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -102,9 +102,12 @@ def encrypted_text(value: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def about(order_id: str, at: Place) -> str:
-    """Return the context of an encrypted field. It is valid only in this place of this order."""
-    return json.dumps(["order", order_id, *at])
+def about(order_id: str, submission: str, at: Place) -> str:
+    """Return the context of an encrypted field.
+
+    It is valid only in this place of this order, and not in a later order under the same id.
+    """
+    return json.dumps(["order", order_id, submission, *at])
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -73,9 +73,13 @@ def redacted_error(error: Exception, who: str, secrets: Sequence[str]) -> Except
     if isinstance(error, RefusedError):
         return RefusedError(redact(error.code, secrets), redact(str(error), secrets))
     if isinstance(error, TransientError):
-        kind = redact(error.kind, secrets)
-        text = redact(str(error), secrets)
-        return TransientError(text, error.retry_after, kind, answered=error.answered)
+        return TransientError(
+            redact(str(error), secrets),
+            error.retry_after,
+            redact(error.kind, secrets),
+            answered=error.answered,
+            error_answer=error.error_answer,
+        )
     return withheld_error(error, who)
 
 

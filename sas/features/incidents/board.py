@@ -21,6 +21,7 @@ from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.engine.hooks import Incidents
 from sas.engine.messages import Addresses, alert
+from sas.engine.outward import Outward
 from sas.engine.shared_values import SharedValues
 from sas.features.incidents import rules
 from sas.features.incidents.rules import ActiveIncident, Sightings
@@ -28,7 +29,6 @@ from sas.ports import (
     BusUnavailableError,
     Clock,
     ConflictError,
-    MessageBus,
     SharedValue,
     StateStore,
     StoreUnavailableError,
@@ -67,13 +67,13 @@ class IncidentBoard(Incidents):
     def __init__(
         self,
         store: StateStore,
-        bus: MessageBus,
+        outward: Outward,
         clock: Clock,
         to: Addresses,
         checks: Sequence[HealthCheck] = (),
     ) -> None:
         self._shared = active_incidents(store)
-        self._bus = bus
+        self._outward = outward
         self._clock = clock
         self._to = to
         self._checks = checks
@@ -194,7 +194,7 @@ class IncidentBoard(Incidents):
     async def _send(self, body: AlertMessage) -> None:
         log.warning("%s: %s", body.kind, body.text)
         try:
-            await self._bus.send([alert(body, self._to)])
+            await self._outward.send([alert(body, self._to)], "incident")
         except UndeliverableError as refused:
             log.error("no queue takes the alert %r: %s", body.text, refused)  # noqa: TRY400
 

@@ -41,7 +41,7 @@ def heartbeat_interval(allowed: timedelta) -> timedelta:
 
 
 class ExtensibleDeadline(CallDeadline):
-    """See ``CallDeadline``. ``first``: the request was not put back before."""
+    """See ``CallDeadline``. ``first``: the request comes to its first call."""
 
     def __init__(self, context: Context, request: RequestMessage, *, first: bool) -> None:
         super().__init__(context.clock, request)
@@ -52,15 +52,13 @@ class ExtensibleDeadline(CallDeadline):
         self._superseded = asyncio.Event()
 
     async def begin(self) -> None:
-        """Ask for the time allowed again if the request was received late.
+        """Ask for the time allowed again if a third of it went by in the queue.
 
         Queue delay is not the fault of the remote service. This happens only once, and not for a
-        request that was put back, so that its time ends. It does not happen close to CompleteBy:
-        the call would be cut off before the time is granted.
+        request that was put back, so that its time ends.
         """
         first, self._first = self._first, False
-        late = self.left() < self.fair_share.total_seconds()
-        if first and late and not self.is_close(self._clock.now()):
+        if first and self.left() < 2 * self.fair_share.total_seconds():
             await self.heartbeat("received late")
 
     async def heartbeat(self, note: str = "") -> None:

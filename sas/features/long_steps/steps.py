@@ -3,6 +3,8 @@
 The agent asks the scheduler for time with a progress message, and puts its request back until the
 next look. So no message lock and no function lasts as long as the step. Only the CompleteBy that
 the scheduler granted counts, so a request that comes back reads it first.
+
+A request that waited too long in its queue gets time in the same way.
 """
 
 from __future__ import annotations
@@ -13,12 +15,20 @@ import msgspec
 
 from sas.codec import internal
 from sas.codec.internal import RequestMessage
-from sas.domain.claim import calls_until, is_out
+from sas.domain.claim import calls_until, is_cancelled, is_out
 from sas.domain.ids import digest_id, progress_id
-from sas.domain.order import Direction
-from sas.domain.workflow import TIME_ALLOWED_MAX
+from sas.domain.order import Direction, StepRecord
+from sas.domain.workflow import NO_TIME, TIME_ALLOWED_MAX, TIME_ALLOWED_MIN
 from sas.engine.context import Context
-from sas.engine.hooks import CallDeadline, LongSteps, MustWaitError
+from sas.engine.delivery import Delivery
+from sas.engine.hooks import (
+    CALLED,
+    PUT_BACK,
+    CallDeadline,
+    LongSteps,
+    called_before,
+    is_first,
+)
 from sas.features.long_steps.deadline import ExtensibleDeadline, progress_message
 from sas.ports import AwaitCallback, Later, Message, StillRunning
 from sas.telemetry.tracing import logger
@@ -40,25 +50,44 @@ class ContinuedSteps(LongSteps):
         """See ``LongSteps.deadline``."""
         return ExtensibleDeadline(self._context, request, first=first)
 
-    async def granted(self, request: RequestMessage) -> RequestMessage | None:
+    async def granted(self, request: RequestMessage, delivery: Delivery) -> RequestMessage | None:
         """See ``LongSteps.granted``.
 
+        A request that was put back because no call could begin has what is left of its time, so
+        that its time ends.
+
         Raises:
-            MustWaitError: the scheduler has not granted the time yet.
-            StoreUnavailableError: redeliver the message.
+            StoreUnavailableError, BusUnavailableError: redeliver the message.
         """
-        if not request.checks:
+        now = self._context.clock.now()
+        allowed = timedelta(seconds=request.time_allowed)
+        enough = allowed / (3 if is_first(delivery) else 6)
+        if delivery.message_id.startswith(PUT_BACK):
+            enough = min(TIME_ALLOWED_MIN, enough)
+        left = request.complete_by - now
+        if not request.checks and left >= enough:
             return request
         order = await self._context.load(request.order_id)
         direction = Direction(request.direction)
         if order is None or not is_out(order, request.step, direction, request.epoch):
             return None
-        now = self._context.clock.now()
-        granted = calls_until(order.steps[request.step], direction) or now
-        enough = timedelta(seconds=request.time_allowed / 3)
-        if granted < request.complete_by and granted - now < enough:
-            raise MustWaitError(now + GRANT_RECHECK, called=True)
-        return msgspec.structs.replace(request, complete_by=granted)
+        step = order.steps[request.step]
+        granted = calls_until(step, direction) or now
+        if granted - now >= (enough if granted >= request.complete_by else allowed / 3):
+            return msgspec.structs.replace(request, complete_by=min(granted, now + allowed))
+        if not _may_get_time(step, direction):
+            return None
+        at, called = now + GRANT_RECHECK, called_before(delivery)
+        if request.checks and granted < request.complete_by and left > allowed / 3:
+            again = self._again(request, at, request.complete_by, called=called)
+            await self._context.bus.send([again])  # it is not granted yet
+            return None
+        # It goes to the end of its queue: ask for another wait as long as the last one, too.
+        waited = max(now - delivery.enqueued_at, NO_TIME) if delivery.enqueued_at else NO_TIME
+        until = at + min(waited + allowed, TIME_ALLOWED_MAX)
+        progress = self._progress(request, until, "received late")
+        await self._context.bus.send([progress, self._again(request, at, until, called=called)])
+        return None
 
     async def go_on(self, request: RequestMessage, later: Later) -> None:
         """See ``LongSteps.go_on``.
@@ -81,7 +110,7 @@ class ContinuedSteps(LongSteps):
                 until = self._needed(request, at)
                 if until > request.complete_by or not request.checks:
                     messages.append(self._progress(request, until, note))
-                messages.append(self._again(request, at, until))
+                messages.append(self._again(request, at, until, called=True))
         await self._context.bus.send(messages)
         log.info(
             "goes on: order %s step %s %s epoch %d, look %d",
@@ -108,13 +137,25 @@ class ContinuedSteps(LongSteps):
         queues = self._context.queues
         return progress_message(request, own_id, until, note, queues, awaits=awaits)
 
-    def _again(self, request: RequestMessage, at: datetime, until: datetime) -> Message:
+    def _again(
+        self, request: RequestMessage, at: datetime, until: datetime, *, called: bool
+    ) -> Message:
         again = msgspec.structs.replace(request, complete_by=until, checks=request.checks + 1)
         own_id = digest_id(request.id, "look", str(again.checks))
         return Message(
             self._context.queues.agent(self._agent, urgent=request.urgent),
             f"look/{own_id}",
             internal.encode(again),
-            time_to_live=max(until - at, timedelta(seconds=1)),
             scheduled_at=at,
+            properties={CALLED: "yes"} if called else {},
         )
+
+
+def _may_get_time(step: StepRecord, direction: Direction) -> bool:
+    """Return whether a request whose time is over may get more.
+
+    Not if the order was cancelled, nor if the step waits for a callback: no call may follow.
+    """
+    if direction is Direction.UNDO:
+        return True
+    return not is_cancelled(step) and calls_until(step, direction) == step.complete_by

@@ -1,0 +1,341 @@
+"""``sas queues``: what waits and lies in the queues, and sending again what was given up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from sas.cli import arguments as args
+from sas.cli import output, workflows
+from sas.cli.output import NotPossibleError, UnavailableError, UsageError, time_of
+from sas.codec.orders import with_submission_id
+from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
+from sas.codec.record import to_line
+from sas.codec.strict import MalformedError, Reason, convert
+from sas.config import SettingError, read_queues
+from sas.domain.ids import digest_id, key_time, parse_key_time
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
+from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    Move,
+    OperatorBus,
+    Peeked,
+    UndeliverableError,
+)
+
+DESCRIPTION = """\
+Show every queue: how many messages wait, are scheduled, and lie in its dead-letter subqueue, and
+since when. --app adds the queues of agents, --queue any other.
+
+peek shows a queue's messages (--dead-letter: of its dead-letter subqueue). Nothing is decrypted.
+
+redrive sends messages again, then removes them: from a dead-letter subqueue to its queue, from
+orders-rejected to the queue that refused them. An order that was given up gets a new submission_id,
+or it would be ignored; no other body changes. A crash in between sends twice, and loses nothing.
+
+You need the role Azure Service Bus Data Receiver on the queue, and to redrive also Azure Service
+Bus Data Sender on the target. At most 1,000 messages of a queue are read.
+
+  sas queues --app orders.workflows:workflows --queue responses-web-shop
+  sas queues peek orders-rejected --limit 5
+  sas queues redrive orders-rejected --all --dry-run
+  sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
+"""
+READ_MAX = 1000
+AT_ONCE = 8
+"""Queues that are read at the same time."""
+ASK_ABOVE = 10
+SHOWN_MAX = 80
+"""Characters shown of a body."""
+WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
+FIELDS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
+
+Record = dict[str, object]
+Seen = tuple[Peeked, RejectedMessage | None]
+"""A message, and what it says if it is a rejected message."""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", nargs="?", choices=["peek", "redrive"], help="default: the list of queues")
+    add("name", nargs="?", metavar="QUEUE", help="the queue of peek and redrive")
+    add("--app", metavar="MODULE:NAME", help="list: also the queues of these workflows' agents")
+    add("--queue", action="append", default=[], metavar="QUEUE", help="list: also this queue")
+    add("--dead-letter", action="store_true", help="the queue's dead-letter subqueue")
+    limit = args.number("messages", 1, READ_MAX, whole=True)
+    add("--limit", type=limit, default=20, metavar="N", help="peek: at most so many (default: 20)")
+    add("--content", action="store_true", help="peek --json: whole bodies (may be personal)")
+    add("--id", action="append", default=[], metavar="ID", help="redrive: the one of this id")
+    add("--all", action="store_true", help="redrive: all")
+    add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
+    add("--dry-run", action="store_true", help="redrive: only show what would be sent")
+    add("--yes", action="store_true", help="redrive: do not ask (it asks above 10 messages)")
+    args.add_json(parser)
+    args.add_connection(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        queues = read_queues(os.environ)
+    except SettingError as wrong:
+        raise UsageError(str(wrong)) from None
+    action, name = arguments.action, arguments.name
+    if action and not name:
+        raise UsageError(f"give the queue: sas queues {action} QUEUE")
+    if arguments.content and not arguments.json:
+        raise UsageError("--content needs --json: the text shows the first characters")
+    if action == "redrive" and bool(arguments.id) == arguments.all:
+        raise UsageError("give --id MESSAGE_ID (once or more), or --all")
+    if action == "redrive" and not arguments.dead_letter and name != queues.rejected:
+        raise UsageError(
+            f"the messages of {name} wait for their reader; give --dead-letter for those that it "
+            f"gave up (only {queues.rejected} is redriven without it)"
+        )
+    work = {None: _list, "peek": _peek, "redrive": _redrive}[action]
+
+    async def run() -> int:
+        async with args.open_bus(args.read_bus(arguments, os.environ)) as bus:
+            try:
+                return await work(bus, arguments, queues)
+            except (BusUnavailableError, UndeliverableError) as failed:
+                raise UnavailableError(str(failed)) from None
+
+    return asyncio.run(run())
+
+
+# -- The list ---------------------------------------------------------------------------------
+
+
+async def _list(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
+    agents = sorted(workflows.load(arguments.app).agents()) if arguments.app else ()
+    kept = (queues.alerts, queues.rejected, queues.dead_letters)
+    names = dict.fromkeys((*queues.on_the_way(agents), *kept, *arguments.queue))
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def counted(name: str) -> Record:
+        async with gate:
+            return await _counted(bus, name)
+
+    records = await asyncio.gather(*map(counted, names))
+    problems = [[str(one["Problem"])] if one["Problem"] else [] for one in records]
+    _print(arguments, FIELDS, records, problems)
+    if all(problems):
+        raise UnavailableError("no queue could be read")
+    return 1 if any(problems) else 0
+
+
+async def _counted(bus: OperatorBus, name: str) -> Record:
+    record: Record = dict.fromkeys((*FIELDS, "Problem")) | {"Queue": name}
+    try:
+        own = await bus.peek(name, READ_MAX)
+        dead = await bus.peek(name + DEAD_LETTER_SUBQUEUE, READ_MAX)
+    except BusUnavailableError as away:
+        return record | {"Problem": str(away)}
+    scheduled = sum(one.is_scheduled for one in own)
+    # A message that was put back is as old as it was before.
+    times = [one.properties.get(FIRST_AT) or key_time(one.enqueued_at) for one in (*own, *dead)]
+    counts = {"Waiting": len(own) - scheduled, "Scheduled": scheduled, "DeadLettered": len(dead)}
+    return record | counts | {"Oldest": min(times, default=None)}
+
+
+def _print(
+    arguments: argparse.Namespace,
+    fields: Sequence[str],
+    records: Sequence[Record],
+    below: Sequence[Sequence[str]],
+) -> None:
+    if arguments.json:
+        for record in records:
+            output.say(to_line(record))
+        return
+    rows = [[_cell(name, record[name]) for name in fields] for record in records]
+    for line in output.table(fields, rows, below):
+        output.say(line)
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}" + ("+" if value >= READ_MAX else "")
+    if name in {"Oldest", "EnqueuedAt"} and value:
+        return time_of(parse_key_time(str(value)))
+    return str(value or "-")
+
+
+# -- peek -------------------------------------------------------------------------------------
+
+
+async def _peek(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
+    found = await _seen(bus, arguments, queues, int(arguments.limit))
+    shown = None if arguments.content and arguments.json else SHOWN_MAX
+    records = [_record(*one, shown) for one in found]
+    below = [[str(one[name]) for name in ("Description", "Body") if one[name]] for one in records]
+    if found or arguments.json:
+        _print(arguments, ("MessageId", "EnqueuedAt", "Reason", "Source"), records, below)
+    else:
+        output.say(f"{_path(arguments)} is empty")
+    return 0
+
+
+async def _seen(
+    bus: OperatorBus, arguments: argparse.Namespace, queues: Queues, limit: int
+) -> list[Seen]:
+    found = await bus.peek(_path(arguments), limit)
+    return [(one, _part(one) if arguments.name == queues.rejected else None) for one in found]
+
+
+def _path(arguments: argparse.Namespace) -> str:
+    name: str = arguments.name
+    return name + DEAD_LETTER_SUBQUEUE if arguments.dead_letter else name
+
+
+def _part(one: Peeked) -> RejectedMessage | None:
+    try:
+        return convert(one.body, RejectedMessage)
+    except MalformedError:
+        return None
+
+
+def _record(one: Peeked, part: RejectedMessage | None, shown: int | None) -> Record:
+    said, body = one.properties, part.body if part else one.body.decode(errors="replace")
+    return {
+        "MessageId": one.message_id,
+        "EnqueuedAt": key_time(one.enqueued_at),
+        "Scheduled": one.is_scheduled,
+        "Reason": part.reason if part else said.get(WHY),
+        "Description": part.description if part else said.get(WHY_TEXT),
+        "Source": part.source_queue if part else one.source or said.get(SOURCE),
+        "Part": part.part if part else 1,
+        "Parts": part.parts if part else 1,
+        "Body": body[:shown],
+    }
+
+
+# -- redrive ----------------------------------------------------------------------------------
+
+
+async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
+    path = _path(arguments)
+    found = await _seen(bus, arguments, queues, READ_MAX)
+    moves, left = _planned(found, arguments, queues)
+    count, targets = len(moves), Counter(move.message.queue for move in moves)
+    of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
+    output.say(output.one_line(f"redrive of {_messages(count)} of {path}: {of or 'nothing'}"))
+    for line in left:
+        output.complain(f"sas: {output.one_line(line)}")
+    if not moves or arguments.dry_run:
+        return 1 if left else 0
+    question = f"send {_messages(count)} again"
+    if count > ASK_ABOVE and not arguments.yes and not output.confirmed(question):
+        return 1
+    sent = removed = 0
+    try:
+        async with aclosing(bus.move(path, moves)) as moving:
+            async for is_removed in moving:
+                sent, removed = sent + 1, removed + is_removed
+    except BaseException:
+        output.complain(f"sas: at least {sent:,} of {count:,} were sent; to repeat loses nothing")
+        raise
+    output.say(f"sent {sent:,} of {count:,}, removed {removed:,}")
+    if sent < count:
+        output.complain("sas: the others were gone, or another reader has them: look again")
+    if removed < sent:
+        output.complain("sas: the next redrive sends those again that were not removed")
+    return 1 if left or removed < count else 0
+
+
+def _planned(
+    found: Sequence[Seen], arguments: argparse.Namespace, queues: Queues
+) -> tuple[list[Move], list[str]]:
+    """Return what to send, and why other messages stay. Parts of a message go together."""
+    groups: dict[str, list[Seen]] = {}
+    for one, part in found:
+        key = part.id.rpartition("/")[0] if part else f"#{one.sequence}"
+        groups.setdefault(key, []).append((one, part))
+    moves: list[Move] = []
+    left: list[str] = []
+    wanted = set(arguments.id)
+    for group in groups.values():
+        ids = {one.message_id for one, _ in group}
+        if arguments.all or wanted & ids:
+            wanted -= ids
+            try:
+                message = _again(group, arguments, queues)
+                moves.append(Move(frozenset(one.sequence for one, _ in group), message))
+            except NotPossibleError as why:
+                left.append(f"{min(ids)} stays: {why}")
+    return moves, left + [f"there is no {one} among the first 1,000" for one in sorted(wanted)]
+
+
+def _again(group: Sequence[Seen], arguments: argparse.Namespace, queues: Queues) -> Message:
+    """Return the message to send in the place of these.
+
+    Its id is new, or duplicate detection would drop it; after a crash it is the same again.
+    """
+    first = group[0][0]
+    place = (_path(arguments), str(first.sequence), key_time(first.enqueued_at))
+    new_id = f"redrive/{digest_id(*place)}"
+    if arguments.dead_letter:
+        return _copy(first, new_id, arguments.to or arguments.name, queues)
+    parts = {part.part: part for _, part in group if part}
+    if not parts:
+        raise NotPossibleError("it is no rejected message: send it by hand")
+    said = next(iter(parts.values()))
+    if len(parts) < said.parts:
+        raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")
+    target, body = arguments.to or _origin(said, queues), rejected_body(list(parts.values()))
+    if said.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders):
+        body = with_submission_id(body, new_id)
+    is_event = target.startswith(queues.response_prefix)
+    content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
+    return Message(target, new_id, body, content_type, said.correlation_id)
+
+
+def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
+    """Return a copy of a dead letter. Its first id goes with it: that may name its cause."""
+    dropped, source = {TIMES, FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
+    if target == queues.dead_letters:  # its function asks why, and from where
+        dropped = {TIMES, FIRST_AT, SOURCE} if source else {TIMES, FIRST_AT}
+    else:
+        source = None
+    kept = {name: text for name, text in one.properties.items() if name not in dropped}
+    properties = {FIRST_ID: one.message_id} | kept | ({SOURCE: source} if source else {})
+    content_type = one.content_type or "application/json"
+    return Message(
+        target, new_id, one.body, content_type, one.correlation_id, properties=properties
+    )
+
+
+def _origin(said: RejectedMessage, queues: Queues) -> str:
+    """Return the queue that refused a message, if applications may send there themselves.
+
+    A body can forge its source (see Delivery): an operator must not make it an internal message.
+    """
+    source, of_applications = said.source_queue, (*_lanes(queues.orders), *_lanes(queues.callbacks))
+    if source in of_applications or source.startswith(queues.response_prefix):
+        return source
+    raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")
+
+
+def _lanes(queue: str) -> tuple[str, str]:
+    return queue, lane(queue, urgent=True)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"
+
+
+VERBS = (
+    args.Verb(
+        "queues",
+        "show what lies in the queues, and send it again",
+        DESCRIPTION,
+        _add_arguments,
+        _run,
+    ),
+)

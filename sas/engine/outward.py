@@ -1,0 +1,64 @@
+"""Messages that leave the system: alerts to operators, notifications to applications.
+
+Their queues belong to others. One that is full or disabled for days must block no order, and its
+reader must be told each thing once. So a message that its queue does not take now is held in the
+store, and the supervisor sends it later. A message is never held and sent again by its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sas.domain.ids import InvalidIdError, check_order_id, digest_id
+from sas.ports import BusUnavailableError, Clock, Message, MessageBus, StateStore
+from sas.telemetry.tracing import carried, logger
+
+log = logger(__name__)
+HELD_AGAIN_AFTER = timedelta(seconds=30)
+"""Pause before a message that is held is sent again."""
+QUEUE_PAUSE = timedelta(seconds=2)
+"""Pause before retrying a queue that refused a message."""
+
+
+class Outward:
+    """Sends messages that leave the system, or holds them."""
+
+    def __init__(self, store: StateStore, bus: MessageBus, clock: Clock) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._paused_until: dict[str, datetime] = {}
+
+    async def send(self, messages: Sequence[Message], order_id: str) -> None:
+        """Send messages to one queue. Those that it does not take now are held.
+
+        ``order_id`` names the order that they are about, or any other thing.
+
+        Raises:
+            UndeliverableError: the queue will never take the first message.
+            StoreUnavailableError: a message could be neither sent nor held.
+        """
+        queue, now = messages[0].queue, self._clock.now()
+        if self._paused_until.get(queue, now) <= now:
+            try:
+                await self._bus.send(messages)
+            except BusUnavailableError as away:
+                self._paused_until[queue] = now + QUEUE_PAUSE
+                log.warning("messages about %s are held: %s", order_id, away)
+            else:
+                self._paused_until.pop(queue, None)
+                return
+        at = self._clock.now() + HELD_AGAIN_AFTER
+        for message in messages:
+            traced = replace(message, properties={**message.properties, **carried()})
+            await self._store.hold(_key(order_id), traced, at)
+
+
+def _key(order_id: str) -> str:
+    """Return an order id, or for any other text an id that can be part of a key."""
+    try:
+        return check_order_id(order_id)
+    except InvalidIdError:
+        return digest_id(order_id)

@@ -1,0 +1,217 @@
+"""Excuses: a step past its CompleteBy has not failed while a message of it lies in a queue.
+
+To the supervisor, a request that waits in a long queue looks like one whose agent crashed. If that
+counted, a burst of orders would undo healthy ones, and each reset would add one more request to the
+same queue. So before a timeout counts, the supervisor looks into the queues of that step, and only
+into those: another queue neither excuses it nor fails it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sas.codec import internal
+from sas.codec.internal import Internal, RequestMessage
+from sas.codec.strict import MalformedError
+from sas.domain.change import Incident
+from sas.domain.expire import Excuse
+from sas.domain.messages import AlertKind
+from sas.domain.order import CLOCK_SKEW, Order, StepRecord, StepState
+from sas.domain.queues import lane
+from sas.domain.workflow import UnknownWorkflowError, Workflows
+from sas.engine.context import Context
+from sas.engine.hooks import Excuses
+from sas.ports import BusUnavailableError, Peeked, UnavailableError
+from sas.telemetry.tracing import logger
+
+log = logger(__name__)
+_INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
+SCAN_MAX = 1_000
+"""Most messages of one queue that a sweep reads."""
+SOON = timedelta(minutes=1)
+"""A message that becomes visible later than this does not wait: it is a look at a long step."""
+MOVES_WITHIN = timedelta(minutes=5)
+"""A queue moves if a message was seen to leave it within this time."""
+INCIDENT_DELAY_MIN = timedelta(minutes=1)
+"""A message that waits longer, or a queue that is away for longer, is an incident."""
+
+Owner = tuple[str, int | None, int | None]
+"""The order of a message; for a request also its step and its epoch."""
+OrderOf = Callable[[bytes], str]
+"""Returns the order of a callback. Raises MalformedError if the body is no callback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The oldest messages of one queue, by owner, with the time since when each can be received.
+
+    ``full`` says that there may be more of them. ``away_since`` is set if it could not be read.
+    """
+
+    at: datetime
+    oldest: dict[Owner, datetime]
+    ids: frozenset[str] = frozenset()
+    newest: datetime | None = None
+    full: bool = False
+    moved_at: datetime | None = None
+    away_since: datetime | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether a message was seen to leave the queue lately."""
+        return self.moved_at is not None and self.at - self.moved_at <= MOVES_WITHIN
+
+
+class QueueExcuses(Excuses):
+    """See ``sas.engine.hooks.Excuses``. ``order_of_callback`` is None if callbacks are off."""
+
+    def __init__(
+        self, context: Context, workflows: Workflows, order_of_callback: OrderOf | None = None
+    ) -> None:
+        self._context = context
+        self._workflows = workflows
+        self._order_of_callback = order_of_callback
+        self._scans: dict[str, Scan] = {}
+        self._before: dict[str, Scan] = {}
+        self._reported_at: dict[str, datetime] = {}
+        self._scanning = asyncio.Lock()
+
+    def begin_sweep(self) -> None:
+        """See ``Excuses.begin_sweep``. Each queue is read once in a sweep."""
+        self._before |= self._scans
+        self._scans = {}
+
+    async def of(self, order: Order, step: StepRecord) -> Excuse | None:
+        """See ``Excuses.of``. If its request was not taken yet, only the agent's queue matters."""
+        own = self._request_queue(order, step)
+        if own is None:
+            return None
+        request = (order.order_id, step.number, step.epoch)
+        scan = await self._scanned(own)
+        found = await self._judge(own, scan, request, step)
+        if found is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at:
+            return found
+        excuses: list[Excuse | None] = [found]
+        for queue in self._other_queues(order):
+            scan = await self._scanned(queue)
+            excuses.append(await self._judge(queue, scan, (order.order_id, None, None), step))
+        best = (Excuse.WAITS, Excuse.AWAY, Excuse.STUCK)
+        return next((excuse for excuse in best if excuse in excuses), None)
+
+    def _request_queue(self, order: Order, step: StepRecord) -> str | None:
+        """Return the queue of the agent that was asked; None if the workflow is not deployed."""
+        details = order.details
+        try:
+            workflow = self._workflows.find(details.workflow, details.version)
+        except UnknownWorkflowError:
+            return None
+        doing = step.process_state is StepState.PROCESSING
+        route = step.call.route if doing or not step.undo.routes else step.undo.routes[0]
+        agent = workflow.steps[step.number].agents[route]
+        return self._context.queues.agent(agent, urgent=details.urgent)
+
+    def _other_queues(self, order: Order) -> Iterable[str]:
+        """Return the queues with a message that may send the request, or end the step."""
+        queues, urgent = self._context.queues, order.details.urgent
+        yield lane(queues.scheduler, urgent=urgent)
+        yield lane(queues.replies, urgent=urgent)
+        if self._order_of_callback is not None:
+            yield lane(queues.callbacks, urgent=urgent)
+
+    async def _judge(self, queue: str, scan: Scan, owner: Owner, step: StepRecord) -> Excuse | None:
+        """Return the excuse that a queue gives to a step."""
+        since = scan.away_since or scan.oldest.get(owner)
+        if since is None and _may_be_beyond(scan, step):
+            since = min(scan.oldest.values(), default=scan.at)
+        if since is None:
+            return None
+        await self._report(queue, scan, since)
+        if scan.away_since is not None:
+            return Excuse.AWAY
+        return Excuse.WAITS if scan.moves and since < scan.at else Excuse.STUCK
+
+    async def _scanned(self, queue: str) -> Scan:
+        async with self._scanning:
+            if queue not in self._scans:
+                self._scans[queue] = await self._scan(queue)
+            return self._scans[queue]
+
+    async def _scan(self, queue: str) -> Scan:
+        now = self._context.clock.now()
+        before = self._before.get(queue)
+        try:
+            found = await self._context.bus.peek(queue, SCAN_MAX)
+        except BusUnavailableError as away:
+            log.warning("queue %s cannot be read: %s", queue, away)
+            return Scan(now, {}, away_since=(before and before.away_since) or now)
+        visible = [one for one in found if one.enqueued_at <= now]
+        ids = frozenset(one.message_id for one in visible)
+        moved_at = before.moved_at if before else None
+        if before and before.ids - ids:
+            moved_at = now
+        newest = max((one.enqueued_at for one in visible), default=None)
+        return Scan(now, self._owners(found, now), ids, newest, len(found) >= SCAN_MAX, moved_at)
+
+    def _owners(self, found: Iterable[Peeked], now: datetime) -> dict[Owner, datetime]:
+        oldest: dict[Owner, datetime] = {}
+        for one in found:
+            owner = self._owner(one.body)
+            if owner is not None and one.enqueued_at <= now + SOON:
+                oldest[owner] = min(one.enqueued_at, oldest.get(owner, one.enqueued_at))
+        return oldest
+
+    def _owner(self, body: bytes) -> Owner | None:
+        """Return what a message belongs to; None if it cannot be used."""
+        try:
+            message = internal.decode(body, _INTERNAL)
+        except MalformedError:
+            return self._owner_of_callback(body)
+        if isinstance(message, RequestMessage):
+            return message.order_id, message.step, message.epoch
+        return message.order_id, None, None
+
+    def _owner_of_callback(self, body: bytes) -> Owner | None:
+        if self._order_of_callback is None:
+            return None
+        try:
+            return self._order_of_callback(body), None, None
+        except MalformedError:
+            return None
+
+    async def _report(self, queue: str, scan: Scan, since: datetime) -> None:
+        """Report a message that waits for long, or a queue that is away for long."""
+        waited = scan.at - since
+        reported_at = self._reported_at.get(queue)
+        if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SOON):
+            return
+        self._reported_at[queue] = scan.at
+        text = (
+            f"Messages wait {waited.total_seconds():.0f} s in queue {queue} before they are "
+            "received. Nothing is lost, and steps get more time. If it lasts, check that the "
+            "function of that queue runs, and that it has enough instances."
+        )
+        if scan.away_since is not None:
+            text = (
+                f"Queue {queue} cannot be read. Steps that may wait in it get more time. Check "
+                "that the queue exists, that it is enabled, and that this app may read it."
+            )
+        incident = Incident(
+            AlertKind.QUEUE_DELAY, f"queue {queue}", text, since, scan.at + MOVES_WITHIN
+        )
+        try:
+            await self._context.incidents.report(incident)
+        except UnavailableError as down:
+            log.warning("the delay of queue %s is reported later: %s", queue, down)
+
+
+def _may_be_beyond(scan: Scan, step: StepRecord) -> bool:
+    """Return whether a message that was sent before CompleteBy may lie behind those that were read.
+
+    Messages lie in the order in which they were sent.
+    """
+    if not scan.full or scan.newest is None or step.complete_by is None:
+        return False
+    return scan.newest <= step.complete_by + CLOCK_SKEW

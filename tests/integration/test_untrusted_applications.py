@@ -1,0 +1,67 @@
+"""Applications that do not trust each other, over the broker and the embedded host."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusMessage
+
+from tests.functions_rig import SHOP, WHOLESALE, Rig, order, rig, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig(SAS_APPLICATIONS="web-shop") as running:
+        yield running
+        running.nothing_lost()
+
+
+async def test_an_order_on_an_applications_own_queue_ends_and_another_cannot_take_its_place(
+    made: Rig,
+) -> None:
+    mine = order("web-shop-1", reply_queue=SHOP)
+    async with made.host():
+        await made.send("orders", ServiceBusMessage(order("web-shop-1", reply_queue=WHOLESALE)))
+        await made.send("orders", ServiceBusMessage(order("X-1", reply_queue=SHOP)))
+        await until(lambda: _kept(made, 2), "both are kept")
+        await made.send("orders-web-shop", ServiceBusMessage(mine, message_id="mine"))
+        await made.ends("web-shop-1", "Processed")
+        await made.quiet()
+    assert await made.kinds("web-shop-1", WHOLESALE) == ["rejected"]
+    assert (await made.kinds("web-shop-1"))[0] == "received"
+    assert await made.kinds("X-1") == []
+    reasons = {one.order_id: one.reason for one in await made.rejected()}
+    assert reasons == {"web-shop-1": "invalid-order-id", "X-1": "forbidden-reply-queue"}
+
+
+async def test_forged_replies_on_the_callbacks_queue_fence_nothing(made: Rig) -> None:
+    async with made.host("submission", "scheduler"):
+        await made.submit("V-1", reply_queue=WHOLESALE)
+        await until(lambda: _requested(made), "the request of the first step is out")
+    before = await made.words("V-1")
+    forged = (
+        '{"kind":"reply","v":1,"id":"V-1/00/do/1","order_id":"V-1","step":0,"direction":"do",'
+        '"epoch":1,"outcome":"done"%s}'
+    )
+    for member in ("", ',"DeadLetterSource":"agent-replies"'):
+        message = ServiceBusMessage(forged % member, time_to_live=timedelta(milliseconds=1))
+        await made.send("callbacks", message)
+    async with made.host("deadletters"):
+        await until(lambda: _kept(made, 2, "V-1/00/do/1"), "both forged replies are kept")
+    assert await made.words("V-1") == before
+    async with made.host():
+        await made.ends("V-1", "Processed")
+        await made.quiet()
+
+
+async def _kept(made: Rig, count: int, text: str = "") -> bool:
+    return len([one for one in await made.rejected() if text in one.body]) >= count
+
+
+async def _requested(made: Rig) -> bool:
+    return bool(made.broker.counts("agent-inventory").active)

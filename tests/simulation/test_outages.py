@@ -1,0 +1,208 @@
+"""An outage of any length costs time and nothing else.
+
+Each dependency is away for a while under a running load. ``SAS_SEEDS=2000 make test-all`` runs more
+of them. ``python -m tools.outages`` makes the table of docs/failure-modes.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from sas.domain.order import OrderState
+from sas.domain.queues import lane
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.ports import Message
+from sas.simulation.bus import Queued
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import TIMER_EVERY, Faults
+from tests.long import long, seeds
+from tests.simulation.outages import (
+    DEPENDENCIES,
+    DURATIONS,
+    MINUTE,
+    Cost,
+    Outage,
+    Story,
+    cost_of,
+    drawn,
+)
+from tests.simulation.system import QUEUES, REPLIES_TO, build, check_end
+
+
+@pytest.fixture(autouse=True)
+def _no_logs() -> Iterator[None]:
+    """Write no log lines: pytest keeps them all, and an outage of days writes many."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+PAYMENT = QUEUES.agent("payment")
+OFF = BreakerPolicy(failures_max=0)
+
+
+def check(cost: Cost, dependency: str, where: object) -> None:
+    assert cost.wrong(dependency) == {}, where
+
+
+@pytest.mark.parametrize("dependency", DEPENDENCIES)
+@pytest.mark.parametrize("duration", ["3 min", *long(["5 s", "30 min", "6 h"])])
+def test_an_outage_costs_time_and_nothing_else(dependency: str, duration: str) -> None:
+    for seed in range(2):
+        check(cost_of(seed, dependency, duration), dependency, seed)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 500))
+def test_any_outage_under_any_load_costs_time_and_nothing_else(seed: int) -> None:
+    dependency, duration, load = drawn(seed)
+    check(cost_of(seed, dependency, duration, load), dependency, (dependency, duration, load))
+
+
+@pytest.mark.parametrize(
+    ("dependency", "seconds"),
+    [
+        (f"queue {QUEUES.scheduler} takes nothing", 5.0),
+        (f"queue {PAYMENT} disabled", 3 * MINUTE),
+        ("table", 2.5 * MINUTE),
+        ("table", 8 * MINUTE),
+        (f"queue {REPLIES_TO} takes nothing", 30 * MINUTE),
+    ],
+)
+async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
+    dependency: str, seconds: float
+) -> None:
+    for seed in range(3):
+        cost = await Story(seed, Outage(dependency, seconds), "busy").run()
+        check(cost, dependency, seed)
+
+
+def workflow(name: str, agent: str, seconds: float, failures_max: int = 2) -> Workflow:
+    time = timedelta(seconds=seconds)
+    step = Step("only", agent, time, undo=Undo(time), failures_max=failures_max)
+    return Workflow(name, 1, (step,), OnFailure.HOLD)
+
+
+async def test_a_queue_that_is_late_does_not_excuse_an_agent_that_is_dead() -> None:
+    """Another queue is 20 s late all the time. The dead agent's order still fails, with alert."""
+    definitions = Workflows(
+        [workflow("late", "payment", 30.0), workflow("dead", "inventory", 30.0, failures_max=1)]
+    )
+    system = build(1, Faults(), RemoteFaults(seconds_max=2.0), definitions=definitions, breaker=OFF)
+    world = system.world
+    world.rules = replace(world.rules, calls_max=2)
+    system.agents["inventory"].down = True
+    for number in range(600):  # two at once, a second each: every one stands in line for long
+        if number < 40:
+            system.submit(f"L-{number}", "late")
+        else:
+            world.clock.call_later(
+                (number - 40) * 0.5, partial(system.submit, f"L-{number}", "late")
+            )
+            system.submitted[f"L-{number}"] = "late"
+    system.submit("D-1", "dead")
+    ends = world.clock.now() + timedelta(minutes=4)
+    try:
+        await world.run(
+            lambda: system.states().get("D-1") is OrderState.ERROR or world.clock.now() > ends
+        )
+    finally:
+        await system.close()
+    assert system.states()["D-1"] is OrderState.ERROR
+    assert system.alerts()["step-failed"] == 1
+
+
+async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
+    definitions = Workflows([workflow("slow", "payment", 60.0)])
+    remote = RemoteFaults(seconds_max=30.0)
+    system = build(1, Faults(), remote, definitions=definitions, clocks_apart=(0.0, 0.0))
+    for number in range(150):
+        system.submit(f"O-{number}", "slow")
+    try:
+        await system.world.run(system.finished, hours_max=2)
+        check_end(system)
+    finally:
+        await system.close()
+    assert set(system.states().values()) == {OrderState.PROCESSED}
+    assert [s for one in system.store.orders.values() for s in one.order.steps if s.epoch > 1] == []
+
+
+@pytest.mark.parametrize("with_host", [False, True])
+async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_firings(
+    with_host: bool,
+) -> None:
+    system = build(1, Faults(), RemoteFaults(), clocks_apart=(0.0, 0.0))
+    world = system.world
+    sweeps: list[timedelta] = []
+    began = world.clock.now()
+    due = system.store.due
+
+    async def swept(shard: str, until: object, limit: int) -> object:
+        sweeps.append(world.clock.now() - began)
+        return await due(shard, until, limit)  # type: ignore[arg-type]
+
+    system.store.due = swept  # type: ignore[method-assign,assignment]
+
+    def kill() -> None:
+        holder, _ = system.store._leases["supervisor"]
+        (sweeping,) = [
+            instance
+            for instance, host in zip(world.instances, system.hosts, strict=True)
+            if host.context.instance == holder
+        ]
+        world.kill(sweeping, with_host=with_host)
+
+    world.clock.call_later(25, kill)
+    try:
+        with pytest.raises(TimeoutError):
+            await world.run(lambda: False, hours_max=5 / 60)
+    finally:
+        await system.close()
+    after = min(at for at in sweeps if at > timedelta(seconds=25))
+    assert after <= timedelta(seconds=25) + 2 * TIMER_EVERY
+
+
+async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> None:
+    """It takes its whole worker along, again and again: 18 others each time."""
+    system = build(1, Faults(), RemoteFaults(seconds_max=30.0), failures_max_seconds=120.0)
+    world = system.world
+    host = system.hosts[0]
+    stuck = lane(QUEUES.callbacks, urgent=True)
+
+    async def hang(_queued: Queued) -> None:
+        await world.clock.sleep(7200)
+
+    start = host.start
+
+    def started() -> None:
+        start()
+        host.handlers[stuck] = hang
+
+    host.start = started  # type: ignore[method-assign]
+    started()
+    system.bus.queues[stuck].rules = replace(system.bus.queues[stuck].rules, deliveries_max=6)
+    system.bus._enqueue(Message(stuck, "stuck", b"{}"))
+    for number in range(120):
+        world.clock.call_later(number * 25.0, partial(system.submit, f"O-{number}", "order"))
+        system.submitted[f"O-{number}"] = "order"
+    try:
+        await world.run(system.finished)
+        check_end(system)
+    finally:
+        await system.close()
+    assert world.timed_out >= 4
+    assert Counter(system.states().values()) == {OrderState.PROCESSED: 120}
+    assert len(system.bus.messages(QUEUES.rejected)) == 1  # what hung, and nothing beside it
+
+
+def test_the_durations_and_loads_of_the_table_are_all_drawn() -> None:
+    found = [drawn(seed) for seed in range(500)]
+    assert {dependency for dependency, _, _ in found} == set(DEPENDENCIES)
+    assert {duration for _, duration, _ in found} == set(DURATIONS)

@@ -1,0 +1,149 @@
+"""An application's own queue of orders: its response queue and its order ids are bound to it."""
+
+from __future__ import annotations
+
+import json
+import os
+from unittest import mock
+
+import pytest
+
+from sas.domain.queues import Queues
+from sas.engine.delivery import Delivery
+from tests import indexed_functions
+from tests.unit.actors_kit import Kit, kit, letter, order
+
+BOUND = Queues(applications=("web", "shop"))
+WEB, SHOP, OTHER = "responses-web", "responses-shop", "responses-other"
+
+
+def made() -> Kit:
+    built = kit(queues=BOUND)
+    built.bus.declare(OTHER)
+    return built
+
+
+async def come(built: Kit, body: bytes, queue: str, *, dead: bool = False) -> None:
+    """Hand over an order that came by a queue, or its dead letter."""
+    if dead:
+        await built.run(built.dead_letters.handle(letter(body, queue)))
+    else:
+        urgent = queue.endswith("-urgent")
+        await built.run(built.submitter.handle(Delivery(body, "m-1", queue, urgent=urgent)))
+
+
+def told(built: Kit) -> dict[str, list[str]]:
+    return {queue: built.told(queue) for queue in (WEB, SHOP, OTHER) if built.told(queue)}
+
+
+@pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent"])
+async def test_an_order_of_an_applications_own_queue_is_worked_on_and_told_on_its_own(
+    queue: str,
+) -> None:
+    built = made()
+    await come(built, order("web-1", reply_queue=WEB), queue)
+    assert built.state("web-1") == "Pending"
+    assert built.order("web-1").details.urgent is queue.endswith("-urgent")
+    assert told(built) == {WEB: ["received"]}
+
+
+async def test_an_order_of_the_shared_queue_is_worked_on_as_before() -> None:
+    built = made()
+    await come(built, order("O-1", reply_queue=OTHER), "orders")
+    assert told(built) == {OTHER: ["received"]}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("reply_queue", [SHOP, OTHER, "Responses-web", "responses-WEB", "orders"])
+async def test_an_application_cannot_aim_notifications_at_another(
+    reply_queue: str, *, dead: bool
+) -> None:
+    built = made()
+    await come(built, order("web-1", reply_queue=reply_queue), "orders-web", dead=dead)
+    assert built.store.orders == {}
+    assert told(built) == ({} if dead else {WEB: ["rejected"]})
+    assert len(built.rejected()) == len(built.alerts()) == 1
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("order_id", ["shop-1", "O-1", "web", "WEB-1", "webshop-1"])
+async def test_an_application_cannot_take_an_id_that_is_not_its_own(
+    order_id: str, *, dead: bool
+) -> None:
+    built = made()
+    await come(built, order(order_id, reply_queue=WEB), "orders-web", dead=dead)
+    assert built.store.orders == {}
+    assert told(built) == ({} if dead else {WEB: ["rejected"]})
+    await come(built, order("shop-1", reply_queue=SHOP), "orders-shop")
+    assert told(built)[SHOP] == ["received"]
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("queue", ["orders", "orders-urgent"])
+@pytest.mark.parametrize(
+    ("order_id", "reply_queue"),
+    [("O-1", WEB), ("O-1", "responses-WEB"), ("web-1", OTHER), ("web-1", WEB)],
+)
+async def test_the_shared_queue_takes_neither_a_bound_response_queue_nor_a_bound_id(
+    order_id: str, reply_queue: str, queue: str, *, dead: bool
+) -> None:
+    built = made()
+    await come(built, order(order_id, reply_queue=reply_queue), queue, dead=dead)
+    assert built.store.orders == {}
+    assert set(told(built)) <= {OTHER}
+    assert len(built.rejected()) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"order_id": NaN, "reply_queue": "responses-shop"}',
+        json.dumps({"order_id": "shop-1", "reply_queue": SHOP}).encode(),
+        order("web-1", reply_queue=SHOP, workflow="none"),
+    ],
+)
+async def test_a_rejection_before_the_order_is_read_goes_to_the_queues_own_application(
+    body: bytes,
+) -> None:
+    built = made()
+    await come(built, body, "orders-web")
+    assert told(built) == {WEB: ["rejected"]}
+    await come(built, body, "orders")
+    assert told(built) == {WEB: ["rejected"]}
+
+
+@pytest.mark.parametrize("queue", ["orders-web", "orders-web-urgent", "Orders-WEB"])
+async def test_an_order_given_up_is_told_on_its_own_queue(queue: str) -> None:
+    built = made()
+    await come(built, order("web-1", reply_queue=WEB), queue, dead=True)
+    assert built.state("web-1") == "Rejected"
+    assert told(built) == {WEB: ["rejected"]}
+
+
+async def test_an_order_of_another_applications_id_does_not_hinder_it() -> None:
+    """It was told of an order that it never placed, and its own was rejected."""
+    built = made()
+    await come(built, order("web-1", reply_queue=WEB, order={"a": 1}), "orders-shop")
+    await come(built, order("web-1", reply_queue=WEB, order={"b": 1}), "orders")
+    assert told(built) == {SHOP: ["rejected"]}
+    await come(built, order("web-1", reply_queue=WEB), "orders-web")
+    assert told(built)[WEB] == ["received"]
+
+
+def test_each_application_of_the_setting_has_a_function_for_each_lane() -> None:
+    with mock.patch.dict(os.environ, {"SAS_APPLICATIONS": "web,shop-2"}):
+        app = indexed_functions.module.__wrapped__().app
+    bound = {
+        one.get_function_name(): json.loads(one.get_function_json())["bindings"][0]
+        for one in app.get_functions()
+    }
+    queues = {name: one["queueName"] for name, one in bound.items() if "submission" in name}
+    assert queues == {
+        "submission": "%SAS_QUEUE_ORDERS%",
+        "submission_urgent": "%SAS_QUEUE_ORDERS%-urgent",
+        "submission_web": "%SAS_QUEUE_ORDERS%-web",
+        "submission_web_urgent": "%SAS_QUEUE_ORDERS%-web-urgent",
+        "submission_shop_2": "%SAS_QUEUE_ORDERS%-shop-2",
+        "submission_shop_2_urgent": "%SAS_QUEUE_ORDERS%-shop-2-urgent",
+    }

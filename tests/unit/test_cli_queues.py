@@ -1,0 +1,311 @@
+"""``sas queues``: what it counts, shows, and would send where."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from sas.cli import arguments as args
+from sas.cli import output
+from sas.cli.main import main
+from sas.codec.outward import CLOUDEVENTS_TYPE, Rejection, encode, rejected_parts
+from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.ports import BusUnavailableError, Message, MessageBus, Move, Peeked
+
+AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
+REJECTED, SHOP = "orders-rejected", "responses-web-shop"
+DEAD = "/$DeadLetterQueue"
+ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop","order":{}}'
+
+
+class Lake:
+    """What lies in the queues, and what was sent."""
+
+    def __init__(self) -> None:
+        self.lying: dict[str, list[Peeked]] = {}
+        self.away: set[str] = set()
+        self.sent: list[Message] = []
+        self.fail_after: int | None = None
+        self.removes = True
+
+    def put(self, path: str, *bodies: bytes, **members: object) -> None:
+        lying = self.lying.setdefault(path, [])
+        for body in bodies:
+            number = len(lying) + 1
+            one = Peeked(f"m-{number}", body, AT, {}, sequence=number)
+            lying.append(replace(one, **members))  # type: ignore[arg-type]
+
+    def reject(self, body: bytes, source: str = "orders", reason: str = "unknown-workflow") -> None:
+        rejection = Rejection(body, reason, "nobody knows it", source, "m-1", "A-1", "c-1")
+        name = f"rejected/{len(self.lying.get(REJECTED, ()))}"
+        for part in rejected_parts(rejection, at=AT, id_base=name):
+            self.put(REJECTED, encode(part), message_id=part.id)
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        if queue in self.away or self.away == {"*"}:
+            raise BusUnavailableError(f"queue {queue}: to read it you need the role X.")
+        return self.lying.get(queue, [])[:limit]
+
+    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        for number, move in enumerate(moves):
+            if number == self.fail_after:
+                raise BusUnavailableError("the bus is away.")
+            self.sent.append(move.message)
+            if self.removes:
+                rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+                self.lying[path] = rest
+            yield self.removes
+
+
+@pytest.fixture
+def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
+    made = Lake()
+
+    @asynccontextmanager
+    async def opened(endpoint: object) -> AsyncIterator[MessageBus]:
+        yield made  # type: ignore[misc]
+
+    monkeypatch.setattr(args, "open_bus", opened)
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    return made
+
+
+def redrive(*arguments: str) -> int:
+    return main(["queues", "redrive", *arguments])
+
+
+def test_the_list_counts_what_waits_is_scheduled_and_is_dead_with_the_oldest(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.put("scheduler", b"{}", b"{}")
+    lake.put(
+        "scheduler", b"{}", is_scheduled=True, properties={FIRST_AT: "2026-11-20T01:00:00.000000Z"}
+    )
+    lake.put(SHOP + DEAD, b"{}")
+    assert main(["queues", "--app", "orders.workflows:workflows", "--queue", SHOP]) == 0
+    shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert shown["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
+    assert shown[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
+    assert shown["agent-payment-urgent"] == ["0", "0", "0", "-"]
+    assert {"orders-urgent", REJECTED, "operator-alerts", "dead-letters"} <= shown.keys()
+
+
+def test_a_long_queue_is_counted_to_a_bound(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.put("orders", *[b"{}"] * 1001)
+    assert main(["queues"]) == 0
+    assert ["orders", "1,000+"] in [
+        line.split()[:2] for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_a_queue_that_may_not_be_read_says_which_role_is_needed(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.away = {"orders"}
+    assert main(["queues"]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    place = next(n for n, line in enumerate(shown) if line.split()[0] == "orders")
+    assert shown[place + 1] == "    queue orders: to read it you need the role X."
+    assert main(["queues", "--json"]) == 1
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["Queue"] for one in records if one["Problem"]] == ["orders"]
+
+
+def test_a_namespace_that_is_away_ends_with_3(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.away = {"*"}
+    assert main(["queues"]) == output.UNAVAILABLE
+    assert main(["queues", "peek", "orders"]) == output.UNAVAILABLE
+    assert "sas: queue orders: to read it" in capsys.readouterr().err
+
+
+def test_peek_shows_why_a_message_was_refused_and_the_beginning_of_its_body(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.reject(ORDER + b" " * 100)
+    assert main(["queues", "peek", REJECTED]) == 0
+    shown = capsys.readouterr().out
+    assert "rejected/0/1  2026-11-21 03:00:00Z  unknown-workflow  orders" in shown
+    assert "    nobody knows it" in shown
+    assert ORDER.decode()[:80] in shown
+    assert ORDER.decode()[:82] not in shown
+    assert main(["queues", "peek", REJECTED, "--json", "--content"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["Body"] == ORDER.decode() + " " * 100
+
+
+def test_peek_shows_why_a_queue_gave_a_message_up(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = {"DeadLetterReason": "TTLExpired", "DeadLetterErrorDescription": "nobody read it"}
+    lake.put("dead-letters" + DEAD, b"\xff\x1b[2J", properties=why, source="orders")
+    assert main(["queues", "peek", "dead-letters", "--dead-letter"]) == 0
+    shown = capsys.readouterr().out
+    assert "TTLExpired  orders" in shown
+    assert "nobody read it" in shown
+    assert "\x1b" not in shown
+    assert main(["queues", "peek", "orders", "--dead-letter"]) == 0
+    assert capsys.readouterr().out == "orders/$DeadLetterQueue is empty\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["peek"],
+        ["peek", REJECTED, "--content"],
+        ["redrive", REJECTED],
+        ["redrive", REJECTED, "--all", "--id", "m-1"],
+        ["redrive", "scheduler", "--all"],
+    ],
+)
+def test_what_is_not_clear_is_refused(lake: Lake, arguments: list[str]) -> None:
+    assert main(["queues", *arguments]) == output.USAGE
+    assert lake.sent == []
+
+
+def test_a_refused_message_goes_back_to_where_it_was_refused_with_its_body(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.reject(ORDER)
+    lake.reject(b"{}", SHOP, "undeliverable")
+    assert redrive(REJECTED, "--all") == 0
+    order, event = lake.sent
+    assert (order.queue, order.body, order.content_type) == ("orders", ORDER, "application/json")
+    assert order.correlation_id == "c-1"
+    assert (event.queue, event.body, event.content_type) == (SHOP, b"{}", CLOUDEVENTS_TYPE)
+    assert order.message_id != event.message_id
+    assert lake.lying[REJECTED] == []
+    assert capsys.readouterr().out.splitlines() == [
+        "redrive of 2 messages of orders-rejected: 1 to orders, 1 to responses-web-shop",
+        "sent 2 of 2, removed 2",
+    ]
+
+
+@pytest.mark.parametrize("body", [b"x" * 250_000, b"\xff" * 100_000])
+def test_the_parts_of_a_message_go_back_as_one(lake: Lake, body: bytes) -> None:
+    lake.reject(body)
+    lake.lying[REJECTED].reverse()
+    assert len(lake.lying[REJECTED]) > 1
+    assert redrive(REJECTED, "--id", lake.lying[REJECTED][0].message_id) == 0
+    assert [message.body for message in lake.sent] == [body]
+    assert lake.lying[REJECTED] == []
+
+
+def test_a_message_whose_parts_are_not_all_there_stays(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.reject(b"x" * 250_000)
+    lake.lying[REJECTED].pop()
+    lake.put(REJECTED, b"no rejected message")
+    assert redrive(REJECTED, "--all") == 1
+    assert lake.sent == []
+    said = capsys.readouterr().err
+    assert "parts are here" in said
+    assert "it is no rejected message: send it by hand" in said
+
+
+def test_an_order_that_was_given_up_goes_as_a_new_submission_the_same_at_each_try(
+    lake: Lake,
+) -> None:
+    """Its old submission is fenced: it would be ignored."""
+    lake.reject(ORDER.replace(b"{}", b'{"b":1.50,"a":2}'), reason="dead-lettered")
+    lake.removes = False
+    assert redrive(REJECTED, "--all") == 1
+    assert redrive(REJECTED, "--all") == 1
+    first, second = lake.sent
+    assert first == second
+    assert json.loads(first.body)["submission_id"] == first.message_id
+    assert b'"order":{"b":1.50,"a":2}' in first.body
+
+
+@pytest.mark.parametrize("source", ["scheduler", "agent-replies", "unknown", "dead-letters"])
+def test_a_source_that_a_sender_may_have_forged_is_not_believed(
+    lake: Lake, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    lake.reject(b'{"kind":"command"}', source)
+    assert redrive(REJECTED, "--all") == 1
+    assert lake.sent == []
+    assert f"a sender can forge its source '{source}'" in capsys.readouterr().err
+    assert redrive(REJECTED, "--all", "--to", "callbacks") == 0
+    assert [message.queue for message in lake.sent] == ["callbacks"]
+
+
+def test_a_dead_letter_goes_back_to_its_queue_with_its_first_id_and_without_its_past(
+    lake: Lake,
+) -> None:
+    past = {TIMES: "3", FIRST_AT: "x", "DeadLetterReason": "r", "traceparent": "00-1"}
+    lake.put("scheduler" + DEAD, b"{}", properties=past, correlation_id="c", source="scheduler")
+    assert redrive("scheduler", "--dead-letter", "--all") == 0
+    (copy,) = lake.sent
+    assert (copy.queue, copy.body, copy.correlation_id) == ("scheduler", b"{}", "c")
+    assert copy.message_id != "m-1"
+    assert copy.properties == {FIRST_ID: "m-1", "traceparent": "00-1"}
+
+
+def test_a_dead_letter_of_dead_letters_keeps_its_reason_and_its_source(lake: Lake) -> None:
+    past = {TIMES: "3", "DeadLetterReason": "r"}
+    lake.put("dead-letters" + DEAD, b"{}", properties=past, source="orders")
+    lake.put("dead-letters" + DEAD, b"{}", properties={SOURCE: "callbacks"})
+    assert redrive("dead-letters", "--dead-letter", "--all") == 0
+    first, second = lake.sent
+    assert first.properties == {FIRST_ID: "m-1", "DeadLetterReason": "r", SOURCE: "orders"}
+    assert second.properties == {FIRST_ID: "m-2", SOURCE: "callbacks"}
+
+
+def test_only_the_messages_that_are_named_go(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.put(SHOP + DEAD, b"1", b"2", b"3")
+    assert redrive(SHOP, "--dead-letter", "--id", "m-2", "--id", "m-9") == 1
+    assert [message.body for message in lake.sent] == [b"2"]
+    assert "sas: there is no m-9 among the first 1,000" in capsys.readouterr().err
+
+
+def test_a_dry_run_sends_nothing(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.reject(ORDER)
+    assert redrive(REJECTED, "--all", "--dry-run") == 0
+    assert lake.sent == []
+    assert capsys.readouterr().out == "redrive of 1 message of orders-rejected: 1 to orders\n"
+
+
+def test_more_than_ten_are_not_sent_unasked(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.put(SHOP + DEAD, *[b"{}"] * 11)
+    monkeypatch.setattr("sys.stdin", None)
+    assert redrive(SHOP, "--dead-letter", "--all") == output.USAGE
+    assert "give --yes. Nothing was sent." in capsys.readouterr().err
+    assert redrive(SHOP, "--dead-letter", "--all", "--yes") == 0
+    assert len(lake.sent) == 11
+
+
+def test_an_outage_in_between_says_how_many_were_sent_and_the_rest_stays(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.put(SHOP + DEAD, b"1", b"2", b"3")
+    lake.fail_after = 2
+    assert redrive(SHOP, "--dead-letter", "--all") == output.UNAVAILABLE
+    said = capsys.readouterr().err
+    assert "sas: at least 2 of 3 were sent; to repeat loses nothing" in said
+    assert "sas: the bus is away." in said
+    assert [one.body for one in lake.lying[SHOP + DEAD]] == [b"3"]
+
+
+def test_what_could_not_be_removed_is_told(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.put(SHOP + DEAD, b"1")
+    lake.removes = False
+    assert redrive(SHOP, "--dead-letter", "--all") == 1
+    assert "the next redrive sends those again that were not removed" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_wrong_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAS_QUEUE_ORDERS", "scheduler")
+    assert main(["queues"]) == output.USAGE
+    assert asyncio.run(lake.peek("orders", 1)) == []

@@ -1,0 +1,213 @@
+"""Which follower gets a notification, and what becomes of its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sas.client.inbox import (
+    DELIVERIES_SPARED,
+    FOREIGN_HOLD_S,
+    HOLD_S,
+    ORDERS_MAX,
+    Fate,
+    Follower,
+    Held,
+    Inbox,
+)
+from sas.codec.outward import Notification, NotificationData
+
+
+def event(order_id: str, notice: str, **more: Any) -> Notification:
+    subject = more.pop("subject", order_id)
+    return Notification(
+        id=f"{order_id}/{notice}",
+        source="/sas",
+        type=f"sas.order.{notice}.v1",
+        subject=subject,
+        time="2026-03-01T12:00:00.000000Z",
+        data=NotificationData(order_id=order_id, **({"state": "Processing"} | more)),
+    )
+
+
+class Desk:
+    """An inbox and a count of the messages that came."""
+
+    def __init__(self) -> None:
+        self.inbox: Inbox[str] = Inbox()
+        self.count = 0
+
+    def come(self, order_id: str, notice: str = "received", **more: Any) -> Held[str]:
+        self.count += 1
+        number, before = more.pop("number", self.count), more.pop("before", 0)
+        lock_s, now = more.pop("lock_s", 60.0), more.pop("now", 0.0)
+        self.inbox.arrived(
+            number,
+            f"m{self.count}",
+            event(order_id, notice, **more),
+            now=now,
+            lock_s=lock_s,
+            before=before,
+        )
+        return self.inbox.held[number]
+
+    def read(self, follower: Follower[str]) -> list[str]:
+        """Read everything to the end, as a loop does."""
+        seen = []
+        while follower.unread:
+            held = follower.unread.popleft()
+            seen.append(held.event.id)
+            self.inbox.done(follower, held)
+        return seen
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_follower_gets_its_orders_whether_they_come_before_or_after_it(desk: Desk) -> None:
+    desk.come("A")
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "completed")
+    desk.come("B", "completed")
+    assert desk.read(follower) == ["A/received", "A/completed"]
+    assert desk.inbox.kept() == 3  # two of them are handed out and are completed next
+
+
+def test_a_notification_is_completed_when_every_follower_has_left_or_asked_for_the_next(
+    desk: Desk,
+) -> None:
+    one, two, every = desk.inbox.join(["A"]), desk.inbox.join(["A"]), desk.inbox.join(None)
+    held = desk.come("A")
+    desk.read(one)
+    desk.read(every)
+    assert desk.inbox.fate(held, 1e6) is Fate.RENEW
+    desk.inbox.leave(two)
+    assert desk.inbox.fate(held, 0) is Fate.COMPLETE
+
+
+def test_what_a_follower_had_in_hand_when_it_left_is_there_for_the_next(desk: Desk) -> None:
+    first = desk.inbox.join(["A"])
+    held = desk.come("A")
+    first.unread.popleft()
+    desk.inbox.leave(first)
+    assert desk.inbox.fate(held, 0) is Fate.WAIT
+    assert desk.read(desk.inbox.join(["A"])) == ["A/received"]
+
+
+def test_what_nobody_follows_goes_back_in_time_for_its_lock_and_all_of_it_at_once(
+    desk: Desk,
+) -> None:
+    desk.inbox.submitted("OWN", None)
+    own, foreign = desk.come("OWN"), desk.come("X")
+    assert desk.inbox.given_back(FOREIGN_HOLD_S - 0.1) == []
+    assert desk.inbox.given_back(FOREIGN_HOLD_S) == [own, foreign]
+    desk.inbox.drop(foreign)
+    assert desk.inbox.given_back(FOREIGN_HOLD_S) == []
+    assert desk.inbox.given_back(HOLD_S) == [own]
+    short = desk.come("Y", lock_s=2.0)
+    assert desk.inbox.fate(short, 1.0) is Fate.GIVE_BACK
+
+
+def test_a_message_that_was_delivered_often_keeps_its_lock(desk: Desk) -> None:
+    held = desk.come("X", before=DELIVERIES_SPARED)
+    assert desk.inbox.fate(held, 1e6) is Fate.RENEW
+    assert desk.inbox.given_back(1e6) == []
+
+
+def test_a_message_that_comes_again_is_handed_out_once_and_settled_by_its_new_lock(
+    desk: Desk,
+) -> None:
+    follower = desk.inbox.join(["A"])
+    desk.come("A", number=7)
+    held = desk.come("A", number=7, now=50.0)
+    assert (held.message, desk.inbox.fate(held, 50.0)) == ("m2", Fate.WAIT)
+    assert desk.read(follower) == ["A/received"]
+
+
+def test_a_message_whose_lock_is_lost_is_not_handed_out(desk: Desk) -> None:
+    follower = desk.inbox.join(["A"])
+    desk.inbox.drop(desk.come("A"))
+    assert desk.read(follower) == []
+
+
+def test_what_is_older_than_an_end_that_was_handed_out_is_completed_unread(desk: Desk) -> None:
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "completed", seq=7)
+    desk.read(follower)
+    desk.inbox.leave(follower)
+    late, repeat = desk.come("A", "step-completed", seq=5), desk.come("A", "completed", seq=7)
+    newer, other = desk.come("A", "failed", seq=8), desk.come("B", "completed", seq=5)
+    fates = [desk.inbox.fate(held, 0) for held in (late, repeat, newer, other)]
+    assert fates == [Fate.COMPLETE, Fate.COMPLETE, Fate.WAIT, Fate.WAIT]
+    desk.inbox.submitted("A", None)  # again: its answers are news
+    assert desk.inbox.fate(late, 0) is Fate.WAIT
+
+
+def test_an_order_that_waits_for_an_operator_may_go_on_so_nothing_of_it_is_late(
+    desk: Desk,
+) -> None:
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "failed", seq=7, awaits="operator")
+    desk.read(follower)
+    desk.inbox.leave(follower)
+    assert desk.inbox.fate(desk.come("A", "step-completed", seq=5), 0) is Fate.WAIT
+
+
+@pytest.mark.parametrize("other", ["basket-8", None])
+def test_another_applications_order_with_the_same_id_is_not_taken_for_ones_own(
+    desk: Desk, other: str | None
+) -> None:
+    desk.inbox.submitted("A", "basket-7")
+    follower, every = desk.inbox.join(["A"]), desk.inbox.join(None)
+    desk.come("A", "completed", correlation_id=other)
+    assert desk.read(follower) == []
+    desk.come("A", "rejected", correlation_id="basket-7")
+    assert desk.read(follower) == ["A/rejected"]
+    assert desk.read(every) == ["A/completed", "A/rejected"]
+
+
+def test_an_order_submitted_without_a_correlation_id_is_told_of_without_one(desk: Desk) -> None:
+    desk.inbox.submitted("A", None)
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "completed", correlation_id="theirs")
+    desk.come("A", "received")
+    assert desk.read(follower) == ["A/received"]
+
+
+def test_the_answer_to_a_repeat_tells_the_correlation_id_of_the_first_submission(
+    desk: Desk,
+) -> None:
+    desk.inbox.submitted("A", "second-try")
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "completed", correlation_id="first-try")
+    assert desk.read(follower) == []
+    desk.come("A", "received", correlation_id="first-try", duplicate=True)
+    assert set(desk.read(follower)) == {"A/received", "A/completed"}
+
+
+def test_of_an_order_that_another_process_submitted_the_order_id_alone_counts(desk: Desk) -> None:
+    follower = desk.inbox.join(["A"])
+    desk.come("A", "received", correlation_id="whatever")
+    desk.come("A", "step-completed", subject=msgspec.UNSET)
+    desk.come("A", "completed", subject="B")
+    assert desk.read(follower) == ["A/received", "A/step-completed"]
+
+
+def test_a_client_remembers_a_bounded_number_of_orders(desk: Desk) -> None:
+    for number in range(ORDERS_MAX + 5):
+        desk.inbox.submitted(f"A-{number}", "mine")
+    assert len(desk.inbox._submitted) == ORDERS_MAX
+
+
+def test_a_failure_ends_every_follower_and_leaves_their_notifications(desk: Desk) -> None:
+    follower = desk.inbox.join(["A"])
+    held = desk.come("A")
+    desk.inbox.fail(OSError("away"))
+    assert follower.wake.is_set()
+    assert str(follower.failure) == "away"
+    assert not desk.inbox.followers
+    assert desk.inbox.fate(held, 0) is Fate.WAIT
