@@ -28,7 +28,7 @@ ABANDON_S = 0.02
 STORE_WAITS_S = (0.5, 2.5, 7.0)
 """Pauses between attempts while the store is away: ten seconds, as in the real adapter."""
 BUSY_S = (0.2, 2.4)
-"""How long a send takes that the bus refuses, as measured with the real adapter."""
+"""How long a send takes that the bus refuses, as measured with the real adapter: between these."""
 BUS_WAIT_S = 10.0
 """How long a send takes if the namespace cannot be reached."""
 TIMER_EVERY = timedelta(seconds=10)
@@ -127,6 +127,7 @@ class World:
     instances: list[Instance] = field(default_factory=list)
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
+    busy_s: float = field(init=False)
     calm: bool = False
     crashes: int = 0
     timed_out: int = 0
@@ -138,6 +139,8 @@ class World:
     def __post_init__(self) -> None:
         """Install the faults in the ports."""
         self.rng = self.memory_bus.rng = random.Random(self.seed)  # noqa: S311  it repeats itself
+        least, most = BUSY_S
+        self.busy_s = least * (most / least) ** self.rng.random()
         self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
@@ -416,7 +419,7 @@ class PausingBus:
 
     async def _refused(self) -> None:
         away = self._world.memory_bus.away
-        await self._world.clock.sleep(BUS_WAIT_S if away else self._world.rng.uniform(*BUSY_S))
+        await self._world.clock.sleep(BUS_WAIT_S if away else self._world.busy_s)
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
