@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
+
 from sas.codec import internal
 from sas.codec.internal import Internal, RequestMessage
 from sas.codec.strict import MalformedError
@@ -24,7 +26,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
-from sas.ports import BusUnavailableError, Peeked, UnavailableError
+from sas.ports import BusUnavailableError, OtherVersionError, Peeked, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -169,6 +171,8 @@ class QueueExcuses(Excuses):
             message = internal.decode(body, _INTERNAL)
         except MalformedError:
             return self._owner_of_callback(body)
+        except OtherVersionError:
+            return _owner_of_newer(body)
         if isinstance(message, RequestMessage):
             return message.order_id, message.step, message.epoch
         return message.order_id, None, None
@@ -205,6 +209,15 @@ class QueueExcuses(Excuses):
             await self._context.incidents.report(incident)
         except UnavailableError as down:
             log.warning("the delay of queue %s is reported later: %s", queue, down)
+
+
+def _owner_of_newer(body: bytes) -> Owner:
+    """Return what a message belongs to that only a newer version understands."""
+    members = msgspec.json.decode(body)
+    step, epoch = members.get("step"), members.get("epoch")
+    if members["kind"] == "request" and isinstance(step, int) and isinstance(epoch, int):
+        return members["order_id"], step, epoch
+    return members["order_id"], None, None
 
 
 def _may_be_beyond(scan: Scan, step: StepRecord) -> bool:
