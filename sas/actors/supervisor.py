@@ -1,12 +1,15 @@
 """Supervisor: finds expired steps and has them recovered. It knows no business and no agents.
 
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
-Several supervisors may sweep at once. The lease saves work; correctness does not depend on it.
+Several supervisors may sweep at once: the order's ETag lets one of them win. The host fires a timer
+on one instance at a time, and that saves double work; no lease is needed for it. So when an
+instance dies, the next firing of the timer sweeps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -34,7 +37,6 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-LEASE = "supervisor"
 SWEEP_DUE_MAX = 2000
 """Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
@@ -52,7 +54,6 @@ SOON = timedelta(seconds=5)
 class Sweep:
     """What one sweep did, by kind of transition."""
 
-    led: bool = True
     looked_at: int = 0
     failed: int = 0
     left: int = 0
@@ -74,14 +75,12 @@ class Supervisor:
         context: Context,
         rules_of: Callable[[str, int], Rules],
         excuses: Excuses | None = None,
-        lease_time: timedelta = timedelta(seconds=60),
     ) -> None:
         self._context = context
         self._rules_of = rules_of
         self._excuses = excuses or Excuses()
-        self._lease_time = lease_time
         self._resting: dict[Due, datetime] = {}
-        self._gives_way = False
+        self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
@@ -95,29 +94,20 @@ class Supervisor:
 
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
-        holder = self._context.instance
-        store = self._context.store
-        if self._gives_way:
-            self._gives_way = False
-            return Sweep(led=False)
-        if not await store.acquire_lease(LEASE, holder, now + self._lease_time, now):
-            return Sweep(led=False)
         self._excuses.begin_sweep()
         found = Sweep()
         gate = asyncio.Semaphore(AT_ONCE)
         self._resting = {row: until for row, until in self._resting.items() if until > now}
-        shards = list(store.shards)
+        shards = list(self._context.store.shards)
         resting = Counter(shard_of(row.order_id, len(shards)) for row in self._resting)
-        first = int(now.timestamp()) % len(shards)
-        for shard in shards[first:] + shards[:first]:
+        for _ in shards:
             if found.looked_at >= SWEEP_DUE_MAX:
                 break
+            shard = shards[self._next_shard % len(shards)]
+            self._next_shard += 1  # the next sweep goes on behind the last shard of this one
             rows = await self._due(shard, now, resting[shard])
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        self._gives_way = found.left > 0
-        if self._gives_way:  # the next sweep is another instance's, if there is one
-            await store.acquire_lease(LEASE, holder, now, now)
         for task in self._context.sweep_tasks:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())

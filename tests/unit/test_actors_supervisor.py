@@ -204,28 +204,18 @@ async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     assert made.bus.sent == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
 
 
-async def test_while_one_supervisor_holds_the_lease_another_leaves_the_work_to_it() -> None:
+async def test_when_the_instance_that_swept_is_killed_the_next_firing_sweeps() -> None:
     made = await running()
-    other = kit(beside=made, instance="host-2")
-    assert (await made.run(made.supervisor.sweep())).led
+    await made.sweep()
     await made.later(30)
-    assert not (await made.run(other.supervisor.sweep())).led
-    assert made.words()[-1] == "claimed"
-    await made.later(31)  # its lease has run out: it died
-    swept = await made.run(other.supervisor.sweep())
-    assert swept.led
-    assert swept.done == {"step reset": 1}
+    other = kit(beside=made, instance="host-2")  # the one that swept is dead by now
+    assert await other.sweep() == {"step reset": 1}
 
 
 async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
     made = await running()
     other = kit(beside=made, instance="host-2")
     await made.later(30)
-
-    async def always(*_: object) -> bool:
-        return True
-
-    made.store.acquire_lease = always  # type: ignore[method-assign,assignment]
     await made.run(asyncio.gather(made.supervisor.sweep(), other.supervisor.sweep()))
     assert made.words() == ["submitted", "claimed", "step reset"]
     assert made.order().steps[0].failure_count == 1
@@ -294,9 +284,9 @@ async def test_a_lost_answer_to_its_commit_leaves_an_out_row_that_sends_the_wake
     assert "O-1/3/0" in made.ids(QUEUES.scheduler)
 
 
-async def test_the_store_being_down_for_the_lease_fails_the_sweep() -> None:
+async def test_the_store_being_down_fails_the_sweep() -> None:
     made = await running()
-    made.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
+    made.store.fail_next("due", *[StoreFault.UNAVAILABLE] * len(made.store.shards))
     with pytest.raises(StoreUnavailableError):
         await made.sweep()
 
