@@ -46,6 +46,9 @@ from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=10.0)
 """Only time limits it. After that the message is put back (``sas.engine.receiver``)."""
 
+SWEEP_TIME = timedelta(minutes=1)
+"""A sweep begins nothing new after this time: another one follows in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Application:
@@ -219,14 +222,16 @@ def actors(  # noqa: PLR0913  one value for each setting
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
         agents={name: agent_actor(name) for name in business.agents},
-        supervisor=Supervisor(context, business.workflows.rules, excuses),
+        supervisor=Supervisor(
+            context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
+        ),
         dead_letters=DeadLetters(
             context,
             business,
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter),
+        purger=Purger(context, retention, exporter, function_time),
         callbacks=callbacks,
     )
 

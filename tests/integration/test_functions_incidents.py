@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,13 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
-from sas.features.queue_delay.delays import queue_delays
 
 from sas.domain.change import Origin, first_change
 from sas.domain.submit import submit
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
-from sas.features.queue_delay import rules
 from tests.business import workflows
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, northwind, rig, until
@@ -90,23 +87,15 @@ async def test_orders_of_a_version_that_is_not_deployed_give_one_alert(made: Rig
     assert "workflow 'order' has no version 7: known are 1. Deploy that version" in alert.text
 
 
-async def test_how_late_a_reply_is_taken_up_is_told_by_its_queue_and_noted_for_all(
+async def test_a_request_that_waits_in_its_queue_past_its_complete_by_is_not_counted(
     made: Rig,
 ) -> None:
-    async with made.host("submission", "scheduler", "agent_inventory"):
+    short = {"TESTS_TIME_ALLOWED_SECONDS": "3", "SAS_SUPERVISOR_SCHEDULE": EVERY_SECOND}
+    async with made.host("submission", "scheduler", "supervisor", **short):
         await made.submit("L-1")
-        await until(lambda: _waits(made), "the first reply waits")
-        await asyncio.sleep(rules.LATE.total_seconds())
-    async with made.host():
+        await all_have(made, "waits in its queue", "L-1")
+    async with made.host(**short):
         await made.ends("L-1", "Processed")
         await made.quiet()
-    noted = await queue_delays(made.store).read("agent-replies")
-    assert noted is not None
-    assert noted.value.delay >= rules.LATE
-    assert [(step.epoch, step.failure_count) for step in (await made.order("L-1")).steps] == [
-        (1, 0)
-    ] * 3
-
-
-async def _waits(made: Rig) -> bool:
-    return made.broker.counts("agent-replies").active > 0
+    steps = (await made.order("L-1")).steps
+    assert [(step.epoch, step.failure_count) for step in steps] == [(1, 0)] * 3
