@@ -38,11 +38,11 @@ async def burst(orders: int, allowed_s: float) -> None:
                 words = await _journals(store, ids)
             finally:
                 await store.close()
-    uncounted = words["reset, not counted"]
-    resets = words["step reset"] + words["undo reset"] + uncounted
+    resets = words["step reset"] + words["undo reset"]
+    waits = words["waits in its queue"]
     print(f"{orders} orders at once, {allowed_s:g} s allowed: {seconds:.0f} s; ends {dict(ends)}")
     print(f"claims per order {words['claimed'] / orders:.2f} (1 is the least)")
-    print(f"resets per order {resets / orders:.2f}, of them not counted {uncounted / orders:.2f}")
+    print(f"resets per order {resets / orders:.2f}, more time in a queue {waits / orders:.2f}")
 
 
 async def _played(client: OrdersClient, ids: Sequence[str]) -> tuple[Counter[str], float]:

@@ -47,6 +47,9 @@ from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=10.0)
 """Only time limits it. After that the message is put back (``sas.engine.receiver``)."""
 
+SWEEP_TIME = timedelta(minutes=1)
+"""A sweep begins nothing new after this time: another one follows in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Application:
@@ -168,7 +171,6 @@ def assemble(
         circuit=BreakerPolicy(settings.breaker_failures, settings.breaker_open),
         callback_keys=settings.callback_keys,
         order_bytes_max=settings.order_bytes_max,
-        supervisor_lease=settings.supervisor_lease,
         retention=settings.retention,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
@@ -208,7 +210,6 @@ def actors(  # noqa: PLR0913  one value for each setting
     circuit: BreakerPolicy,
     callback_keys: CallbackKeys,
     order_bytes_max: int = ORDER_BYTES_MAX,
-    supervisor_lease: timedelta = timedelta(seconds=60),
     retention: timedelta = timedelta(days=30),
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
@@ -247,14 +248,16 @@ def actors(  # noqa: PLR0913  one value for each setting
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
         agents={name: agent_actor(name) for name in business.agents},
-        supervisor=Supervisor(context, business.workflows.rules, excuses, supervisor_lease),
+        supervisor=Supervisor(
+            context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
+        ),
         dead_letters=DeadLetters(
             context,
             business,
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter),
+        purger=Purger(context, retention, exporter, function_time),
         callbacks=callbacks,
     )
 

@@ -92,7 +92,6 @@ class Config:
     telemetry: str
     telemetry_share: float
     order_bytes_max: int
-    supervisor_lease: timedelta
     function_time: timedelta
     deploy_wait: timedelta
     agent_first_delay: float
@@ -125,7 +124,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         telemetry=_telemetry(env),
         telemetry_share=_share(env, "SAS_TELEMETRY_SHARE"),
         order_bytes_max=read_order_bytes_max(env),
-        supervisor_lease=timedelta(seconds=_number(env, "SAS_SUPERVISOR_LEASE_SECONDS", 60.0)),
         function_time=timedelta(seconds=_number(env, "SAS_FUNCTION_SECONDS", 540.0)),
         deploy_wait=timedelta(seconds=_number(env, "SAS_DEPLOY_WAIT_SECONDS", 60.0)),
         agent_first_delay=_number(env, "SAS_AGENT_FIRST_DELAY_SECONDS", 0.2),

@@ -184,7 +184,7 @@ def report(
     if moves["progress"]:
         say(f"  {moves['progress']} times a delivery got more time; no agent waited for it.")
     _report_calls(console, ledgers)
-    resets = moves["step reset"] + moves["undo reset"] + moves["reset, not counted"]
+    resets = moves["step reset"] + moves["undo reset"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and started the step again.")
     say(f"  {_orders(verdict.states['Compensated'])} of the web shop failed;")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from sas.codec.record import record_of, to_line
 from sas.domain.change import HeldDue, OtherDue, OutDue
 from sas.domain.content import PayloadRef
+from sas.domain.ids import shard_of
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
@@ -28,8 +29,6 @@ R = TypeVar("R")
 LEASE = "purge"
 PURGE_ORDERS_MAX = 20_000
 """Most orders that one run looks at."""
-PURGE_TIME_MAX = timedelta(minutes=8)
-"""Less than the ten minutes that a function may run."""
 BATCH = 50
 """Orders read, exported and removed before the next are looked for."""
 AT_ONCE = 4
@@ -47,17 +46,23 @@ class Purge:
     looked_at: int = 0
     removed: int = 0
     left: int = 0
-    """Orders that changed since they were listed, or have messages not yet sent."""
+    """Orders that changed since they were listed, have messages not yet sent, or were too many."""
     failed: int = 0
+    stop_at: datetime | None = field(default=None, compare=False)
 
 
 class Purger:
     """Runs on a timer."""
 
     def __init__(
-        self, context: Context, retention: timedelta, exporter: Exporter | None = None
+        self,
+        context: Context,
+        retention: timedelta,
+        exporter: Exporter | None = None,
+        function_time: timedelta = timedelta(minutes=8),
     ) -> None:
         self._context = context
+        self._function_time = function_time
         self._retention = retention
         self._exporter = exporter
 
@@ -65,7 +70,7 @@ class Purger:
         """Remove orders that are too old, within bounds.
 
         An order that fails is logged and counted, and the others go on. An order that cannot be
-        exported is not removed.
+        exported is not removed. When the function's time is over, nothing new begins.
 
         Raises:
             StoreUnavailableError: the list of finished orders could not be read.
@@ -76,22 +81,25 @@ class Purger:
     async def _run(self) -> Purge:
         began = self._context.clock.now()
         store, holder = self._context.store, self._context.instance
-        if not await store.acquire_lease(LEASE, holder, began + PURGE_TIME_MAX, began):
+        stop_at = began + self._function_time
+        if not await store.acquire_lease(LEASE, holder, stop_at, began):
             return Purge(led=False)
-        found = Purge()
-        unsent = await self._unsent(began)
-        if unsent is None:
-            return found
+        found = Purge(stop_at=stop_at)
+        unsent, unknown = await self._unsent(began, stop_at)
         until, since = began - self._retention, None
         seen: set[tuple[datetime, str]] = set()
-        stop_at = began + PURGE_TIME_MAX
         while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
                 break
             found.looked_at += len(fresh)
-            sent = [one for one in fresh if one.order_id not in unsent]
+            sent = [
+                one
+                for one in fresh
+                if one.order_id not in unsent
+                and shard_of(one.order_id, len(store.shards)) not in unknown
+            ]
             found.left += len(fresh) - len(sent)
             await self._purge(sent, until, found)
             since = fresh[-1].at
@@ -100,20 +108,26 @@ class Purger:
         log.info("purge of what ended before %s: %s", until, found)
         return found
 
-    async def _unsent(self, now: datetime) -> set[str] | None:
-        """Return the orders with messages that are not known to be sent.
-
-        None means that there are too many due rows to know all of them: then nothing is removed.
+    async def _unsent(self, now: datetime, stop_at: datetime) -> tuple[set[str], set[str]]:
+        """Return the orders with messages that are not known to be sent, and the shards where they
+        are not known: those cannot be read, or have too many due rows. Nothing there is removed.
         """
-        ids: set[str] = set()
-        for shard in self._context.store.shards:
-            rows = await self._context.store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
+        store, ids, unknown = self._context.store, set[str](), set(self._context.store.shards)
+        for shard in store.shards:
+            if self._context.clock.now() >= stop_at:
+                break
+            try:
+                rows = await store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
+            except StoreUnavailableError as down:
+                log.warning("nothing of shard %s is purged now: %s", shard, down)
+                continue
             if len(rows) >= SHARD_DUE_MAX:
-                log.warning("nothing is purged: shard %s has %d rows due", shard, len(rows))
-                return None
+                log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
+                continue
+            unknown.remove(shard)
             unsent = OutDue | HeldDue | OtherDue
             ids.update(row.order_id for row in rows if isinstance(row, unsent))
-        return ids
+        return ids, unknown
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
         store = self._context.store
@@ -163,6 +177,9 @@ class Purger:
 
         async def one(order: T) -> R | None:
             async with gate:
+                if found.stop_at is not None and self._context.clock.now() >= found.stop_at:
+                    found.left += 1
+                    return None
                 try:
                     return await work(order)
                 except StoreUnavailableError as down:

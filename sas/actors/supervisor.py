@@ -1,19 +1,31 @@
 """Supervisor: finds expired steps and has them recovered. It knows no business and no agents.
 
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
-Several supervisors may sweep at once. The lease saves work; correctness does not depend on it.
+Several supervisors may sweep at once: the order's ETag lets one of them win. The host fires a timer
+on one instance at a time, and that saves double work; no lease is needed for it. So when an
+instance dies, the next firing of the timer sweeps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sas.domain.change import DeadlineDue, Decision, Due, HeldDue, OtherDue, OutDue, StepDue
+from sas.domain.change import (
+    DeadlineDue,
+    Decision,
+    Due,
+    HeldDue,
+    Incident,
+    OtherDue,
+    OutDue,
+    StepDue,
+)
 from sas.domain.claim import is_cancelled
 from sas.domain.expire import (
     DEPLOY_TIME,
@@ -24,17 +36,22 @@ from sas.domain.expire import (
     postpone_deadline,
 )
 from sas.domain.ids import shard_of
+from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.workflow import Rules, UnknownWorkflowError
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
 from sas.engine.transition import ContentionError, Source, TransitionRunner
-from sas.ports import BusUnavailableError, OtherVersionError, StoreUnavailableError
+from sas.ports import (
+    BusUnavailableError,
+    OtherVersionError,
+    StoreUnavailableError,
+    UnavailableError,
+)
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-LEASE = "supervisor"
 SWEEP_DUE_MAX = 2000
 """Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
@@ -44,6 +61,10 @@ REST = timedelta(minutes=5)
 """Pause before an order that cannot be supervised is looked at again: its rows are broken, or its
 workflow was changed. Its due row stays the oldest, and must not block all others.
 """
+BUS_FAILURES_MAX = 3
+"""A sweep ends when the bus did not answer so often in a row. Each time takes ten seconds."""
+BUS_REST = timedelta(seconds=15)
+"""Pause before a due row that the bus failed is looked at again. Others have their turn before."""
 SOON = timedelta(seconds=5)
 """First pause of a due row that is left to an instance of another version. It doubles."""
 
@@ -52,10 +73,14 @@ SOON = timedelta(seconds=5)
 class Sweep:
     """What one sweep did, by kind of transition."""
 
-    led: bool = True
+    ends_at: datetime
     looked_at: int = 0
     failed: int = 0
     left: int = 0
+    shards_read: int = 0
+    shards_failed: int = 0
+    bus_failures: int = 0
+    """How often in a row the bus did not answer."""
     oldest: datetime | None = None
     done: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +88,7 @@ class Sweep:
         """Count due rows, and remember the oldest."""
         self.looked_at += len(rows)
         known = () if self.oldest is None else (self.oldest,)
-        self.oldest = min((*known, *(row.at for row in rows)), default=None)
+        self.oldest = min((*known, *(row.at for row in rows if row.order_id)), default=None)
 
 
 class Supervisor:
@@ -74,50 +99,47 @@ class Supervisor:
         context: Context,
         rules_of: Callable[[str, int], Rules],
         excuses: Excuses | None = None,
-        lease_time: timedelta = timedelta(seconds=60),
+        function_time: timedelta = timedelta(minutes=1),
     ) -> None:
         self._context = context
         self._rules_of = rules_of
         self._excuses = excuses or Excuses()
-        self._lease_time = lease_time
+        self._function_time = function_time
         self._resting: dict[Due, datetime] = {}
-        self._gives_way = False
+        self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
     async def sweep(self) -> Sweep:
         """Go through every shard's due rows once, oldest first, within bounds.
 
-        An order that fails is logged and counted, and the others go on. If the store or the bus is
-        down, the next sweep looks at the order again. If the order itself is broken, a sweep after
-        ``REST`` does.
+        An order or a shard that fails is logged and counted, and the others go on. If the store or
+        the bus is down, the next sweep looks at it again. If an order itself is broken, the
+        operator is alerted, and a sweep after ``REST`` looks at it. When the function's time is
+        over, or the bus does not answer, nothing new begins: the next sweep goes on.
+
+        Raises:
+            StoreUnavailableError: not one shard could be read.
         """
         with tracing.span("supervisor sweep", actor="supervisor"):
             return await self._sweep()
 
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
-        holder = self._context.instance
-        store = self._context.store
-        if self._gives_way:
-            self._gives_way = False
-            return Sweep(led=False)
-        if not await store.acquire_lease(LEASE, holder, now + self._lease_time, now):
-            return Sweep(led=False)
         self._excuses.begin_sweep()
-        found = Sweep()
+        found = Sweep(now + self._function_time)
         gate = asyncio.Semaphore(AT_ONCE)
         self._resting = {row: until for row, until in self._resting.items() if until > now}
-        shards = list(store.shards)
+        shards = list(self._context.store.shards)
         resting = Counter(shard_of(row.order_id, len(shards)) for row in self._resting)
-        first = int(now.timestamp()) % len(shards)
-        for shard in shards[first:] + shards[:first]:
-            if found.looked_at >= SWEEP_DUE_MAX:
+        for _ in shards:
+            if found.looked_at >= SWEEP_DUE_MAX or self._is_over(found):
                 break
-            rows = await self._due(shard, now, resting[shard])
+            shard = shards[self._next_shard % len(shards)]
+            self._next_shard += 1  # the next sweep goes on behind the last shard of this one
+            rows = await self._due(shard, now, resting[shard], found)
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        self._gives_way = found.left > 0
-        if self._gives_way:  # the next sweep is another instance's, if there is one
-            await store.acquire_lease(LEASE, holder, now, now)
+        if found.shards_failed and not found.shards_read:
+            raise StoreUnavailableError("not one shard could be read: the next sweep does it")
         for task in self._context.sweep_tasks:
             await task()
         metrics.swept((now - (found.oldest or now)).total_seconds())
@@ -127,28 +149,63 @@ class Supervisor:
             )
         return found
 
-    async def _due(self, shard: str, now: datetime, resting: int) -> list[Due]:
+    def _is_over(self, found: Sweep) -> bool:
+        """Return whether nothing new may begin in a sweep."""
+        return found.bus_failures >= BUS_FAILURES_MAX or self._context.clock.now() >= found.ends_at
+
+    async def _due(self, shard: str, now: datetime, resting: int, found: Sweep) -> list[Due]:
         """Return a shard's due rows, oldest first, without the ``resting`` ones among them."""
-        rows = await self._context.store.due(shard, now, SHARD_DUE_MAX + resting)
+        try:
+            rows = await self._context.store.due(shard, now, SHARD_DUE_MAX + resting)
+        except Exception as down:  # one shard must not stop the sweep of all others
+            found.shards_failed += 1
+            log.warning("shard %s waits for the next sweep: %s", shard, down)
+            if not isinstance(down, StoreUnavailableError):
+                log.exception("shard %s could not be read", shard)
+                await self._report(f"shard {shard}", down)
+            return []
+        found.shards_read += 1
         return [row for row in rows if row not in self._resting][:SHARD_DUE_MAX]
 
     async def _guarded(self, row: Due, found: Sweep, gate: asyncio.Semaphore) -> None:
         async with gate:
+            if self._is_over(found):
+                return
             try:
                 what = await self._look_at(row)
             except (StoreUnavailableError, BusUnavailableError, ContentionError) as down:
                 found.failed += 1
                 log.warning("order %s waits for the next sweep: %s", row.order_id, down)
+                if isinstance(down, BusUnavailableError):
+                    found.bus_failures += 1
+                    self._resting[row] = self._context.clock.now() + BUS_REST
             except OtherVersionError as lacks:
                 found.left += 1
                 self._leave(row, lacks)
-            except Exception:  # one broken order must not stop the sweep of all others
+            except Exception as broken:  # one broken order must not stop the sweep of all others
                 found.failed += 1
                 self._resting[row] = self._context.clock.now() + REST
                 log.exception("order %s could not be supervised", row.order_id)
+                key = row.row_key if isinstance(row, OtherDue) else row.order_id
+                await self._report("a due row or its order", broken, key)
             else:
+                found.bus_failures = 0
                 if what:
                     found.done[what] += 1
+
+    async def _report(self, what: str, broken: Exception, *order_ids: str) -> None:
+        """Alert the operator of what the supervisor passes over: one incident for all of it."""
+        now = self._context.clock.now()
+        text = (
+            f"The supervisor cannot read {what} ({type(broken).__name__}) and passes over it. All "
+            "others go on. The log of the supervisor says why: repair its rows, or remove them."
+        )
+        scope = f"supervisor, {type(broken).__name__}"
+        incident = Incident(AlertKind.UNREADABLE, scope, text, now, now + REST)
+        try:
+            await self._context.incidents.report(incident, *order_ids)
+        except UnavailableError as down:
+            log.warning("what cannot be read is reported later: %s", down)
 
     def _leave(self, row: Due, lacks: OtherVersionError) -> None:
         """Leave a due row to an instance of another version."""
@@ -160,6 +217,8 @@ class Supervisor:
         match row:
             case OutDue():
                 return await self._send_out(row)
+            case OtherDue(order_id=""):
+                raise ValueError(f"{row.row_key!r} is no key of a due row: remove it")
             case OtherDue():
                 raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
             case HeldDue():

@@ -12,7 +12,7 @@ large rows.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sas.domain.change import DeadlineDue, Due, HeldDue, OtherDue, OutDue, StepDue
 from sas.domain.ids import digest_id, key_time, parse_key_time
@@ -112,7 +112,14 @@ def due(row: Due) -> str:
 
 
 def parse_due(row_key: str) -> Due:
-    """Return the due row of a key: the key holds everything."""
+    """Return the due row of a key: the key holds everything. See ``OtherDue`` for a broken one."""
+    try:
+        return _parse_due(row_key)
+    except ValueError:
+        return OtherDue(datetime.min.replace(tzinfo=UTC), "", row_key)
+
+
+def _parse_due(row_key: str) -> Due:
     match row_key.split("|"):
         case [_, at, order_id, "out", seq]:
             return OutDue(parse_key_time(at), unescape(order_id), int(seq))

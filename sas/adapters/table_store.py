@@ -62,7 +62,9 @@ from sas.ports import (
     StoreUnavailableError,
     Summary,
 )
+from sas.telemetry.tracing import logger
 
+log = logger(__name__)
 AZURITE = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLl"
     "mEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
@@ -333,7 +335,7 @@ class TableStore:
         lists = await asyncio.gather(
             *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
         )
-        found = [_summary(row) for rows in lists for row in rows if _is_known(row)]
+        found = [one for rows in lists for row in rows if (one := _summary(row)) is not None]
         return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
@@ -503,11 +505,11 @@ def _payload_keys(order: Order) -> set[str]:
     }
 
 
-def _is_known(row: Row) -> bool:
-    """Return whether this version knows the state of a listed order."""
-    return any(row["ProcessState"] == state.value for state in OrderState)
-
-
-def _summary(row: Row) -> Summary:
-    state = OrderState(row["ProcessState"])
-    return Summary(parse_key_time(row["At"]), row["OrderID"], state, row["Workflow"])
+def _summary(row: Row) -> Summary | None:
+    """Return an order of a list; None if its row is of a newer version, or was broken by hand."""
+    try:
+        state = OrderState(row["ProcessState"])
+        return Summary(parse_key_time(row["At"]), row["OrderID"], state, row["Workflow"])
+    except (KeyError, ValueError, TypeError) as wrong:
+        log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
+        return None

@@ -85,7 +85,10 @@ class HeldDue:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OtherDue:
-    """A due row of a kind that only a newer version knows, by its key: it is left to that."""
+    """A due row of a kind that only a newer version knows, by its key: it is left to that.
+
+    Without an order id its key cannot be read at all.
+    """
 
     at: datetime
     order_id: str

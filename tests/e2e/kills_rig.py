@@ -43,7 +43,6 @@ ENDS_WITHIN_S = 75.0
 """Far more than is needed: a killed supervisor's words wait 30 s (``OUT_AGAIN_AFTER``)."""
 SETTINGS = {
     "SAS_SUPERVISOR_SCHEDULE": "* * * * * *",
-    "SAS_SUPERVISOR_LEASE_SECONDS": "2",
     "SAS_AGENT_FIRST_DELAY_SECONDS": "0.05",
     "SAS_AGENT_DELAY_MAX_SECONDS": "0.5",
     "TESTS_TIME_ALLOWED_SECONDS": "6",

@@ -74,8 +74,8 @@ async def test_every_order_ends_whole_while_the_supervisor_is_killed_with_work_t
 ) -> None:
     async with system(tmp_path, APART, SLOW, SEED, TESTS_TIME_ALLOWED_SECONDS="2") as made:
         found = await under_load(made, lambda: made.kill_group("supervisor", APART["supervisor"]))
-    resets = ("step reset", "reset, not counted")  # on a busy machine queues are late
-    assert sum(found.transitions[word] for word in resets) > 0
+    late = ("step reset", "waits in its queue")  # on a busy machine queues are long
+    assert sum(found.transitions[word] for word in late) > 0
 
 
 async def test_every_order_ends_whole_while_the_broker_is_killed(tmp_path: Path) -> None:

@@ -196,7 +196,6 @@ def build(
     failures_max_seconds: float = 10.0,
     duplicate_detection: bool = True,
     clocks_apart: Sequence[float] = (0.0,),
-    lease_time: timedelta = timedelta(seconds=60),
     definitions: Workflows | None = None,
     breaker: BreakerPolicy = BREAKER,
     outside: Sequence[str] = (),
@@ -230,7 +229,6 @@ def build(
             f"i-{n}",
             business,
             encryption=encryption,
-            lease_time=lease_time,
             breaker=breaker,
         )
         for n, own in enumerate(clocks, 1)
@@ -391,7 +389,6 @@ class Host:
         business: Business,
         *,
         encryption: FieldEncryption,
-        lease_time: timedelta,
         breaker: BreakerPolicy,
         store: StateStore | None = None,
         bus: MessageBus | None = None,
@@ -399,7 +396,7 @@ class Host:
         self._world, self._clock, self._business = world, clock, business
         self._store, self._bus = store or world.store, bus or world.bus
         self._name, self._starts = name, 0
-        self._encryption, self._lease_time, self._breaker = encryption, lease_time, breaker
+        self._encryption, self._breaker = encryption, breaker
         self.start()
 
     def start(self) -> None:
@@ -419,7 +416,6 @@ class Host:
             policy=RetryPolicy(0.2, 2.0),
             circuit=self._breaker,
             callback_keys=KEYS,
-            supervisor_lease=self._lease_time,
         )
         self.callbacks, self.sweep = app.callbacks, app.supervisor.sweep
         letters = _handler(app, app.dead_letters.handle)

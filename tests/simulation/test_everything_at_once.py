@@ -132,7 +132,6 @@ def prepared(seed: int) -> System:
         definitions=DEFINED,
         outside=outside,
         limits=LIMITS if seed % 4 else {},
-        lease_time=timedelta(seconds=20),
     )
     system.world.at_once = 8
     return system

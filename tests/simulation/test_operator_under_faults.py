@@ -137,7 +137,6 @@ async def test_every_order_ends_whole_while_supervisors_sweep_side_by_side_and_d
         faults,
         REMOTE,
         clocks_apart=(0.5, -0.5),
-        lease_time=timedelta(seconds=0 if seed % 2 else 25),
         definitions=defined(),
     )
     await run(system, commands=3)

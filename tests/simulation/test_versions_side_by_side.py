@@ -282,7 +282,6 @@ class SideBySide:
             name,
             business,
             encryption=FieldEncryption(),
-            lease_time=timedelta(seconds=60),
             breaker=BREAKER,
             store=store,
             bus=bus,

@@ -11,9 +11,10 @@ import pytest
 from sas.actors import purge
 from sas.actors.purge import LEASE, Purge, Purger
 from sas.adapters.export import JsonLines
-from sas.domain.change import HeldDue
+from sas.domain.change import Due, HeldDue
+from sas.domain.ids import shard_of
 from sas.domain.order import Order
-from sas.ports import Exporter, Message
+from sas.ports import Exporter, Message, StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
@@ -181,10 +182,54 @@ async def test_nothing_is_removed_while_the_supervisor_is_far_behind(
     monkeypatch.setattr(purge, "SHARD_DUE_MAX", 1)
     made = kit()
     await processed(made, "old", 60)
-    await made.store.hold("another", HELD, made.clock.now())
-    assert await run(made) == Purge()
+    shard = shard_of("old", len(made.store.shards))
+    names = (f"another-{number}" for number in range(1000))
+    beside = next(name for name in names if shard_of(name, len(made.store.shards)) == shard)
+    await made.store.hold(beside, HELD, made.clock.now())
+    found = await run(made)
+    assert (found.removed, found.left) == (0, 1)
     await remove_held(made)
     assert (await run(made)).removed == 1
+
+
+async def test_a_shard_that_cannot_be_read_keeps_its_orders_and_no_others() -> None:
+    made = kit()
+    for number in range(30):
+        await processed(made, f"old-{number}", 60)
+    away, shards = shard_of("old-7", len(made.store.shards)), len(made.store.shards)
+    due = made.store.due
+
+    async def throttled(shard: str, until: datetime, limit: int) -> list[Due]:
+        if shard == away:
+            raise StoreUnavailableError("throttled")
+        return await due(shard, until, limit)
+
+    made.store.due = throttled  # type: ignore[method-assign]
+    kept = {f"old-{n}" for n in range(30) if shard_of(f"old-{n}", shards) == away}
+    found = await run(made)
+    assert (found.removed, found.left) == (30 - len(kept), len(kept))
+    assert set(made.store.orders) == kept
+
+
+async def test_a_purge_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
+    made = kit()
+    for number in range(30):
+        await processed(made, f"old-{number}", 60)
+    load = made.store.load
+
+    async def slow(order_id: str) -> Order | None:
+        await made.clock.sleep(10)
+        return await load(order_id)
+
+    made.store.load = slow  # type: ignore[method-assign]
+    purger = Purger(made.context, RETENTION, function_time=timedelta(seconds=30))
+    began = made.clock.now()
+    found = await made.run(purger.run())
+    assert made.clock.now() - began <= timedelta(seconds=45)
+    assert 0 < found.removed + found.left <= 30
+    made.store.load = load  # type: ignore[method-assign]
+    await run(made)
+    assert made.store.orders == {}
 
 
 async def test_two_instances_do_not_purge_at_once() -> None:

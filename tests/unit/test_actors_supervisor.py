@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from sas.actors import supervisor as module
 from sas.actors.supervisor import AT_ONCE, SHARD_DUE_MAX, Supervisor
-from sas.domain.change import Due, OutDue
+from sas.domain.change import Due, OtherDue, OutDue
 from sas.domain.expire import DEPLOY_TIME
 from sas.domain.ids import shard_of
 from sas.domain.messages import Request
 from sas.domain.workflow import Rules, Workflow
 from sas.ports import (
+    BusUnavailableError,
     Message,
     RefusedError,
     StoreMismatchError,
@@ -204,28 +205,18 @@ async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     assert made.bus.sent == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
 
 
-async def test_while_one_supervisor_holds_the_lease_another_leaves_the_work_to_it() -> None:
+async def test_when_the_instance_that_swept_is_killed_the_next_firing_sweeps() -> None:
     made = await running()
-    other = kit(beside=made, instance="host-2")
-    assert (await made.run(made.supervisor.sweep())).led
+    await made.sweep()
     await made.later(30)
-    assert not (await made.run(other.supervisor.sweep())).led
-    assert made.words()[-1] == "claimed"
-    await made.later(31)  # its lease has run out: it died
-    swept = await made.run(other.supervisor.sweep())
-    assert swept.led
-    assert swept.done == {"step reset": 1}
+    other = kit(beside=made, instance="host-2")  # the one that swept is dead by now
+    assert await other.sweep() == {"step reset": 1}
 
 
 async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
     made = await running()
     other = kit(beside=made, instance="host-2")
     await made.later(30)
-
-    async def always(*_: object) -> bool:
-        return True
-
-    made.store.acquire_lease = always  # type: ignore[method-assign,assignment]
     await made.run(asyncio.gather(made.supervisor.sweep(), other.supervisor.sweep()))
     assert made.words() == ["submitted", "claimed", "step reset"]
     assert made.order().steps[0].failure_count == 1
@@ -294,9 +285,9 @@ async def test_a_lost_answer_to_its_commit_leaves_an_out_row_that_sends_the_wake
     assert "O-1/3/0" in made.ids(QUEUES.scheduler)
 
 
-async def test_the_store_being_down_for_the_lease_fails_the_sweep() -> None:
+async def test_the_store_being_down_fails_the_sweep() -> None:
     made = await running()
-    made.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
+    made.store.fail_next("due", *[StoreFault.UNAVAILABLE] * len(made.store.shards))
     with pytest.raises(StoreUnavailableError):
         await made.sweep()
 
@@ -534,3 +525,98 @@ async def test_an_operator_is_alerted_although_the_applications_queue_is_full() 
     await made.drain()
     assert made.states() == ["Error", "Processed"]
     assert [alert.kind for alert in made.alerts()] == ["step-failed"]
+
+
+async def many(made: Kit, number: int = 40) -> None:
+    """Let the steps of many orders be past their CompleteBy, over all shards."""
+    for one in range(number):
+        await made.submit(order(f"O-{one}"), f"m-{one}")
+        await made.step(QUEUES.scheduler)
+    made.agents_die()
+    await made.later(30)
+
+
+async def test_a_due_row_that_cannot_be_read_stops_nothing_and_is_told_of_once() -> None:
+    made = kit(duplicate_window=timedelta(minutes=10))
+    await many(made)
+    start = datetime.min.replace(tzinfo=UTC)
+    for shard in made.store.shards:
+        made.store._due[shard]["broken"] = OtherDue(start, "", f"due|{shard}|by hand")
+    swept = await made.run(made.supervisor.sweep())
+    assert swept.done == {"step reset": 40}
+    assert swept.failed == len(made.store.shards)
+    assert swept.oldest is not None
+    assert swept.oldest > start
+    for _ in range(5):
+        await made.later(301)
+        await made.sweep()
+    unreadable = [alert for alert in made.alerts() if alert.kind == "unreadable"]
+    (first, *_), scopes = unreadable, {alert.scope for alert in unreadable}
+    assert (first.scope, len(scopes)) == ("supervisor, ValueError", 1)
+    assert "passes over it" in first.text
+    assert len(unreadable) <= 2  # it lasts for 25 minutes
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_shard_that_cannot_be_read_leaves_the_others_their_turn(broken: bool) -> None:
+    made = kit()
+    await many(made)
+    away = shard_of("O-1", len(made.store.shards))
+    due = made.store.due
+
+    async def throttled(shard: str, until: datetime, limit: int) -> list[Due]:
+        if shard == away:
+            raise ValueError("no page") if broken else StoreUnavailableError("throttled")
+        return await due(shard, until, limit)
+
+    made.store.due = throttled  # type: ignore[method-assign]
+    swept = await made.run(made.supervisor.sweep())
+    there = [n for n in range(40) if shard_of(f"O-{n}", len(made.store.shards)) != away]
+    assert swept.done == {"step reset": len(there)}
+    assert [alert.kind for alert in made.alerts()] == ["unreadable"] * broken
+    made.store.due = due  # type: ignore[method-assign]
+    assert await made.sweep() == {"step reset": 40 - len(there)}
+
+
+async def test_a_sweep_ends_with_its_functions_time_and_the_next_one_goes_on() -> None:
+    made = kit()
+    await many(made, 64)
+    load = made.store.load
+
+    async def slow(order_id: str) -> Any:
+        await made.clock.sleep(20)
+        return await load(order_id)
+
+    made.store.load = slow  # type: ignore[method-assign]
+    reset, sweeps = 0, 0
+    while reset < 64:
+        began = made.clock.now()
+        reset += (await made.sweep()).get("step reset", 0)
+        assert made.clock.now() - began < timedelta(minutes=2)
+        sweeps += 1
+    assert 3 < sweeps < 40
+    assert {made.order(f"O-{n}").steps[0].failure_count for n in range(64)} == {1}
+
+
+async def test_a_sweep_ends_early_when_the_bus_does_not_answer_and_starves_no_shard() -> None:
+    made = kit()
+    await many(made, 64)
+    answers = made.bus.send
+
+    async def hangs(_messages: object) -> None:
+        await made.clock.sleep(10)
+        raise BusUnavailableError("no answer within 10 s")
+
+    made.bus.send = hangs  # type: ignore[method-assign,assignment]
+    for _ in range(20):
+        began = made.clock.now()
+        await made.sweep()
+        assert made.clock.now() - began <= timedelta(seconds=20)
+    seen = {n for n in range(64) if made.order(f"O-{n}").steps[0].failure_count}
+    assert {shard_of(f"O-{n}", 16) for n in seen} == {shard_of(f"O-{n}", 16) for n in range(64)}
+    made.bus.send = answers  # type: ignore[method-assign]
+    for _ in range(4):
+        await made.later(31)
+        await made.sweep()
+    await made.drain()
+    assert {made.state(f"O-{n}") for n in range(64)} == {"Processed"}

@@ -6,7 +6,6 @@ import base64
 import os
 import random
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
@@ -31,7 +30,6 @@ def test_the_least_settings_are_two_connections() -> None:
     assert config.shards == 16
     assert config.queues == Queues()
     assert config.order_bytes_max == 256 * 1024
-    assert config.supervisor_lease == timedelta(seconds=60)
     assert (config.agent_first_delay, config.agent_delay_max) == (0.2, 10.0)
     assert config.source == "/scheduler-agent-supervisor"
 
@@ -107,8 +105,8 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
         ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
         ({"SAS_ORDER_BYTES_MAX": "4194305"}, "SAS_ORDER_BYTES_MAX"),
-        ({"SAS_SUPERVISOR_LEASE_SECONDS": "0"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
-        ({"SAS_SUPERVISOR_LEASE_SECONDS": "soon"}, "SAS_SUPERVISOR_LEASE_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
+        ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_AGENT_FIRST_DELAY_SECONDS": "nan"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
         ({"SAS_AGENT_FIRST_DELAY_SECONDS": "-1"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),
         ({"SAS_AGENT_DELAY_MAX_SECONDS": "inf"}, "SAS_AGENT_DELAY_MAX_SECONDS"),
