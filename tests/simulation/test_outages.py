@@ -49,14 +49,6 @@ PAYMENT = QUEUES.agent("payment")
 OFF = BreakerPolicy(failures_max=0)
 
 
-OPEN = {
-    f"queue {PAYMENT} takes nothing": "a step fails although its request could not be sent",
-    f"queue {QUEUES.replies} takes nothing": "a step fails although its agent could not reply",
-    f"queue {PAYMENT} disabled": "in an outage of hours one alert is sent again and again",
-    "table throttled": "a request expires while its function waits for the table",
-    "namespace": "a request expires unread, and the supervisor counts a failure (seldom)",
-}
-"""Outages that still cost more than time, and why. Remove a line when it is mended."""
 OPEN_COUNTER = "told_twice"
 """A message whose settlement was lost comes again after the window of duplicate detection, and its
 notifications are sent again with the same ids."""
@@ -64,8 +56,8 @@ notifications are sent again with the same ids."""
 
 def check(cost: Cost, dependency: str, where: object) -> None:
     wrong = cost.wrong(dependency)
-    if wrong and (dependency in OPEN or set(wrong) == {OPEN_COUNTER}):
-        pytest.xfail(OPEN.get(dependency, OPEN_COUNTER))
+    if set(wrong) == {OPEN_COUNTER}:
+        pytest.xfail(OPEN_COUNTER)
     assert wrong == {}, where
 
 
@@ -149,7 +141,6 @@ async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
     assert [s for one in system.store.orders.values() for s in one.order.steps if s.epoch > 1] == []
 
 
-@pytest.mark.xfail(strict=False, reason="its lease keeps others from sweeping for a minute")
 @pytest.mark.parametrize("with_host", [False, True])
 async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_firings(
     with_host: bool,
