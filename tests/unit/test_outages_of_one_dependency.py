@@ -240,3 +240,20 @@ async def test_an_application_that_sets_our_properties_changes_nothing_but_its_o
     await made.drain()
     assert made.state() == "Processed"
     assert (made.rejected(), made.alerts()) == ([], [])
+
+
+async def test_two_supervisors_that_send_a_held_message_at_once_hold_it_once() -> None:
+    made = kit(duplicate_window=WINDOW)
+    other = kit(beside=made, instance="host-2")
+    away(made, SHOP)
+    await made.submit()
+    for _ in range(30):
+        await made.later(17)
+        await made.run(made.supervisor.sweep())
+        await made.later(1)
+        await made.run(other.supervisor.sweep())
+        assert made.outs() <= 2
+    away(made)
+    await made.later(61)
+    await made.sweep()
+    assert made.told() == ["received"]
