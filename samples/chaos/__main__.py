@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m samples.chaos", description=__doc__)
     add = parser.add_argument
-    add("--orders", type=int, default=2000)
+    add("--orders", type=int, help="number of orders (default 2000; in a soak 20000)")
     add("--faults", type=int, help="default: one for 20 orders; in a soak: one for 200")
     add("--seed", type=int, default=1, help="decides the faults, and what the services refuse")
     add("--pace", type=float, help="orders a second, at most (default: as the faults need)")
@@ -64,6 +64,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     add("--minutes", type=float, default=600.0, help="submit no order after this time")
     add("--out", type=Path, help="directory of report, picture, data and logs")
     options = parser.parse_args(argv)
+    if options.orders is None:
+        options.orders = 20_000 if options.soak else 2_000
     if options.faults is None:
         options.faults = max(1, options.orders // (SOAK_FAULT_EVERY if options.soak else 20))
     if options.orders < 1 or options.faults < 1:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,7 +23,6 @@ from samples.demo.verdict import AT_ONCE, Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
-from sas.client import NewOrder
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key, message_id
@@ -138,7 +137,8 @@ def _ends(books: Books, run: Run, ledgers: Mapping[str, LedgerView]) -> None:
         keys = {name: idempotency_key(order_id, name, 0) for name in steps[new.workflow]}
         found = {name: in_force[key] for name, key in keys.items()}
         refused = [name for name, key in keys.items() if _refuses(run, name, key)]
-        _end(books, new, told, found, refused)
+        for title, text in what_is_wrong(new.workflow, told, found, refused):
+            books.wrong[title].append(f"{order_id}: {text}")
     doubled = {order_id for ledger in ledgers.values() for order_id in ledger["doubled"]}
     books.wrong["effects doubled"] += [f"{order_id}: more than one" for order_id in doubled]
 
@@ -148,21 +148,25 @@ def _refuses(run: Run, step: str, key: str) -> bool:
     return run.system.remote.faults(service).refuses(service, Verb.DO, key)
 
 
-def _end(
-    books: Books, new: NewOrder, told: str | None, found: Mapping[str, int], refused: list[str]
-) -> None:
-    wrong, order_id = books.wrong, new.order_id
+def what_is_wrong(
+    workflow: str, told: str | None, in_force: Mapping[str, int], refused: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the end of an order, by a title of ``ZERO``.
+
+    ``told`` is the end that its application was told, ``in_force`` the effects of each step,
+    ``refused`` the steps that a service refuses for good.
+    """
     if told is None:
-        wrong["lost"].append(f"{order_id}: its application was never told the end")
+        yield "lost", "its application was never told the end"
         return
-    right = ENDS.get(new.workflow, "failed") if refused else "completed"
+    right = ENDS.get(workflow, "failed") if refused else "completed"
     if told != right:
         title = "ended otherwise than the books say" if refused else "failed untried"
-        wrong[title].append(f"{order_id}: {told}, not {right}; refused {refused}")
-    if told == "completed" and set(found.values()) != {1}:
-        wrong["effects wrong"].append(f"{order_id}: completed, in force {dict(found)}")
-    if told == "undone" and any(found.values()):
-        wrong["effects of undone orders in force"].append(f"{order_id}: {dict(found)}")
+        yield title, f"{told}, not {right}; refused {list(refused)}"
+    if told == "completed" and set(in_force.values()) != {1}:
+        yield "effects wrong", f"completed, in force {dict(in_force)}"
+    if told == "undone" and any(in_force.values()):
+        yield "effects of undone orders in force", f"{dict(in_force)}"
 
 
 def _stored(books: Books, verdict: Verdict) -> None:

@@ -12,7 +12,7 @@ from samples.chaos.faults import Kind
 from samples.chaos.run import Happened, Run
 
 BUCKET_S = 5.0
-WIDTH, HEIGHT, LEFT, TOP, LANE = 1200, 260, 60, 50, 16
+WIDTH, HEIGHT, LEFT, TOP, LANE = 1300, 260, 230, 50, 16
 
 
 def lines(run: Run, books: Books, seed: int) -> list[str]:
@@ -75,8 +75,8 @@ def picture(run: Run) -> str:
     marks = [
         _text(LEFT, 20, f"{len(run.ended_at)} orders, {len(run.happened)} faults", 14),
         _text(LEFT, 38, "orders in a second (grey) and ended (blue), mean of 5 s; faults below"),
-        _text(8, TOP + 8, f"{top_rate:.1f}/s"),
-        _text(8, TOP + HEIGHT, "0"),
+        _text(LEFT - 8, TOP + 8, f"{top_rate:.1f}/s", anchor="end"),
+        _text(LEFT - 8, TOP + HEIGHT, "0", anchor="end"),
         *_curves(rates, top_rate, scale),
         *_seconds(end - run.begun, scale, bottom),
         *_lanes(run.happened, kinds, run.begun, scale),
@@ -133,7 +133,7 @@ def _lanes(
                     f'<rect x="{x:.1f}" y="{TOP}" width="{max(1, width):.1f}" height="{HEIGHT}" '
                     'fill="#d33" opacity="0.08"/>'
                 )
-        found.append(_text(WIDTH - 15, y + 10, kind.value, anchor="end"))
+        found.append(_text(LEFT - 8, y + 10, kind.value, anchor="end"))
     return found
 
 
