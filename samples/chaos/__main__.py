@@ -29,7 +29,7 @@ from samples.chaos.system import GROUPS, ONE_WORKER, PROJECT, SERVICES, System, 
 FAULT_S = 7.0
 """What a fault takes with its pause, on average; the pace of orders comes from it."""
 SOAK_PACE = 50.0
-SOAK_IN_FLIGHT = 40
+SOAK_IN_FLIGHT = 150
 SOAK_FAULT_EVERY = 200
 
 

@@ -33,7 +33,7 @@ def lines(run: Run, books: Books, seed: int) -> list[str]:
         f"  {run.redelivered:5}  messages delivered again after a lost lock or connection",
         f"  {len(run.told_after_window):5}  told again after the duplicate detection window",
         "",
-        "faults, and seconds from the end of each until the next notification:",
+        "faults, and seconds from the end of each until the next order ended:",
         *_resumed(run),
         "",
         "transitions other than the happy path:",

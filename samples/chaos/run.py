@@ -200,11 +200,11 @@ class Run:
         self.tally.take(notification)
 
     def resumed_s(self) -> dict[str, list[float]]:
-        """Return how long after the end of each fault the next notification came, by kind."""
-        moved = sorted(self.moved_at)
+        """Return how long after each fault the next order ended, by kind of fault."""
+        ended = sorted(self.ended_at)
         found: dict[str, list[float]] = {}
         for one in self.happened:
-            after = next((at for at in moved if at >= one.ended), None)
+            after = next((at for at in ended if at >= one.ended), None)
             if after is not None:
                 found.setdefault(one.fault.kind.value, []).append(after - one.ended)
         return found
