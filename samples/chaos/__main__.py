@@ -108,7 +108,7 @@ async def _soak(console: Console, options: argparse.Namespace) -> bool:
             pace=options.pace or SOAK_PACE, in_flight=SOAK_IN_FLIGHT,
             quiet_s_max=options.quiet, seconds_max=60 * options.minutes,
         )  # fmt: skip
-        samples = Samples(system.stack.group("worker")[0].pid, run.tally)
+        samples = Samples(system.stack.group("worker")[0].pid, run.tally, screen)
         watching = asyncio.create_task(samples.watch())
         try:
             await _play(run)

@@ -152,7 +152,9 @@ class Run:
         """Do one fault after the other, spread over the load."""
         for number, fault in enumerate(self.faults):
             due = len(self.orders) * number / len(self.faults)
-            while len(self.submitted) < due and not loading.done():  # noqa: ASYNC110
+            while len(self.submitted) < due:
+                if loading.done():
+                    return  # the time is over
                 await asyncio.sleep(0.1)
             self.screen.fault(number + 1, fault)
             begun = time.time()

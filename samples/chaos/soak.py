@@ -9,11 +9,13 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from samples.chaos.screen import Screen
 from samples.demo.tally import Tally
 
 EVERY_S = 5.0
 FLAT_SHARE = 0.10
 ROWS = 12
+SHOWN_EVERY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,15 @@ class Samples:
 
     pid: int
     tally: Tally
+    screen: Screen
     taken: list[Sample] = field(default_factory=list)
 
     async def watch(self) -> None:
-        """Take a sample every few seconds, for ever."""
+        """Take a sample every few seconds, for ever; show one a minute."""
         while True:
             self.taken.append(self._take())
+            if len(self.taken) % SHOWN_EVERY == 1:
+                self.screen.say(str(self.taken[-1]))
             await asyncio.sleep(EVERY_S)
 
     def _take(self) -> Sample:

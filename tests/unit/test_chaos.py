@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from samples.chaos.books import what_is_wrong
 from samples.chaos.faults import DECK, Kind, draw
+from samples.chaos.screen import Screen
 from samples.chaos.soak import Sample, Samples
 from samples.chaos.system import CLOCK_FOLDER, PROJECT
 from samples.demo.tally import Tally
@@ -63,7 +65,7 @@ def test_the_books_call_an_end_wrong_that_the_services_did_not_cause(
 def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
     def of(*memory_mib: float) -> Samples:
         taken = [Sample(0, one, 30, 20) for one in memory_mib]
-        return Samples(1, Tally(0), taken)
+        return Samples(1, Tally(0), Screen(Console(), 0, 0), taken)
 
     assert of(50, 60, 80, 82, 84, 85).flat
     assert not of(50, 60, 80, 82, 90, 95).flat
