@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sas.codec import internal
-from sas.codec.internal import Internal, RequestMessage
+import msgspec
+
 from sas.codec.strict import MalformedError
 from sas.domain.change import Incident
 from sas.domain.expire import Excuse
@@ -28,7 +28,6 @@ from sas.ports import BusUnavailableError, Peeked, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-_INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
 SCAN_MAX = 1_000
 """Most messages of one queue that a sweep reads."""
 SOON = timedelta(minutes=1)
@@ -42,6 +41,15 @@ Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
 OrderOf = Callable[[bytes], str]
 """Returns the order of a callback. Raises MalformedError if the body is no callback."""
+
+
+class _Envelope(msgspec.Struct):
+    """What an internal message belongs to, of whatever version: it is only looked at."""
+
+    kind: str
+    order_id: str
+    step: int | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +174,10 @@ class QueueExcuses(Excuses):
     def _owner(self, body: bytes) -> Owner | None:
         """Return what a message belongs to; None if it cannot be used."""
         try:
-            message = internal.decode(body, _INTERNAL)
-        except MalformedError:
+            message = msgspec.json.decode(body, type=_Envelope)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return self._owner_of_callback(body)
-        if isinstance(message, RequestMessage):
+        if message.kind == "request":
             return message.order_id, message.step, message.epoch
         return message.order_id, None, None
 
