@@ -1,9 +1,8 @@
 """Supervisor: finds expired steps and has them recovered. It knows no business and no agents.
 
 A timer has no redelivery, so each of its transitions leaves an out row until its messages are sent.
-Several supervisors may sweep at once: the order's ETag lets one of them win. The host fires a timer
-on one instance at a time, and that saves double work; no lease is needed for it. So when an
-instance dies, the next firing of the timer sweeps.
+Several supervisors may sweep at once: the order's ETag lets one of them win. A short lease, renewed
+in the sweep, saves double work; correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -52,6 +51,9 @@ from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+LEASE = "supervisor"
+LEASE_TIME = timedelta(seconds=15)
+"""When the instance that swept dies, the second firing of the timer (10 s) comes after this."""
 SWEEP_DUE_MAX = 2000
 """Most due rows of one sweep. The rest waits for the next sweep."""
 SHARD_DUE_MAX = 100
@@ -74,6 +76,7 @@ class Sweep:
     """What one sweep did, by kind of transition."""
 
     ends_at: datetime
+    led: bool = True
     looked_at: int = 0
     failed: int = 0
     left: int = 0
@@ -106,6 +109,8 @@ class Supervisor:
         self._excuses = excuses or Excuses()
         self._function_time = function_time
         self._resting: dict[Due, datetime] = {}
+        self._gives_way = False
+        self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
     async def sweep(self) -> Sweep:
@@ -124,20 +129,28 @@ class Supervisor:
 
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
-        self._excuses.begin_sweep()
         found = Sweep(now + self._function_time)
+        gives_way, self._gives_way = self._gives_way, False
+        if gives_way or not await self._leads():
+            found.led = False
+            return found
+        self._excuses.begin_sweep()
         gate = asyncio.Semaphore(AT_ONCE)
         self._resting = {row: until for row, until in self._resting.items() if until > now}
         shards = list(self._context.store.shards)
         resting = Counter(shard_of(row.order_id, len(shards)) for row in self._resting)
         for _ in shards:
-            if found.looked_at >= SWEEP_DUE_MAX or self._is_over(found):
+            if found.looked_at >= SWEEP_DUE_MAX or self._is_over(found) or not await self._leads():
                 break
             shard = shards[self._next_shard % len(shards)]
             self._next_shard += 1  # the next sweep goes on behind the last shard of this one
             rows = await self._due(shard, now, resting[shard], found)
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+        self._gives_way = found.left > 0
+        if self._gives_way:  # the next sweep is another instance's, if there is one
+            self._lease_ends_at = None
+            await self._lease(now)
         if found.shards_failed and not found.shards_read:
             raise StoreUnavailableError("not one shard could be read: the next sweep does it")
         for task in self._context.sweep_tasks:
@@ -148,6 +161,23 @@ class Supervisor:
                 "sweep: %d due, %d failed, %s", found.looked_at, found.failed, dict(found.done)
             )
         return found
+
+    async def _leads(self) -> bool:
+        """Take or renew the lease; False if another instance sweeps."""
+        now, known = self._context.clock.now(), self._lease_ends_at
+        if known is not None and known - now > LEASE_TIME / 2:
+            return True
+        led = await self._lease(now + LEASE_TIME)
+        self._lease_ends_at = now + LEASE_TIME if led else None
+        return led
+
+    async def _lease(self, until: datetime) -> bool:
+        now, holder = self._context.clock.now(), self._context.instance
+        try:
+            return await self._context.store.acquire_lease(LEASE, holder, until, now)
+        except StoreUnavailableError as down:  # it only saves work
+            log.warning("the sweep goes on without its lease: %s", down)
+            return True
 
     def _is_over(self, found: Sweep) -> bool:
         """Return whether nothing new may begin in a sweep."""

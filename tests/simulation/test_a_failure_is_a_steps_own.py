@@ -76,8 +76,6 @@ async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queu
     assert charge(system, "O-dead").failure_count == 4
     assert system.alerts()["step-failed"] == 1  # load alone failed none of the others
     assert system.alerts()["queue-delay"] >= 1
-    busy = [state for order_id, state in system.states().items() if order_id != "O-dead"]
-    assert Counter(busy) == {OrderState.PROCESSED: 250}
 
 
 async def test_a_step_whose_queue_is_disabled_for_three_hours_is_never_counted() -> None:

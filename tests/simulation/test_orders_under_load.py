@@ -85,7 +85,7 @@ async def test_under_load_and_faults_every_order_ends_whole(seed: int) -> None:
 
 
 async def test_the_operator_is_told_once_of_each_queue_that_is_far_behind() -> None:
-    system = loaded(3, Faults(), RemoteFaults(), operation_s=1.0)
+    system = loaded(3, Faults(), RemoteFaults(), operation_s=0.5)
     await run(system)
     kinds = system.alerts()
     assert 1 <= kinds["queue-delay"] <= 3

@@ -150,7 +150,6 @@ async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_fi
     sweeps: list[timedelta] = []
     began = world.clock.now()
     due = system.store.due
-    sweeping = world.instances[0]
 
     async def swept(shard: str, until: object, limit: int) -> object:
         sweeps.append(world.clock.now() - began)
@@ -159,6 +158,12 @@ async def test_when_the_sweeping_instance_is_killed_another_sweeps_within_two_fi
     system.store.due = swept  # type: ignore[method-assign,assignment]
 
     def kill() -> None:
+        holder, _ = system.store._leases["supervisor"]
+        (sweeping,) = [
+            instance
+            for instance, host in zip(world.instances, system.hosts, strict=True)
+            if host.context.instance == holder
+        ]
         world.kill(sweeping, with_host=with_host)
 
     world.clock.call_later(25, kill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -122,6 +123,16 @@ async def test_no_other_message_does(message: Message) -> None:
     made = await expired(taken=True)
     await made.bus.send([message])
     assert await made.sweep() == RESET
+
+
+async def test_a_message_that_only_a_newer_version_understands_excuses_its_order_alone() -> None:
+    made = await expired(taken=True)
+    await made.bus.send([replace(done("O-2"), body=b'{"kind":"x","v":9,"order_id":"O-2"}')])
+    await made.bus.send([replace(done(), body=b'{"kind":"x","v":9,"order_id":"O-1","step":[]}')])
+    assert await made.sweep() == RESET
+    made = await expired(taken=True)
+    await made.bus.send([replace(done(), body=b'{"kind":"x","v":9,"order_id":"O-1","more":{}}')])
+    assert await made.sweep() == WAITS
 
 
 async def test_a_request_of_an_older_epoch_or_of_another_step_excuses_nothing() -> None:

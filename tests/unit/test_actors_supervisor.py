@@ -205,18 +205,56 @@ async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     assert made.bus.sent == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
 
 
-async def test_when_the_instance_that_swept_is_killed_the_next_firing_sweeps() -> None:
+async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_second_firing() -> None:
     made = await running()
-    await made.sweep()
+    other = kit(beside=made, instance="host-2")
+    await made.later(30 - 5)
+    assert (await made.run(made.supervisor.sweep())).led
+    await made.later(10)
+    assert not (await made.run(other.supervisor.sweep())).led
+    assert made.words()[-1] == "claimed"
+    await made.later(10)
+    swept = await made.run(other.supervisor.sweep())
+    assert swept.led
+    assert swept.done == {"step reset": 1}
+
+
+async def test_a_lease_that_cannot_be_read_keeps_nobody_from_sweeping() -> None:
+    made = await running()
     await made.later(30)
-    other = kit(beside=made, instance="host-2")  # the one that swept is dead by now
-    assert await other.sweep() == {"step reset": 1}
+    made.store.fail_next("acquire_lease", StoreFault.UNAVAILABLE)
+    assert await made.sweep() == {"step reset": 1}
+
+
+async def test_a_sweep_that_takes_long_keeps_its_lease() -> None:
+    made = kit()
+    await many(made, 8)
+    other = kit(beside=made, instance="host-2")
+    load, led = made.store.load, []
+
+    async def slow(order_id: str) -> Any:
+        await made.clock.sleep(6)
+        return await load(order_id)
+
+    async def others() -> None:
+        for _ in range(3):
+            await made.clock.sleep(10)
+            led.append((await other.supervisor.sweep()).led)
+
+    made.store.load = slow  # type: ignore[method-assign]
+    await made.run(asyncio.gather(made.supervisor.sweep(), others()))
+    assert led == [False] * 3
 
 
 async def test_two_supervisors_sweeping_at_once_reset_a_step_once() -> None:
     made = await running()
     other = kit(beside=made, instance="host-2")
     await made.later(30)
+
+    async def always(*_: object) -> bool:
+        return True
+
+    made.store.acquire_lease = always  # type: ignore[method-assign,assignment]
     await made.run(asyncio.gather(made.supervisor.sweep(), other.supervisor.sweep()))
     assert made.words() == ["submitted", "claimed", "step reset"]
     assert made.order().steps[0].failure_count == 1

@@ -188,9 +188,15 @@ async def test_a_sweep_tells_how_overdue_its_oldest_row_was(told: Told) -> None:
     assert about == {}
 
 
-async def test_a_sweep_that_finds_nothing_tells_so(told: Told) -> None:
-    await kit().sweep()
+async def test_a_sweep_that_finds_nothing_tells_so_and_one_without_the_lease_tells_nothing(
+    told: Told,
+) -> None:
+    one = kit()
+    two = kit(beside=one, instance="host-2")
+    await one.sweep()
     assert told.metrics()["sas.sweep.age"] == [(0, {})]
+    assert told.times("sas.sweep.age") == 1
+    await two.sweep()
     assert told.times("sas.sweep.age") == 1
 
 

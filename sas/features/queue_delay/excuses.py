@@ -15,8 +15,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from sas.codec import internal
-from sas.codec.internal import Internal, RequestMessage
 from sas.codec.strict import MalformedError
 from sas.domain.change import Incident
 from sas.domain.expire import REWAKE_MAX, Excuse
@@ -27,11 +25,10 @@ from sas.domain.workflow import NO_TIME, UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
 from sas.engine.receiver import TIMES
-from sas.ports import BusUnavailableError, OtherVersionError, UnavailableError
+from sas.ports import BusUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
-_INTERNAL: type[Internal] = Internal  # type: ignore[assignment]  # msgspec takes a union
 SCAN_MAX = 1_000
 """Most messages of one queue that a sweep reads."""
 SOON = timedelta(minutes=1)
@@ -45,6 +42,15 @@ Owner = tuple[str, int | None, int | None]
 """The order of a message; for a request also its step and its epoch."""
 OrderOf = Callable[[bytes], str]
 """Returns the order of a callback. Raises MalformedError if the body is no callback."""
+
+
+class _Envelope(msgspec.Struct):
+    """What an internal message belongs to, of whatever version: it is only looked at."""
+
+    kind: str
+    order_id: str
+    step: int | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +178,10 @@ class QueueExcuses(Excuses):
     def _owner(self, body: bytes) -> Owner | None:
         """Return what a message belongs to; None if it cannot be used."""
         try:
-            message = internal.decode(body, _INTERNAL)
-        except MalformedError:
+            message = msgspec.json.decode(body, type=_Envelope)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return self._owner_of_callback(body)
-        except OtherVersionError:
-            return _owner_of_newer(body)
-        if isinstance(message, RequestMessage):
+        if message.kind == "request":
             return message.order_id, message.step, message.epoch
         return message.order_id, None, None
 
