@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
@@ -43,6 +43,12 @@ class Delivery:
     enqueued_at: datetime | None = None
     source_queue: str | None = None
     ends_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Make ``enqueued_at`` aware: azure-functions may give it in UTC without a time zone."""
+        at = self.enqueued_at
+        if at is not None and at.tzinfo is None:
+            object.__setattr__(self, "enqueued_at", at.replace(tzinfo=UTC))
 
     @property
     def outside_sent(self) -> bool:

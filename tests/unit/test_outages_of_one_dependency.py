@@ -257,3 +257,16 @@ async def test_two_supervisors_that_send_a_held_message_at_once_hold_it_once() -
     await made.later(61)
     await made.sweep()
     assert made.told() == ["received"]
+
+
+async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zone() -> None:
+    """azure-functions gives the enqueued time in UTC, without a time zone."""
+    made = kit()
+    message = await requested(made)
+    naive = made.clock.now().replace(tzinfo=None)
+    await made.later(40)
+    receiver = Receiver(made.bus, made.clock, FUNCTION)
+    late = delivery(message, enqueued_at=naive)
+    await made.run(receiver.receive(made.actors["stock"].handle, late))
+    assert len(made.bus.messages(QUEUES.replies)) == 1
+    assert made.agents["stock"].calls == []
