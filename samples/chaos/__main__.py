@@ -24,7 +24,7 @@ from samples.chaos.faults import CLOCK_S_MAX, OUTAGES, draw
 from samples.chaos.run import Run, make_orders
 from samples.chaos.screen import Screen
 from samples.chaos.soak import Samples
-from samples.chaos.system import GROUPS, ONE_WORKER, PROJECT, SERVICES, System, running
+from samples.chaos.system import GROUPS, ONE_WORKER, PROJECT, SERVICES, running
 
 FAULT_S = 7.0
 """What a fault takes with its pause, on average; the pace of orders comes from it."""
@@ -132,7 +132,7 @@ async def _conclude(console: Console, run: Run, options: argparse.Namespace) -> 
     run.screen.say("reconciling the services' books with store, queues and notifications ...")
     books = await reconcile(run)
     found = report.lines(run, books, options.seed)
-    found += await _shown(run.system, books)
+    found += await _shown(run, books)
     found.append("BALANCED" if books.balanced else "NOT BALANCED")
     (options.out / "report.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
     (options.out / "faults.svg").write_text(report.picture(run), encoding="utf-8")
@@ -142,9 +142,9 @@ async def _conclude(console: Console, run: Run, options: argparse.Namespace) -> 
     return books.balanced
 
 
-async def _shown(system: System, books: Books) -> list[str]:
-    orders = [order_id for order_id in books.orders() if not order_id.startswith("queue ")]
-    return [await show(system, order_id) for order_id in orders[:SHOWN_MAX]]
+async def _shown(run: Run, books: Books) -> list[str]:
+    orders = [order_id for order_id in books.orders() if order_id in run.submitted]
+    return [await show(run.system, order_id) for order_id in orders[:SHOWN_MAX]]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from samples.demo.verdict import AT_ONCE, Verdict, judge
 from samples.services.contract import SERVICES
 from samples.services.faults import Verb
 from samples.services.ledger import LedgerView
-from sas.codec.outward import AlertMessage
+from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import convert
 from sas.domain.ids import idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, Notify
@@ -204,7 +204,10 @@ async def _queues(books: Books, system: System, alerts: set[str]) -> None:
     async with ServiceBusClient.from_connection_string(text) as client:
         rejected = await _peek(client, queues.rejected)
         sent = {convert(body, AlertMessage).id for body in await _peek(client, queues.alerts)}
-    books.wrong["rejected"] += [f"queue {queues.rejected}: {body!r:.500}" for body in rejected]
+    for body in rejected:
+        one = convert(body, RejectedMessage)
+        text = f"{one.order_id or 'no order'}: {one.reason}, {one.description}; {one.source_queue}"
+        books.wrong["rejected"].append(f"{text} {one.message_id} at {one.at}")
     missing = sorted(alerts - sent)
     books.wrong["alert missing"] += [f"{one.split('/')[0]}: {one}" for one in missing]
 

@@ -79,12 +79,12 @@ DECK: Mapping[Kind, int] = {
 """How many of each kind there are in 34 faults."""
 OUTAGES: Mapping[Kind, int] = dict.fromkeys(
     (
-        *(Kind.KILL_BROKER, Kind.STORE_REFUSED, Kind.STORE_BUSY, Kind.CONNECTIONS_CUT),
+        *(Kind.BROKER_BUSY, Kind.STORE_REFUSED, Kind.STORE_BUSY, Kind.CONNECTIONS_CUT),
         *(Kind.STORE_ANSWERS_LOST, Kind.QUEUE_DISABLED, Kind.ACKNOWLEDGEMENTS_LOST),
     ),
     1,
 )
-"""What a host process must survive without growing."""
+"""What a worker must survive without growing. A soak keeps all data in memory: no kills."""
 QUEUES = (
     *("agent-inventory", "agent-payment", "agent-shipping", "scheduler", "agent-replies"),
     *("responses-web-shop", "responses-wholesale", "operator-alerts", "orders"),
