@@ -144,7 +144,14 @@ class AgentActor:
             if granted is not None:
                 deadline = self._long_steps.deadline(granted, first=first)
             deadline.function_ends_at = delivery.ends_at
-            answer = await self._work(deadline) if granted is not None else None
+            begins = granted is not None and deadline.left() > 0
+            answer = await self._work(deadline) if begins else None
+            untried = not (deadline.called or deadline.superseded or called_before(delivery))
+            if begins and answer is None and untried:
+                # Its time went by before a call could begin: it comes again, and asks for time.
+                again_at = self._context.clock.now() + CALL_AGAIN_AFTER
+                await self._put_back(deadline, delivery, again_at, called=False)
+                return None
             return await self._send(answer, deadline)
         except MustWaitError as wait:
             called = wait.called or called_before(delivery)
