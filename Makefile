@@ -1,9 +1,11 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo test test-all test-unit test-infra test-sdk check lint types contracts format bench clean
+.PHONY: help setup demo chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 ORDERS ?= 830
+CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
+	$(foreach name,FAULTS SEED MINUTES,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
 TEST_PROCESSES ?= 4
 PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
@@ -31,6 +33,12 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
+
+chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
+	@$(PY) -m samples.chaos $(CHAOS)
+
+soak: setup ## memory and sockets of one worker over 20,000 orders with outages (MINUTES=10: for so long)
+	@$(PY) -m samples.chaos --soak $(CHAOS)
 
 test: setup ## every layer of tests, without the long ones (5 minutes on two cores)
 	$(PYTEST)

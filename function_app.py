@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import azure.functions as func
 
 import orders
-from sas.bootstrap import Application, bootstrap, checked
+from sas.bootstrap import Application, bootstrap, checked, closed_with_loop
 from sas.config import CONNECTION, queue_named, read_applications
 from sas.engine.delivery import Delivery
 
@@ -31,7 +31,7 @@ Handler = Callable[[Delivery], Awaitable[object]]
 @functools.cache
 def application() -> Application:
     """Return this process's application; made on the first message, in the worker's loop."""
-    return bootstrap(BUSINESS)
+    return closed_with_loop(bootstrap(BUSINESS))
 
 
 def on_queue(name: str, queue: str, handler: Callable[[Application], Handler]) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from devstack.children import Child, is_error, readable
 from devstack.doctor import busy_ports, check_packages, run_doctor
 from devstack.inputs import PROCESSES_MAX, DevstackError, name_list, setting_pair
+from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
 _FOLLOW_EVERY_S = 0.2
@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     add("--ports", choices=["fixed", "free"], default="fixed",
         help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
     add("--func", action="store_true", help="run the real Core Tools (func) as the host")
+    add("--stop", choices=["drain", "at-once"], default="drain",
+        help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
     add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
     add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
@@ -78,15 +80,13 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         data=arguments.data,
         ports=arguments.ports,
         core_tools=arguments.func,
+        at_once=arguments.stop == "at-once",
     )
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping = stop_event()
     running = _run(stack, verbose=verbose)
     tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(running)]
     try:

@@ -45,8 +45,9 @@ class AsyncRunnable(ABC):
 
 
 def stop_event() -> asyncio.Event:
-    """Give an event that SIGTERM and Ctrl-C set."""
+    """Give an event that SIGTERM, Ctrl-C and the end of the terminal set."""
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     return stopping

@@ -58,6 +58,7 @@ class Stack(AsyncRunnable):
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
+    - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
@@ -75,6 +76,7 @@ class Stack(AsyncRunnable):
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
         core_tools: bool = False,
+        at_once: bool = False,
     ) -> None:
         """Describe a stack (see the class), or raise DevstackError for a wrong value."""
         if ports not in {"free", "fixed"} or processes < 1:
@@ -103,6 +105,7 @@ class Stack(AsyncRunnable):
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
         self._core_tools = core_tools
+        self._stop_by = signal.SIGKILL if at_once else signal.SIGTERM
         self._started_per_group: dict[str, int] = {}
 
     async def start(self) -> None:
@@ -125,7 +128,7 @@ class Stack(AsyncRunnable):
         """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds."""
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        hosts = [one.stop_async(timeout_s=limit_s) for one in self.processes]
+        hosts = [one.stop_async(self._stop_by, timeout_s=limit_s) for one in self.processes]
         stops = asyncio.gather(*hosts, return_exceptions=True)
         try:
             await asyncio.shield(stops)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -70,11 +71,13 @@ class Application:
         return await self.receiver.receive(handler, delivery)
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self.context.store.close()
-        await self.context.bus.close()
-        for agent in self.business.agents.values():
-            await agent.close()
+        """Close every connection. What fails is ignored: the others are closed all the same.
+
+        At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
+        """
+        closing = (one.close() for one in (self.context.store, self.context.bus))
+        agents = (agent.close() for agent in self.business.agents.values())
+        await asyncio.gather(*closing, *agents, return_exceptions=True)
 
 
 def checked(business: Business, agents: Iterable[str]) -> Business:
@@ -122,6 +125,29 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)
+
+
+_open: set[asyncio.Task[None]] = set()
+"""The loop itself keeps only weak references to its tasks."""
+
+
+def closed_with_loop(app: Application) -> Application:
+    """Return the application; its connections are closed when the running event loop ends.
+
+    A kind end of the process cancels what is left on the loop. In Azure, SIGTERM ends the worker
+    at once, and its connections with it.
+    """
+
+    async def close_at_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await app.close()
+
+    task = asyncio.get_running_loop().create_task(close_at_end())
+    _open.add(task)
+    task.add_done_callback(_open.discard)
+    return app
 
 
 def assemble(

@@ -85,7 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
                 group = _core_tools if arguments.func else _workers
                 return asyncio.run(group(arguments, Path(logs)).run())
-        return _leave(asyncio.run(_run_here(arguments)))
+        started_in = Path.cwd()
+        code, port = asyncio.run(_run_here(arguments))
+        if code is None:  # the worker starts again, as the same process
+            os.chdir(started_in)
+            again = ["-m", "devstack.functions", *argv, "--http-port", str(port)]
+            os.execv(sys.executable, [sys.executable, *again])  # noqa: S606  # no shell
+        return _leave(code)
     except DevstackError as error:
         print(f"devstack.functions: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
@@ -144,7 +150,8 @@ def _print_ready(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-async def _run_here(arguments: argparse.Namespace) -> int:
+async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
+    """Return the exit code, None to start again after a function's timeout; and the HTTP port."""
     app_dir = arguments.app_dir.resolve()
     host = Host(
         app_dir,
@@ -164,18 +171,17 @@ async def _run_here(arguments: argparse.Namespace) -> int:
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
-        return 0
+        return 0, 0
     starting.result()
     configure_logs(host.config.log_level)
     names = [one.name for one in host.functions]
-    pid = os.getpid()
-    port = host.http_port
+    pid, port = os.getpid(), host.http_port
     _print_ready({"ready": True, "functions": names, "http_port": port, "pid": pid, "pids": [pid]})
-    await _first_of(stopping.wait(), host.failed.wait())
+    await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
     _log.info("Stopping: running functions get %g s", arguments.drain)
-    failed = host.failed.is_set()
+    failed, again = host.failed.is_set(), not stopping.is_set()
     await host.stop()
-    return 1 if failed else 0
+    return 1 if failed else None if again else 0, port or 0
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:

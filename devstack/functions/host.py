@@ -107,6 +107,7 @@ class Host(AsyncRunnable):
 
     async def _listen(self, settings: Settings) -> None:
         invoker = self._invoker = Invoker(settings, timeout_s=self.config.function_timeout_s)
+        self.timed_out = invoker.timed_out  # in Azure the worker starts again then
         options = self.config.service_bus
         clients = self._clients = Clients(options)
         opening: dict[str, Awaitable[None]] = {}

@@ -73,9 +73,7 @@ def _some_seconds(value: Any) -> float:
 
 
 def _truth(value: Any) -> bool:
-    if str(value).lower() not in {"true", "false"}:
-        raise ValueError("must be true or false")
-    return str(value).lower() == "true"
+    return bool(_one_of("true", "false")(value) == "true")
 
 
 def _one_of(*allowed: str) -> _Reader:
@@ -189,13 +187,8 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
 def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
     where = "extensions.serviceBus"
     retry = _section(section, "clientRetryOptions", where)
-    options = _read(
-        ServiceBusOptions,
-        section,
-        where,
-        "clientRetryOptions",
-        retry=_read(RetryOptions, retry, f"{where}.clientRetryOptions"),
-    )
+    own = _read(RetryOptions, retry, f"{where}.clientRetryOptions")
+    options = _read(ServiceBusOptions, section, where, "clientRetryOptions", retry=own)
     if options.min_message_batch_size > options.max_message_batch_size:
         raise HostJsonError(
             f"host.json: {where}.minMessageBatchSize exceeds maxMessageBatchSize: make it smaller."

@@ -31,14 +31,11 @@ _BODY_BYTES_MAX = 100 * 1024 * 1024
 _STATUS_MIN, _STATUS_MAX = 200, 999
 _SERVER_HEADERS = {"content-length", "transfer-encoding", "connection"}  # aiohttp sets these
 _CONSTRAINTS = {
-    "int": r"[+-]?\d+",
-    "long": r"[+-]?\d+",
+    **dict.fromkeys(("int", "long"), r"[+-]?\d+"),
+    **dict.fromkeys(("decimal", "double", "float"), r"[+-]?\d+(?:\.\d+)?"),
     "bool": r"(?i:true|false)",
     "alpha": r"[A-Za-z]+",
     "guid": r"[0-9A-Fa-f]{8}-?(?:[0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}",
-    "decimal": r"[+-]?\d+(?:\.\d+)?",
-    "double": r"[+-]?\d+(?:\.\d+)?",
-    "float": r"[+-]?\d+(?:\.\d+)?",
     "datetime": r"[^/]+",
 }
 _PARAMETER = re.compile(

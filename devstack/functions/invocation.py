@@ -29,6 +29,7 @@ from devstack.inputs import whole_number
 _log = logging.getLogger("devstack.functions")
 _THREADS = "PYTHON_THREADPOOL_THREAD_COUNT"
 _THREADS_MAX = 1000
+_CANCEL_S = 1.0
 _GENERIC_KINDS: dict[type, str] = {
     str: "string", bytes: "bytes", bytearray: "bytes", dict: "dict", list: "list",
 }  # fmt: skip
@@ -92,11 +93,13 @@ class Counts:
 
 
 class Invoker:
-    """Calls the functions of one host process."""
+    """Calls the functions of one host process. One past functionTimeout fails all, as in Azure."""
 
     def __init__(self, settings: Settings, *, timeout_s: float | None) -> None:
         """`timeout_s` is host.json's functionTimeout; None means no limit."""
         self._timeout_s = timeout_s
+        self.timed_out = asyncio.Event()
+        self._worker_ends: asyncio.Future[str] | None = None
         self._threads = ThreadPoolExecutor(_thread_count(settings), thread_name_prefix="function")
         self.counts: dict[str, Counts] = {}
 
@@ -114,14 +117,9 @@ class Invoker:
             result = await self._call(function, datum, metadata, invocation_id)
         except BaseException as error:
             counts.failed += 1
-            _log.error(
-                "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s",
-                function.name,
-                _ms_since(began),
-                type(error).__name__,
-                error,
-                exc_info=error if isinstance(error, Exception) else None,
-            )
+            text = "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s"
+            facts = (function.name, _ms_since(began), type(error).__name__, error)
+            _log.error(text, *facts, exc_info=error if isinstance(error, Exception) else None)
             raise
         else:
             counts.succeeded += 1
@@ -144,16 +142,25 @@ class Invoker:
         arguments |= outs
         if signature.wants_context:
             arguments["context"] = _Context(function.name, function.directory, own_id)
-        limit = asyncio.timeout(self._timeout_s)
+        return _result(function, await self._in_worker(function, arguments), outs)
+
+    async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
+        """Run the code until it ends, or until this or another function ends the worker."""
+        ends = self._worker_ends = self._worker_ends or asyncio.get_running_loop().create_future()
+        work = asyncio.ensure_future(self._run(function, arguments))
         try:
-            async with limit:
-                value = await self._run(function, arguments)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            limit_text = f"functionTimeout of host.json ({self._timeout_s:g} s)"
-            raise InvocationError(f"Function {function.name} exceeded the {limit_text}.") from error
-        return _result(function, value, outs)
+            await asyncio.wait({work, ends}, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
+            if work.done():
+                return work.result()
+            if not ends.done():
+                limit = f"functionTimeout of host.json ({self._timeout_s:g} s)"
+                ends.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
+                self._worker_ends = None
+                self.timed_out.set()
+            raise InvocationError(ends.result())
+        finally:
+            work.cancel()
+            await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
         """Run the code; SystemExit or a cancellation from the code becomes an exception.

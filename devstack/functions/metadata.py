@@ -106,10 +106,8 @@ def override(metadata: Metadata, body: str) -> None:
         if value is None or isinstance(value, list):
             continue
         name = existing.setdefault(member.lower(), member)
-        if isinstance(value, dict):
-            metadata[name] = Datum(json.dumps(objects[member]), "json")
-        else:
-            metadata[name] = Datum(str(value), "string")
+        is_object = isinstance(value, dict)
+        metadata[name] = _json(objects[member]) if is_object else Datum(str(value), "string")
 
 
 def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
@@ -117,10 +115,8 @@ def body_bytes(message: ServiceBusReceivedMessage) -> bytes:
     body = message.body
     if isinstance(body, bytes):
         return body
-    if isinstance(body, str):
-        return body.encode()
-    if body is None:
-        return b""
+    if body is None or isinstance(body, str):
+        return (body or "").encode()
     parts = list(body) if isinstance(body, Iterator) else body
     if isinstance(parts, list) and all(isinstance(part, bytes) for part in parts):
         return b"".join(parts)

@@ -9,7 +9,7 @@ param componentName string
 @description('Applications\' response queues: notifications are sent to them.')
 param responseQueues array
 
-@description('Queues of orders of single applications: functions are triggered by them.')
+@description('Queues of orders of single applications: functions are triggered by them, and put orders back.')
 param ownOrdersQueues array
 
 var list = loadJsonContent('../queues.json')
@@ -31,11 +31,11 @@ module sends 'queue-roles.bicep' = {
   name: 'app-sends'
   params: {
     namespaceName: namespaceName
-    queueNames: concat(list.access.appSends, responseQueues)
+    queueNames: concat(list.access.appSends, responseQueues, ownOrdersQueues)
     principalId: principalId
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataSender.id
-    reason: 'Functions send wakes, requests, replies, alerts, rejected messages or notifications here.'
+    reason: 'Functions send messages here, or put them back while something they need is away.'
   }
 }
 

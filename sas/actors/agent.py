@@ -74,6 +74,12 @@ KEEP_ERROR_AGAIN_AFTER = timedelta(seconds=5)
 _NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
+class NotBegunError(UnavailableError):
+    """The time of a request went by before its first call: the store was slow. Nothing was tried,
+    so the request is put back, and asks for time when it comes again.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Exponential backoff with full jitter, within CompleteBy. In seconds."""
@@ -144,14 +150,9 @@ class AgentActor:
             if granted is not None:
                 deadline = self._long_steps.deadline(granted, first=first)
             deadline.function_ends_at = delivery.ends_at
-            begins = granted is not None and deadline.left() > 0
-            answer = await self._work(deadline) if begins else None
-            untried = not (deadline.called or deadline.superseded or called_before(delivery))
-            if begins and answer is None and untried:
-                # Its time went by before a call could begin: it comes again, and asks for time.
-                again_at = self._context.clock.now() + CALL_AGAIN_AFTER
-                await self._put_back(deadline, delivery, again_at, called=False)
-                return None
+            answer = await self._work(deadline) if granted is not None else None
+            if granted is not None and answer is None:
+                _check_begun(deadline, delivery)
             return await self._send(answer, deadline)
         except MustWaitError as wait:
             called = wait.called or called_before(delivery)
@@ -560,6 +561,14 @@ def _is_news(error: AttemptError, kept: AttemptError | None, *, over: bool) -> b
         return True
     changed = (error.kind, error.message) != (kept.kind, kept.message)
     return changed and (over or error.at >= kept.at + KEEP_ERROR_AGAIN_AFTER)
+
+
+def _check_begun(deadline: CallDeadline, delivery: Delivery) -> None:
+    """Raise NotBegunError if the time of a request is over before any call went out."""
+    if not (deadline.called or deadline.superseded or called_before(delivery)):
+        raise NotBegunError(
+            f"order {deadline.request.order_id}: no call could begin before CompleteBy"
+        )
 
 
 def _reply(

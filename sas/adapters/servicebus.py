@@ -257,7 +257,7 @@ class Senders:
         for entry in self._entries.values():
             self._close_later(entry)
         self._entries.clear()
-        await asyncio.gather(*self._closing)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
 
 async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:

@@ -88,6 +88,8 @@ def _run(arguments: argparse.Namespace) -> int:
     action, name = arguments.action, arguments.name
     if action and not name:
         raise UsageError(f"give the queue: sas queues {action} QUEUE")
+    if arguments.content and not arguments.json:
+        raise UsageError("--content needs --json: the text shows the first characters")
     if action == "redrive" and bool(arguments.id) == arguments.all:
         raise UsageError("give --id MESSAGE_ID (once or more), or --all")
     if action == "redrive" and not arguments.dead_letter and name != queues.rejected:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -39,7 +39,7 @@ from sas.ports import OtherVersionError
 INLINE_BYTES_MAX = 160 * 1024
 """Largest request body that carries the order. Above it, the agent reads the store."""
 
-VERSION: Literal[1] = 1
+VERSION: Final = 1
 """The newest ``v`` of a message that this version understands."""
 Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""

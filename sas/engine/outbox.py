@@ -115,7 +115,7 @@ class Outbox:
 
     async def _send_held(self, message: Message, due: HeldDue) -> None:
         try:
-            await self._outward.send([message], due.order_id)
+            await self._outward.send([message], due.order_id, due.at)
         except UndeliverableError as refused:
             about = (due.order_id, message.correlation_id)
             await self._rejections.undeliverable(refused, *about)

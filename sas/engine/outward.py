@@ -31,10 +31,13 @@ class Outward:
         self._clock = clock
         self._paused_until: dict[str, datetime] = {}
 
-    async def send(self, messages: Sequence[Message], order_id: str) -> None:
+    async def send(
+        self, messages: Sequence[Message], order_id: str, held_since: datetime | None = None
+    ) -> None:
         """Send messages to one queue. Those that it does not take now are held.
 
-        ``order_id`` names the order that they are about, or any other thing.
+        ``order_id`` names the order that they are about, or any other thing. ``held_since`` is the
+        time of the due row of a message that is held already.
 
         Raises:
             UndeliverableError: the queue will never take the first message.
@@ -50,10 +53,16 @@ class Outward:
             else:
                 self._paused_until.pop(queue, None)
                 return
-        at = self._clock.now() + HELD_AGAIN_AFTER
+        # Several supervisors may send the same message: all of them write the same new row.
+        at = _next(held_since or now, self._clock.now())
         for message in messages:
             traced = replace(message, properties={**message.properties, **carried()})
             await self._store.hold(_key(order_id), traced, at)
+
+
+def _next(since: datetime, now: datetime) -> datetime:
+    """Return the first time after ``now`` at which a message is sent again."""
+    return since + HELD_AGAIN_AFTER * max((now - since) // HELD_AGAIN_AFTER + 1, 1)
 
 
 def _key(order_id: str) -> str:

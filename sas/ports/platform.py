@@ -42,8 +42,6 @@ class OtherVersionError(UnavailableError):
     read what was written. While a deploy goes on, such an instance runs and takes the message.
     """
 
-    delay_max_s = 300.0
-
 
 class StoreMismatchError(Exception):
     """The table was written with another number of shards, or another definition of a workflow

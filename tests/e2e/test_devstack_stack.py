@@ -12,6 +12,8 @@ import pytest
 
 from devstack.children import Child
 from devstack.inputs import ChildFailedError, DevstackError
+from devstack.stack import Stack
+from sas.client import NewOrder, OrdersClient
 from tests.e2e.stack_kit import (
     CONFIG,
     done,
@@ -22,11 +24,26 @@ from tests.e2e.stack_kit import (
     stack_of,
     until,
 )
+from tests.functions_rig import ROOT, northwind
 
 
 @pytest.fixture
 def app_dir(tmp_path: Path) -> Path:
     return make_app(tmp_path)
+
+
+async def test_a_kind_stop_closes_every_connection_of_this_system(tmp_path: Path) -> None:
+    core = {"core": ["submission", "scheduler"]}
+    async with Stack(ROOT, logs=tmp_path, groups=core) as stack:
+        connection = stack.host_settings()["ServiceBus"]
+        async with OrdersClient(connection, reply_queue="responses-web-shop") as shop:
+            await shop.submit(NewOrder("A-1", northwind()))
+        [host] = stack.processes
+        log = host.log_path
+        await until(lambda: "Executed 'Functions.scheduler' (Succeeded" in log.read_text())
+    assert host.exit_code == 0
+    assert "Stopping: " in log.read_text()
+    assert [line for line in log.read_text().splitlines() if "asyncio" in line] == []
 
 
 async def test_groups_are_killed_and_started_again_and_no_message_is_lost(app_dir: Path) -> None:

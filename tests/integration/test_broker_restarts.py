@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from devstack.servicebus import Broker, QueueProperties
+from devstack.servicebus.amqp import encode
 from devstack.servicebus.core import operations
 from devstack.servicebus.core.errors import BrokerError
 from devstack.servicebus.core.message import Message, MessageState, parse_message
@@ -108,8 +109,8 @@ class Life:
         else:
             operations.renew(queue, [token], self.now)
 
-    def changes(self) -> dict[str, Any] | None:
-        return {"n": self.chance.randrange(9)} if self.chance.random() < 0.5 else None
+    def changes(self) -> dict[str, bytes] | None:
+        return {"n": encode.int32(self.chance.randrange(9))} if self.chance.random() < 0.5 else None
 
     def take_deferred(self) -> None:
         queue = self.any_queue()

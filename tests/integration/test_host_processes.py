@@ -38,6 +38,21 @@ def pid(req: func.HttpRequest) -> str:
     return str(os.getpid())
 """
 
+START = 'open("starts", "a").write("+")\n'
+CLOSES = """
+async def at_the_end():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.1)
+        open("closed", "w").write("yes")
+
+@app.service_bus_queue_trigger(arg_name="msg", connection="SB", queue_name="in")
+async def opens(msg: str) -> None:
+    global closing
+    closing = asyncio.create_task(at_the_end())
+"""
+
 
 @pytest.fixture
 def app_dir(tmp_path: Path) -> Path:
@@ -106,6 +121,37 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_starts_again(
+    app_dir: Path, broker: Broker
+) -> None:
+    (app_dir / "function_app.py").write_text(
+        APP.replace("import asyncio", START + "import asyncio")
+    )
+    (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:02"}')
+    async with Command(app_dir, broker=broker) as command:
+        ready = await command.ready()
+        await send(broker, "in", "60", *(["1.9"] * 3))
+        await send(broker, "other", "1.95")
+        await until(lambda: command.said.count("Executing 'Functions.") >= 5)
+        await until(lambda: len(command.child.out_lines()) == 2)
+        again = json.loads(command.child.out_lines()[1])
+        assert (again["pid"], again["http_port"]) == (ready["pid"], ready["http_port"])
+        assert (app_dir / "starts").read_text() == "++"
+
+
+async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
+    app_dir: Path, broker: Broker
+) -> None:
+    (app_dir / "function_app.py").write_text(APP + CLOSES)
+    async with Command(app_dir, "--only", "opens", broker=broker) as command:
+        await command.ready()
+        await send(broker, "in", "0")
+        await until(lambda: "Succeeded" in command.said)
+        command.child.send_signal(signal.SIGTERM)
+        assert await command.ended() == 0
+        assert (app_dir / "closed").read_text() == "yes"
 
 
 async def test_the_ready_line_says_what_runs_and_logs_name_the_invocation(

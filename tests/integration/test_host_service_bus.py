@@ -426,6 +426,19 @@ async def test_a_function_past_its_timeout_is_given_up(
 
 
 @pytest.mark.usefixtures("last")
+async def test_a_function_past_its_timeout_costs_all_in_flight_a_delivery(
+    tmp_path: Path, bench: Bench
+) -> None:
+    async with host_of(tmp_path, bench, "slow", timeout="00:00:01") as host:
+        await bench.send("slow", "9")
+        await until(lambda: "slow" in host.counts)
+        await asyncio.gather(*(bench.send("slow", "0.99") for _ in range(2)))
+        await until(lambda: succeeded(host, "slow") == 3)
+        assert host.counts["slow"].failed == 3
+        assert host.timed_out.is_set()
+
+
+@pytest.mark.usefixtures("last")
 async def test_a_queue_that_does_not_exist_is_said_at_the_start(
     tmp_path: Path, bench: Bench
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -55,8 +54,7 @@ async def no_timer() -> None:
 
 async def minutes(system: System, number: float) -> None:
     """Let time pass, whatever is under way."""
-    with suppress(TimeoutError):
-        await system.world.run(lambda: False, hours_max=number / 60)
+    await system.world.run_for(60 * number)
 
 
 async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queue_is_late() -> None:
@@ -68,15 +66,13 @@ async def test_an_order_at_a_dead_agent_fails_in_bounded_time_while_another_queu
         system.submit(f"B-{number}", "busy")
     began = system.world.clock.now()
     try:
-        while system.states().get("O-dead") is not OrderState.ERROR:
-            await minutes(system, 0.5)
-            assert system.world.clock.now() - began < timedelta(hours=1)
-        late = len(system.bus.messages(QUEUES.agent("inventory")))
+        await minutes(system, 120)
     finally:
         await system.close()
-    assert late > 20  # the other queue was late all the time
     (at,) = (e.at for e in journal(system, "O-dead") if e.what is JournalWord.STEP_FAILED)
     assert at - began < 4 * (EXCUSES_MAX + 1) * 2 * TIME
+    ends = [row.at for n in range(250) for row in journal(system, f"B-{n}")]
+    assert sum(end > at for end in ends) > 20  # the other queue was late all the time
     assert charge(system, "O-dead").failure_count == 4
     assert system.alerts()["step-failed"] == 1  # load alone failed none of the others
     assert system.alerts()["queue-delay"] >= 1

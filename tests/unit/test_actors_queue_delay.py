@@ -68,6 +68,16 @@ async def test_a_step_whose_request_was_taken_is_counted() -> None:
     assert step(made).failure_count == 1
 
 
+async def test_a_request_that_only_a_newer_version_understands_waits_too() -> None:
+    made = await expired(taken=False)
+    request = made.bus.take(STOCK)
+    assert request is not None
+    newer = request.body.replace(b'"v":1', b'"v":2')
+    made.bus._enqueue(Message(STOCK, request.message_id, newer))
+    assert await made.sweep() == WAITS
+    assert (step(made).failure_count, step(made).epoch) == (0, 1)
+
+
 async def test_a_step_whose_request_waits_is_neither_counted_nor_asked_for_again() -> None:
     made = await expired(taken=False)
     assert await made.sweep() == WAITS

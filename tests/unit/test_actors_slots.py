@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from sas.actors.agent import NotBegunError
 from sas.codec.internal import RequestMessage, encode
 from sas.domain.queues import Queues
 from sas.engine.context import Context
@@ -77,6 +78,7 @@ class Rig:
                 step_name="reserve", direction="do", epoch=1,
                 complete_by=self.clock.now() + timedelta(seconds=seconds),
                 idempotency_key=f"O-{number}/reserve", order=msgspec.Raw(b"{}"), urgent=urgent,
+                time_allowed=seconds,
             )
         )  # fmt: skip
         return self.actors[number % len(self.actors)].handle(
@@ -175,7 +177,8 @@ async def test_no_call_goes_out_where_finding_a_slot_took_longer_than_its_comple
         return await acquire(name, holder, until, now)
 
     monkeypatch.setattr(rig.store, "acquire_lease", slow)
-    assert await rig.all(rig.handling(0, seconds=7)) == [None]
+    with pytest.raises(NotBegunError):  # it is put back, and asks for time
+        await rig.all(rig.handling(0, seconds=7))
     assert rig.remote.calls == 0
     assert rig.bus.messages(REPLIES) == []
 

@@ -159,6 +159,7 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
     "arguments",
     [
         ["peek"],
+        ["peek", REJECTED, "--content"],
         ["redrive", REJECTED],
         ["redrive", REJECTED, "--all", "--id", "m-1"],
         ["redrive", "scheduler", "--all"],

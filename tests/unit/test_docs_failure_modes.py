@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()
-    if line.startswith("| ") and "What goes wrong" not in line
+    if line.startswith("| ") and line.count("|") == 3 and "What goes wrong" not in line
 ]
 NOTES = dict(re.findall(r"^\[\^(\d+)\]: (.+)$", PAGE, re.MULTILINE))
 """The footnotes: the tests of each row."""

@@ -224,3 +224,36 @@ async def test_no_answer_of_an_agent_is_lost_while_the_replies_queue_is_away(wha
     away(made, QUEUES.replies)
     await receive(made, message)
     assert any(one.message.properties.get(TIMES) for one in made.bus.queues[STOCK].waiting)
+
+
+async def test_an_application_that_sets_our_properties_changes_nothing_but_its_own_order() -> None:
+    """A sender can set any property of its message, also those of a message that was put back."""
+    made = kit(duplicate_window=WINDOW)
+    forged = {
+        **dict.fromkeys((OUTSIDE_SENT, "sas_called", "sas_first_id", "sas_left_since"), "yes"),
+        TIMES: "7",
+        "sas_dead_letter_source": QUEUES.replies,
+        "sas_first_at": "yesterday",
+    }
+    await receive(made, Message(QUEUES.orders, "m-1", order(), properties=forged))
+    assert made.told() == ["received"]
+    await made.drain()
+    assert made.state() == "Processed"
+    assert (made.rejected(), made.alerts()) == ([], [])
+
+
+async def test_two_supervisors_that_send_a_held_message_at_once_hold_it_once() -> None:
+    made = kit(duplicate_window=WINDOW)
+    other = kit(beside=made, instance="host-2")
+    away(made, SHOP)
+    await made.submit()
+    for _ in range(30):
+        await made.later(17)
+        await made.run(made.supervisor.sweep())
+        await made.later(1)
+        await made.run(other.supervisor.sweep())
+        assert made.outs() <= 2
+    away(made)
+    await made.later(61)
+    await made.sweep()
+    assert made.told() == ["received"]

@@ -17,14 +17,15 @@ import msgspec
 
 from sas.codec.strict import MalformedError
 from sas.domain.change import Incident
-from sas.domain.expire import Excuse
+from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
 from sas.domain.order import CLOCK_SKEW, Order, StepRecord, StepState
 from sas.domain.queues import lane
-from sas.domain.workflow import UnknownWorkflowError, Workflows
+from sas.domain.workflow import NO_TIME, UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
-from sas.ports import BusUnavailableError, Peeked, UnavailableError
+from sas.engine.receiver import TIMES
+from sas.ports import BusUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -56,11 +57,13 @@ class _Envelope(msgspec.Struct):
 class Scan:
     """The oldest messages of one queue, by owner, with the time since when each can be received.
 
-    ``full`` says that there may be more of them. ``away_since`` is set if it could not be read.
+    ``full`` says that there may be more of them. ``put_back`` are the owners of messages that were
+    put back, because something else is away. ``away_since`` is set if it could not be read.
     """
 
     at: datetime
     oldest: dict[Owner, datetime]
+    put_back: frozenset[Owner] = frozenset()
     ids: frozenset[str] = frozenset()
     newest: datetime | None = None
     full: bool = False
@@ -136,8 +139,8 @@ class QueueExcuses(Excuses):
             since = min(scan.oldest.values(), default=scan.at)
         if since is None:
             return None
-        await self._report(queue, scan, since)
-        if scan.away_since is not None:
+        await self._report(queue, scan, since, step)
+        if scan.away_since is not None or owner in scan.put_back:
             return Excuse.AWAY
         return Excuse.WAITS if scan.moves and since < scan.at else Excuse.STUCK
 
@@ -161,15 +164,16 @@ class QueueExcuses(Excuses):
         if before and before.ids - ids:
             moved_at = now
         newest = max((one.enqueued_at for one in visible), default=None)
-        return Scan(now, self._owners(found, now), ids, newest, len(found) >= SCAN_MAX, moved_at)
-
-    def _owners(self, found: Iterable[Peeked], now: datetime) -> dict[Owner, datetime]:
         oldest: dict[Owner, datetime] = {}
+        put_back: set[Owner] = set()
         for one in found:
             owner = self._owner(one.body)
             if owner is not None and one.enqueued_at <= now + SOON:
                 oldest[owner] = min(one.enqueued_at, oldest.get(owner, one.enqueued_at))
-        return oldest
+                if TIMES in one.properties:
+                    put_back.add(owner)
+        full = len(found) >= SCAN_MAX
+        return Scan(now, oldest, frozenset(put_back), ids, newest, full, moved_at)
 
     def _owner(self, body: bytes) -> Owner | None:
         """Return what a message belongs to; None if it cannot be used."""
@@ -189,8 +193,10 @@ class QueueExcuses(Excuses):
         except MalformedError:
             return None
 
-    async def _report(self, queue: str, scan: Scan, since: datetime) -> None:
+    async def _report(self, queue: str, scan: Scan, since: datetime, step: StepRecord) -> None:
         """Report a message that waits for long, or a queue that is away for long."""
+        # The step is looked at again after as long as it has waited: until then it is not over.
+        until_next = MOVES_WITHIN + min(max(scan.at - step.since, NO_TIME), REWAKE_MAX)
         waited = scan.at - since
         reported_at = self._reported_at.get(queue)
         if waited < INCIDENT_DELAY_MIN or (reported_at and scan.at - reported_at < SOON):
@@ -207,7 +213,7 @@ class QueueExcuses(Excuses):
                 "that the queue exists, that it is enabled, and that this app may read it."
             )
         incident = Incident(
-            AlertKind.QUEUE_DELAY, f"queue {queue}", text, since, scan.at + MOVES_WITHIN
+            AlertKind.QUEUE_DELAY, f"queue {queue}", text, since, scan.at + until_next
         )
         try:
             await self._context.incidents.report(incident)

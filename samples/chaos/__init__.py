@@ -1,0 +1,1 @@
+"""Chaos: real orders over real processes while everything around them fails."""

@@ -1,0 +1,1 @@
+"""The folder that host processes of a chaos run have in PYTHONPATH."""

@@ -1,0 +1,91 @@
+"""Memory and open files of one worker over a long run, and whether they stay flat."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from samples.chaos.screen import Screen
+from samples.demo.tally import Tally
+
+EVERY_S = 5.0
+FLAT_SHARE = 0.10
+ROWS = 12
+SHOWN_EVERY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A worker at one moment."""
+
+    ended: int
+    memory_mib: float
+    files: int
+    sockets: int
+
+
+@dataclass
+class Samples:
+    """Samples of one process, by its pid. ``tally`` says how many orders have ended."""
+
+    pid: int
+    tally: Tally
+    screen: Screen
+    taken: list[Sample] = field(default_factory=list)
+
+    async def watch(self) -> None:
+        """Take a sample every few seconds, for ever; show one a minute."""
+        while True:
+            self.taken.append(self._take())
+            if len(self.taken) % SHOWN_EVERY == 1:
+                self.screen.say(str(self.taken[-1]))
+            await asyncio.sleep(EVERY_S)
+
+    def _take(self) -> Sample:
+        process = Path(f"/proc/{self.pid}")
+        [kib] = re.findall(r"VmRSS:\s+(\d+) kB", (process / "status").read_text("utf-8"))
+        targets = []
+        for one in (process / "fd").iterdir():
+            try:
+                targets.append(os.readlink(one))  # noqa: PTH115  the target is no path
+            except OSError:
+                continue  # closed in the meantime
+        sockets = sum(target.startswith("socket:") for target in targets)
+        return Sample(len(self.tally.ended), int(kib) / 1024, len(targets), sockets)
+
+    def _thirds(self, name: str) -> tuple[float, float]:
+        """Return the means of the second and the last third."""
+        values = [float(getattr(one, name)) for one in self.taken]
+        third = max(1, len(values) // 3)
+        return statistics.fmean(values[third : 2 * third] or values), statistics.fmean(
+            values[-third:]
+        )
+
+    def _is_flat(self, name: str) -> bool:
+        second, last = self._thirds(name)
+        return last <= second * (1 + FLAT_SHARE)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the last third is at most a tenth above the second one, in every figure."""
+        return all(map(self._is_flat, ("memory_mib", "files", "sockets")))
+
+    def table(self) -> list[str]:
+        """Return some of the samples as a table, and the verdict."""
+        step = max(1, len(self.taken) // ROWS)
+        found = ["orders ended   memory MiB   open files   sockets"]
+        found += [
+            f"{one.ended:12} {one.memory_mib:12.1f} {one.files:12} {one.sockets:9}"
+            for one in self.taken[::step]
+        ]
+        for name in ("memory_mib", "files", "sockets"):
+            second, last = self._thirds(name)
+            word = "flat" if self._is_flat(name) else "GROWS"
+            found.append(
+                f"{name}: mean of the second third {second:.1f}, of the last {last:.1f}: {word}"
+            )
+        return found

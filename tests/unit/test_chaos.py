@@ -1,0 +1,95 @@
+"""The chaos run's own rules: which faults it draws, and what its books call wrong."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from samples.chaos.books import what_is_wrong
+from samples.chaos.faults import DECK, Kind, draw
+from samples.chaos.screen import Screen
+from samples.chaos.soak import Sample, Samples
+from samples.chaos.system import CLOCK_FOLDER, PROJECT
+from samples.demo.tally import Tally
+
+DONE = {"reserve-stock": 1, "take-payment": 1, "ship": 1}
+GONE = dict.fromkeys(DONE, 0)
+
+
+def test_a_seed_draws_the_same_faults_again_and_every_kind_comes() -> None:
+    first, again, other = (
+        draw(100, random.Random(seed), ["a", "b"])  # noqa: S311  no secret
+        for seed in (7, 7, 8)
+    )
+    assert first == again != other
+    assert {fault.kind for fault in first[: sum(DECK.values())]} == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "told", "in_force", "refused", "titles"),
+    [
+        ("order", "completed", DONE, [], []),
+        ("order", "undone", GONE, ["ship"], []),
+        ("order-with-care", "failed", DONE | {"ship": 0}, ["ship"], []),
+        ("order", None, DONE, [], ["lost"]),
+        ("order", "undone", GONE, [], ["failed untried"]),
+        ("order-with-care", "failed", GONE, [], ["failed untried"]),
+        ("order", "completed", DONE, ["ship"], ["ended otherwise than the books say"]),
+        ("order", "completed", DONE | {"ship": 0}, [], ["effects wrong"]),
+        ("order", "completed", DONE | {"ship": 2}, [], ["effects wrong"]),
+        (
+            *("order", "undone", GONE | {"take-payment": 1}, ["ship"]),
+            ["effects of undone orders in force"],
+        ),
+    ],
+)
+def test_the_books_call_an_end_wrong_that_the_services_did_not_cause(
+    workflow: str,
+    told: str | None,
+    in_force: Mapping[str, int],
+    refused: Sequence[str],
+    titles: Sequence[str],
+) -> None:
+    found = [title for title, _ in what_is_wrong(workflow, told, in_force, refused)]
+    assert found == titles
+
+
+def test_a_worker_is_flat_only_if_its_last_third_is_like_the_second() -> None:
+    def of(*memory_mib: float) -> Samples:
+        taken = [Sample(0, one, 30, 20) for one in memory_mib]
+        return Samples(1, Tally(0), Screen(Console(), 0, 0), taken)
+
+    assert of(50, 60, 80, 82, 84, 85).flat
+    assert not of(50, 60, 80, 82, 90, 95).flat
+
+
+def test_a_process_has_the_wall_clock_that_its_file_says(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_bytes(struct.pack("d", 3600.0))
+    code = (
+        "import time, sys, struct\n"
+        "from datetime import UTC, datetime\n"
+        "seen = [time.time(), time.time_ns() / 1e9, datetime.now(UTC).timestamp()]\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "file.write(struct.pack('d', -3600.0)); file.flush()\n"
+        "print(*seen, datetime.now(UTC).timestamp(), type(datetime.now()) is datetime)\n"
+    )
+    env = {"PYTHONPATH": f"{CLOCK_FOLDER}:{PROJECT}", "CHAOS_CLOCK": str(clock)}
+    shown = subprocess.run(
+        [sys.executable, "-c", code, str(clock)],
+        env=env,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+    real = datetime.now(UTC).timestamp()
+    shifts = [round((float(one) - real) / 3600) for one in shown[:4]]
+    assert (shifts, shown[4]) == ([1, 1, 1, -1], "True")
