@@ -358,25 +358,3 @@ async def test_a_probe_cut_off_because_its_time_was_nearly_up_leaves_the_probe_t
     found = await breaker_of(made.store)
     assert (found.state, found.rounds) == (BreakerState.OPEN, 1)
     assert rules.wait_of(found, "the next", made.clock.now()) is None
-
-
-async def test_one_whose_time_went_by_before_its_call_comes_again_and_is_not_dropped() -> None:
-    """The store is throttled: to read the breaker takes longer than the time allowed."""
-    made = made_with()
-    await made.submit()
-    await made.step(QUEUES.scheduler)
-    read, slow = made.store.read_shared, [True]
-
-    async def throttled(name: str) -> Any:
-        if slow:
-            await made.clock.sleep(slow.pop() * (ALLOWED.total_seconds() + 1))
-        return await read(name)
-
-    made.store.read_shared = throttled  # type: ignore[method-assign]
-    await made.step(STOCK)
-    assert made.agents["stock"].calls == []
-    for _ in range(3):
-        await made.later(2)
-        await made.drain()
-    assert made.state() == "Processed"
-    assert (made.order().steps[0].epoch, made.order().failure_count) == (1, 0)
