@@ -93,7 +93,7 @@ operator-alerts says when an incident begins, from time to time while it lasts, 
   not-runnable    a workflow version that orders need is not deployed
   breaker-open    a remote service failed; no calls go out to it (see sas breakers)
   waiting         steps of a workflow rest longer than its threshold before they are tried again
-  queue-delay     messages wait in a queue for a minute or longer
+  queue-delay     steps ran out of time while their messages waited in a queue
   key-missing     a key that encrypted secret fields is not in SAS_ENCRYPTION_KEYS
 
 LastSeen is when an order last met the incident. State is active; or over, until the alert that

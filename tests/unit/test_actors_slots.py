@@ -133,7 +133,7 @@ async def test_the_slot_of_an_instance_that_died_is_free_again_after_its_complet
     await rig.all(rig.handling(1, seconds=60))
     assert rig.remote.calls == 0
     await rig.clock.advance(21)
-    await rig.all(rig.handling(1, seconds=30))
+    await rig.all(rig.handling(1))
     assert rig.remote.calls == 1
 
 

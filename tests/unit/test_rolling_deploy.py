@@ -176,6 +176,15 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     assert newer.alerts() == []
 
 
+async def test_a_supervisor_that_left_a_due_row_lets_one_turn_pass() -> None:
+    older, _ = await expired()
+    led = []
+    for _ in range(4):
+        led.append((await older.run(older.supervisor.sweep())).led)
+        await older.later(2)
+    assert led == [True, False, True, True]  # in the third the row still rests
+
+
 async def test_a_version_that_is_missing_for_longer_than_a_deploy_takes_is_an_incident() -> None:
     older, newer = await expired()
     looked = 0

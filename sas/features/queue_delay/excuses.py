@@ -221,15 +221,6 @@ class QueueExcuses(Excuses):
             log.warning("the delay of queue %s is reported later: %s", queue, down)
 
 
-def _owner_of_newer(body: bytes) -> Owner:
-    """Return what a message belongs to that only a newer version understands."""
-    members = msgspec.json.decode(body)
-    step, epoch = members.get("step"), members.get("epoch")
-    if members["kind"] == "request" and isinstance(step, int) and isinstance(epoch, int):
-        return members["order_id"], step, epoch
-    return members["order_id"], None, None
-
-
 def _may_be_beyond(scan: Scan, step: StepRecord) -> bool:
     """Return whether a message that was sent before CompleteBy may lie behind those that were read.
 
