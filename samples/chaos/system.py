@@ -61,7 +61,6 @@ def settings(urls: Mapping[str, str]) -> dict[str, str]:
     """Return the app settings of the host processes."""
     return scenario.settings(urls) | {
         "ORDERS_TIME_ALLOWED_SECONDS": str(TIME_ALLOWED_S),
-        "SAS_SUPERVISOR_LEASE_SECONDS": "5",
         "SAS_PURGE_SCHEDULE": "0 0 0 1 1 *",
         "PYTHONPATH": f"{CLOCK_FOLDER}:{PROJECT}",
     }
