@@ -49,6 +49,7 @@ from sas.engine.hooks import (
 from sas.ports import (
     Agent,
     AwaitCallback,
+    BusUnavailableError,
     Call,
     Later,
     Message,
@@ -57,6 +58,7 @@ from sas.ports import (
     StillRunning,
     TransientError,
     UnavailableError,
+    UndeliverableError,
     UnreadableError,
 )
 from sas.telemetry import metrics, tracing
@@ -180,7 +182,10 @@ class AgentActor:
             return None
         message = internal.from_reply(answer)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
-        await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
+        try:
+            await self._context.bus.send([Message(queue, message.id, internal.encode(message))])
+        except UndeliverableError as refused:  # a right may be missing for a while: put back
+            raise BusUnavailableError(str(refused)) from refused
         return answer
 
     async def _work(self, deadline: CallDeadline) -> Reply | Later | None:

@@ -233,12 +233,12 @@ def _identify(kinds: type[Envelope], queue: str | None) -> Identify:
 def _names_its_source(body: bytes) -> bool:
     """Return whether the body has a member that the Functions host may take for the source.
 
-    No message of this system has one. A body that cannot be parsed is not believed anyway.
+    No message of this system has one. The host may read a body that we cannot parse.
     """
     try:
         value = parse(body)
     except MalformedError:
-        return False
+        return b"eadlettersource" in body.lower() or b"\\u" in body
     return isinstance(value, dict) and "deadlettersource" in map(str.casefold, value)
 
 

@@ -53,7 +53,8 @@ async def test_an_order_costs_what_the_page_says_and_leaves_no_secret_in_the_log
     assert counted["messages per order, all"] == COUNTED_MESSAGES
     rows = counted["rows written per order"] + counted["rows read per order"]
     assert rows <= COUNTED_ROWS + 2
-    assert counted["storage requests of a sweep that finds nothing"] == SWEEP_REQUESTS
+    # The lease takes two more: this clock stands still, so it is not renewed.
+    assert counted["storage requests of a sweep that finds nothing"] == SWEEP_REQUESTS - 2
     secrets = [part.partition("=")[2] for part in azurite.connection_string.split(";")]
     key = max(secrets, key=len)
     content = "rue de l'Abbaye"  # of the first order's address

@@ -49,15 +49,8 @@ PAYMENT = QUEUES.agent("payment")
 OFF = BreakerPolicy(failures_max=0)
 
 
-OPEN_COUNTER = "told_twice"
-"""A message whose settlement was lost comes again after the window of duplicate detection, and its
-notifications are sent again with the same ids."""
-
-
 def check(cost: Cost, dependency: str, where: object) -> None:
     wrong = cost.wrong(dependency)
-    if set(wrong) == {OPEN_COUNTER}:
-        pytest.xfail(OPEN_COUNTER)
     assert wrong == {}, where
 
 

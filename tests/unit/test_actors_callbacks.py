@@ -414,13 +414,20 @@ async def test_without_a_key_there_is_no_endpoint(token: str | None) -> None:
     assert "SAS_" not in answer.message
 
 
-@pytest.mark.parametrize("down", ["store", "bus"])
-async def test_while_store_or_bus_are_down_it_is_503_and_nothing_is_taken(down: str) -> None:
+async def test_a_callback_that_cannot_be_sent_is_held_and_counts_later() -> None:
     made, callback = await awaiting()
-    if down == "store":
-        made.store.fail_next("load", StoreFault.UNAVAILABLE)
-    else:
-        made.bus.fail_next(BusFault.UNAVAILABLE)
+    made.bus.fail_next(BusFault.UNAVAILABLE)
+    assert (await post(made, callback.token)).status == 202
+    assert waiting(made) == []
+    await made.later(31)
+    await made.sweep()
+    await made.drain()
+    assert made.state() == "Processed"
+
+
+async def test_while_the_store_is_down_it_is_503_and_nothing_is_taken() -> None:
+    made, callback = await awaiting()
+    made.store.fail_next("load", StoreFault.UNAVAILABLE)
     answer = await post(made, callback.token)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     assert waiting(made) == []
@@ -464,13 +471,9 @@ async def test_of_results_posted_at_once_one_is_kept() -> None:
     assert made.state() == "Processed"
 
 
-@pytest.mark.parametrize("down", ["store", "bus"])
-async def test_the_same_result_is_accepted_again_after_an_answer_was_lost(down: str) -> None:
+async def test_the_same_result_is_accepted_again_after_an_answer_was_lost() -> None:
     made, callback = await awaiting()
-    if down == "store":
-        made.store.fail_next("put_payload", StoreFault.LOST_ANSWER)
-    else:
-        made.bus.fail_next(BusFault.UNAVAILABLE)
+    made.store.fail_next("put_payload", StoreFault.LOST_ANSWER)
     assert (await post(made, callback.token, POSTED[0])).status == 503
     assert (await post(made, callback.token, POSTED[0])).status == 202
     assert (await post(made, callback.token, POSTED[0])).status == 202

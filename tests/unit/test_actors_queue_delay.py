@@ -252,10 +252,6 @@ async def test_a_request_behind_the_messages_that_were_read_is_excused(
     await made.bus.send(old)
     await made.later(ALLOWED.total_seconds())
     assert await made.sweep() == WAITS
-    made.bus.queues[STOCK].waiting.clear()
-    await made.later(ALLOWED.total_seconds() + 10)
-    await made.bus.send(old)
-    assert await made.sweep() == RESET  # those before it were sent after its CompleteBy
 
 
 async def test_a_sweep_reads_each_queue_once() -> None:
@@ -332,3 +328,27 @@ async def test_an_undo_is_looked_for_at_the_agent_that_undoes_it() -> None:
     made.agents_die()
     await made.later(ALLOWED.total_seconds())
     assert await made.sweep() == {"undo reset": 1}
+
+
+async def test_on_the_queue_of_applications_only_a_signed_callback_excuses() -> None:
+    """Applications may send there, and could name any order."""
+    made = await expired(taken=True)
+    forged = b'{"kind":"wake","v":1,"id":"x","order_id":"O-1"}'
+    properties = {"sas_put_back": "1"}
+    await made.bus.send([Message(QUEUES.callbacks, "x", forged, properties=properties)])
+    assert await made.sweep() == RESET
+
+
+async def test_a_request_behind_many_that_were_put_back_is_excused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(excuses, "SCAN_MAX", 5)
+    made = await expired(taken=True)
+    put_back = b'{"kind":"wake","v":1,"id":"x","order_id":"O-9"}'
+    properties = {"sas_put_back": "1"}
+    await made.bus.send(
+        [Message(STOCK, f"m-{number}", put_back, properties=properties) for number in range(6)]
+    )
+    for _ in range(20):
+        assert set(await made.sweep()) <= {"its queue is away"}
+        await made.later(ALLOWED.total_seconds())

@@ -150,7 +150,9 @@ class Callbacks:
                 return _answer(409, "other-result", f"order {claims.order_id}: {_OTHER}")
             message = await results.offload_result(message, order, self._context)
             encoded = codec.encode_message(message)
-            await self._context.bus.send([Message(self._lane(order), own_id, encoded)])
+            # Held if the bus is away: the result is recorded as the one of its token.
+            sent = Message(self._lane(order), own_id, encoded)
+            await self._context.outward.send([sent], order.order_id)
         return _answer(http_status, code, f"order {claims.order_id}: {sentence}")
 
     async def _is_the_one(self, order: Order, claims: Claims, token: str, own_id: str) -> bool:

@@ -19,7 +19,7 @@ from sas.codec.strict import MalformedError
 from sas.domain.change import Incident
 from sas.domain.expire import REWAKE_MAX, Excuse
 from sas.domain.messages import AlertKind
-from sas.domain.order import CLOCK_SKEW, Order, StepRecord, StepState
+from sas.domain.order import Order, StepRecord, StepState
 from sas.domain.queues import lane
 from sas.domain.workflow import NO_TIME, UnknownWorkflowError, Workflows
 from sas.engine.context import Context
@@ -65,7 +65,6 @@ class Scan:
     oldest: dict[Owner, datetime]
     put_back: frozenset[Owner] = frozenset()
     ids: frozenset[str] = frozenset()
-    newest: datetime | None = None
     full: bool = False
     moved_at: datetime | None = None
     away_since: datetime | None = None
@@ -135,12 +134,14 @@ class QueueExcuses(Excuses):
     async def _judge(self, queue: str, scan: Scan, owner: Owner, step: StepRecord) -> Excuse | None:
         """Return the excuse that a queue gives to a step."""
         since = scan.away_since or scan.oldest.get(owner)
-        if since is None and _may_be_beyond(scan, step):
+        beyond = since is None and scan.full
+        if beyond:  # its message may lie behind those that were read
             since = min(scan.oldest.values(), default=scan.at)
         if since is None:
             return None
         await self._report(queue, scan, since, step)
-        if scan.away_since is not None or owner in scan.put_back:
+        put_back = owner in scan.put_back or (beyond and scan.put_back)
+        if scan.away_since is not None or put_back:
             return Excuse.AWAY
         return Excuse.WAITS if scan.moves and since < scan.at else Excuse.STUCK
 
@@ -163,27 +164,18 @@ class QueueExcuses(Excuses):
         moved_at = before.moved_at if before else None
         if before and before.ids - ids:
             moved_at = now
-        newest = max((one.enqueued_at for one in visible), default=None)
         oldest: dict[Owner, datetime] = {}
         put_back: set[Owner] = set()
+        is_callbacks = queue.startswith(self._context.queues.callbacks)
         for one in found:
-            owner = self._owner(one.body)
+            # Applications may send to the callbacks queue: there only a signed token counts.
+            owner = self._owner_of_callback(one.body) if is_callbacks else _owner(one.body)
             if owner is not None and one.enqueued_at <= now + SOON:
                 oldest[owner] = min(one.enqueued_at, oldest.get(owner, one.enqueued_at))
                 if TIMES in one.properties:
                     put_back.add(owner)
         full = len(found) >= SCAN_MAX
-        return Scan(now, oldest, frozenset(put_back), ids, newest, full, moved_at)
-
-    def _owner(self, body: bytes) -> Owner | None:
-        """Return what a message belongs to; None if it cannot be used."""
-        try:
-            message = msgspec.json.decode(body, type=_Envelope)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._owner_of_callback(body)
-        if message.kind == "request":
-            return message.order_id, message.step, message.epoch
-        return message.order_id, None, None
+        return Scan(now, oldest, frozenset(put_back), ids, full, moved_at)
 
     def _owner_of_callback(self, body: bytes) -> Owner | None:
         if self._order_of_callback is None:
@@ -221,11 +213,12 @@ class QueueExcuses(Excuses):
             log.warning("the delay of queue %s is reported later: %s", queue, down)
 
 
-def _may_be_beyond(scan: Scan, step: StepRecord) -> bool:
-    """Return whether a message that was sent before CompleteBy may lie behind those that were read.
-
-    Messages lie in the order in which they were sent.
-    """
-    if not scan.full or scan.newest is None or step.complete_by is None:
-        return False
-    return scan.newest <= step.complete_by + CLOCK_SKEW
+def _owner(body: bytes) -> Owner | None:
+    """Return what an internal message belongs to; None if it cannot be used."""
+    try:
+        message = msgspec.json.decode(body, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if message.kind == "request":
+        return message.order_id, message.step, message.epoch
+    return message.order_id, None, None
