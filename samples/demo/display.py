@@ -187,6 +187,10 @@ def report(
     resets = moves["step reset"] + moves["undo reset"]
     say(f"  {resets} times CompleteBy passed without an answer (slow services, the killed")
     say("    process): the supervisor counted the failure and started the step again.")
+    waits = moves["waits in its queue"]
+    if waits:
+        say(f"  {waits} times a message of the step still waited in a queue then (or the killed")
+        say("    process held its lock): nothing was counted, and the step got more time.")
     say(f"  {_orders(verdict.states['Compensated'])} of the web shop failed;")
     say(f"    {moves['step undone']} steps were undone, in reverse order.")
     say(f"  {_orders(verdict.states['Error'])} failed: an operator must decide.")
