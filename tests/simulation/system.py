@@ -247,7 +247,9 @@ def deployed_queues(*, duplicate_detection: bool = True) -> dict[str, QueueRules
     ends = described["deadLetterQueue"]
     kind_of = {queue["name"]: queue["kind"] for queue in described["queues"]}
     kind_of |= {REPLIES_TO: "response", ends: "deadLetters"}
-    kind_of |= {QUEUES.agent(COURIER, urgent=urgent): "request" for urgent in (False, True)}
+    # The list names the agents of orders/, which may be another business.
+    own = (QUEUES.agent(name, urgent=urgent) for name in AGENTS for urgent in (False, True))
+    kind_of |= dict.fromkeys(own, "request")
     window = "duplicateDetectionHistoryTimeWindow"
     found = {
         name: QueueRules(

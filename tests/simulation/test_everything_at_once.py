@@ -179,5 +179,5 @@ EVERYTHING = {
         "extended wait",
     ),
     *("step reset", "undo reset", "undo failed", "cancelled", "cancelled step ended", "overdue"),
-    *("overdue, undo decided", "step failed, undo decided", "fenced", "resubmitted", "released"),
+    *("overdue, undo decided", "step failed, undo decided", "resubmitted", "released"),
 }

@@ -395,6 +395,7 @@ async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() ->
         await made.submit(order(f"O-{number}", workflow="care"), f"m-{number}")
     while message := made.bus.take(QUEUES.scheduler):
         await made.scheduler.handle(delivery(message))
+    made.agents_die()
     await made.later(30)
     sweeps = 0
     while (await made.run(made.supervisor.sweep())).looked_at:

@@ -101,6 +101,8 @@ def expected_tried(  # noqa: PLR0911  a table
     out = old.process_state is StepState.PROCESSING
     if out and new.process_state is StepState.PROCESSING and new.direction is Direction.UNDO:
         return set(old.undo.routes)  # cancelled: out still
+    if out and new.process_state is StepState.PROCESSING and new.epoch == old.epoch:
+        return set(old.undo.routes)  # it goes on, or is excused
     if turned or (out and old.direction is Direction.UNDO):
         undone = new.process_state is not StepState.COMPENSATED
         return {*old.undo.routes, old.call.route} if undone else set()
