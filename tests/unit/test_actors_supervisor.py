@@ -400,6 +400,7 @@ async def test_a_thousand_orders_due_at_once_are_all_helped_by_a_few_sweeps() ->
     sweeps = 0
     while (await made.run(made.supervisor.sweep())).looked_at:
         sweeps += 1
+        made.bus.queues[QUEUES.scheduler].waiting.clear()  # a longer queue than is read excuses
     assert sweeps <= 3
     assert {tuple(made.states(f"O-{n}")) for n in range(1000)} == {("Pending", "Pending")}
 
