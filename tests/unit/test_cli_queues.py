@@ -88,7 +88,7 @@ def test_the_list_counts_what_waits_is_scheduled_and_is_dead_with_the_oldest(
         "scheduler", b"{}", is_scheduled=True, properties={FIRST_AT: "2026-11-20T01:00:00.000000Z"}
     )
     lake.put(SHOP + DEAD, b"{}")
-    assert main(["queues", "--app", "orders.workflows:workflows", "--queue", SHOP]) == 0
+    assert main(["queues", "--app", "tests.business:workflows", "--queue", SHOP]) == 0
     shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert shown["scheduler"] == ["2", "1", "0", "2026-11-20", "01:00:00Z"]
     assert shown[SHOP] == ["0", "0", "1", "2026-11-21", "03:00:00Z"]
