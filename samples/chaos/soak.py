@@ -38,7 +38,7 @@ class Samples:
     taken: list[Sample] = field(default_factory=list)
 
     async def watch(self) -> None:
-        """Take a sample every few seconds, for ever; show one a minute."""
+        """Take a sample every few seconds until cancelled. Show one of them each minute."""
         while True:
             self.taken.append(self._take())
             if len(self.taken) % SHOWN_EVERY == 1:

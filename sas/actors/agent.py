@@ -282,7 +282,7 @@ class AgentActor:
         Raises:
             RefusedError: its order is no longer stored.
             MustWaitError: content cannot be read now; the operator was alerted.
-            StoreUnavailableError, BusUnavailableError: redeliver the message.
+            StoreUnavailableError, BusUnavailableError: put the message back.
         """
         try:
             order, results, own_result = await self._content_of(request)

@@ -77,7 +77,7 @@ class DeadLetters:
         """Handle one dead letter.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError, ContentionError: redeliver the message.
+            StoreUnavailableError, BusUnavailableError, ContentionError: put the message back.
         """
         with tracing.received("dead-letters", "dead-letters", delivery.properties):
             await self._handle(delivery)

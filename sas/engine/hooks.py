@@ -212,7 +212,7 @@ class RuleSource(Protocol):
         """Read the state that the rules depend on, at most every second or so.
 
         Raises:
-            StoreUnavailableError: redeliver the message.
+            StoreUnavailableError: put the message back.
         """
         ...
 

@@ -2,7 +2,9 @@
 
 Their queues belong to others. One that is full or disabled for days must block no order, and its
 reader must be told each thing once. So a message that its queue does not take now is held in the
-store, and the supervisor sends it later. A message is never held and sent again by its order.
+store, and the supervisor sends it later. Nobody else sends it then.
+
+A callback by HTTP is held in the same way: its sender has no redelivery either.
 """
 
 from __future__ import annotations

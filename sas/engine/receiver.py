@@ -30,9 +30,10 @@ FIRST_ID = "sas_first_id"
 """Property: the MessageId that its sender gave a message that was put back."""
 FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
-FIRST_DELAY_S = 1.0
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
+FIRST_DELAY_S = 1.0
+"""Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
 

@@ -93,7 +93,7 @@ class TransitionRunner:
         """Let ``decide`` decide about an order. Each cause is acted on once.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
+            ContentionError, StoreUnavailableError, BusUnavailableError: put the message back.
             OtherVersionError: this instance does not have the order's workflow.
         """
 

@@ -230,7 +230,10 @@ class MemoryBus:
         return self._ends[0][0] if self._ends else None
 
     def next_visible(self, queue: str) -> datetime | None:
-        """When a message of a queue can be received; None if there is none or it is away."""
+        """Return when the next message of a queue can be received.
+
+        None: it holds no message, or the queue is away.
+        """
         source = self.queues[queue]
         first = source.waiting[0].visible_at if source.waiting else None
         return first if self.reachable(source) else None

@@ -428,6 +428,22 @@ async def test_a_body_that_names_its_own_source_is_not_believed(name: str, sourc
     assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
 
 
+@pytest.mark.parametrize("name", ["DeadLetterSource", "dead\\u004cetterSource"])
+@pytest.mark.parametrize("twice", ['"x":1,"x":2', '"x":NaN'])
+async def test_a_body_that_only_the_host_can_parse_is_not_believed_either(
+    name: str, twice: str
+) -> None:
+    """Our own parser refuses a member that is there twice. The host may take the last one."""
+    made = await claimed()
+    kept = (
+        '{"reason":"x","description":"y","source_queue":"scheduler","at":"z","id":"1","body":"b",'
+    )
+    body = f'{kept}{twice},"{name}":"{QUEUES.rejected}"}}'.encode()
+    await dead(made, letter(body, QUEUES.rejected))
+    assert [one.source_queue for one in made.rejected()] == ["unknown"]
+    assert [alert.kind for alert in made.alerts()] == ["dead-lettered"]
+
+
 async def test_an_applications_message_that_looks_internal_fences_nothing() -> None:
     """It may lie on ``orders`` until its time to live, which the sender chose, is over."""
     made = await claimed()

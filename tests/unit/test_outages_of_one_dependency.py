@@ -165,6 +165,18 @@ async def test_a_request_whose_reply_cannot_be_sent_is_called_again_with_the_sam
     assert made.state() == "Processed"
 
 
+async def test_a_reply_that_may_not_be_sent_burns_no_delivery() -> None:
+    """A right that a role assignment has not spread yet looks like one that never comes."""
+    made = kit()
+    message = await requested(made)
+    queue = made.bus.queues.pop(QUEUES.replies)
+    assert await receive(made, message) is None
+    made.bus.queues[QUEUES.replies] = queue
+    await receive(made, await again(made, STOCK, 2))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
 async def test_a_request_that_made_no_call_before_the_outage_does_not_say_that_it_did() -> None:
     made = kit()
     message = await requested(made)

@@ -184,7 +184,7 @@ class Callbacks:
         """Handle one message of the ``callbacks`` queue.
 
         Raises:
-            ContentionError, StoreUnavailableError, BusUnavailableError: redeliver the message.
+            ContentionError, StoreUnavailableError, BusUnavailableError: put the message back.
         """
         order_id: str | None = None
         with tracing.received("callback", "callbacks", delivery.properties):

@@ -29,7 +29,7 @@ async def redact_fault(
 
     Raises:
         UnreadableError: those fields cannot be read, so the refusal may quote them.
-        StoreUnavailableError: redeliver the message.
+        StoreUnavailableError: put the message back.
     """
     if message.error is None:
         return message

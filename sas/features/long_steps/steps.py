@@ -57,7 +57,7 @@ class ContinuedSteps(LongSteps):
         that its time ends.
 
         Raises:
-            StoreUnavailableError, BusUnavailableError: redeliver the message.
+            StoreUnavailableError, BusUnavailableError: put the message back.
         """
         now = self._context.clock.now()
         allowed = timedelta(seconds=request.time_allowed)
@@ -96,7 +96,7 @@ class ContinuedSteps(LongSteps):
         sends the same messages.
 
         Raises:
-            BusUnavailableError: redeliver the message.
+            BusUnavailableError: put the message back.
         """
         now = self._context.clock.now()
         messages: list[Message] = []

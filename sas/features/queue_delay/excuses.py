@@ -166,7 +166,8 @@ class QueueExcuses(Excuses):
             moved_at = now
         oldest: dict[Owner, datetime] = {}
         put_back: set[Owner] = set()
-        is_callbacks = queue.startswith(self._context.queues.callbacks)
+        callbacks = self._context.queues.callbacks
+        is_callbacks = queue in {lane(callbacks, urgent=urgent) for urgent in (False, True)}
         for one in found:
             # Applications may send to the callbacks queue: there only a signed token counts.
             owner = self._owner_of_callback(one.body) if is_callbacks else _owner(one.body)
