@@ -180,7 +180,7 @@ class AgentActor:
         if not isinstance(answer, Reply):
             await self._long_steps.go_on(request, answer)
             return None
-        message = internal.from_reply(answer)
+        message = internal.from_reply(answer, request.seq)
         queue = lane(self._context.queues.replies, urgent=request.urgent)
         try:
             await self._context.bus.send([Message(queue, message.id, internal.encode(message))])

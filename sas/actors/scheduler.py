@@ -48,16 +48,16 @@ class Scheduler:
         with tracing.received("scheduler", "scheduler", delivery.properties):
             try:
                 message = internal.decode(delivery.body, _FOR_SCHEDULER)
-                command = (
-                    internal.to_command(message) if isinstance(message, CommandMessage) else None
+                asked = (
+                    internal.to_command(message) if isinstance(message, CommandMessage) else message
                 )
             except MalformedError as wrong:
                 return await self._put_aside(delivery, wrong)
             cause = cause_of(self._context.queues.scheduler, message.id)
-            if command is None:
-                return await self._wake(message, cause, delivery)
+            if isinstance(asked, WakeMessage):
+                return await self._wake(asked, cause, delivery)
             tracing.about("scheduler command", order_id=message.order_id)
-            return await self._operator.carry_out(command, cause, delivery)
+            return await self._operator.carry_out(asked, cause, delivery)
 
     async def handle_reply(self, delivery: Delivery) -> ApplyResult:
         """Handle one message of the ``agent-replies`` queue; raises as ``handle`` does."""
@@ -73,7 +73,7 @@ class Scheduler:
                 return await self._put_aside(delivery, wrong)
             return await self._reply(message, said, delivery)
 
-    async def _wake(self, message: Internal, cause: str, delivery: Delivery) -> ApplyResult:
+    async def _wake(self, message: WakeMessage, cause: str, delivery: Delivery) -> ApplyResult:
         tracing.about("scheduler claim", order_id=message.order_id)
 
         def decide(order: Order, now: datetime) -> Decision | None:
@@ -81,7 +81,9 @@ class Scheduler:
                 return None
             return claim(order, self._rules(order, now), now=now, instance=self._context.instance)
 
-        source = Source(cause, self._context.instance, outside_sent=delivery.outside_sent)
+        source = Source(
+            cause, self._context.instance, outside_sent=delivery.outside_sent, seq=message.seq
+        )
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         return await self._known(result, message, delivery)
@@ -111,7 +113,8 @@ class Scheduler:
             return f"agent {agents[step.undo.routes[0] if undoing else step.call.route]}"
 
         cause = cause_of(self._context.queues.replies, message.id)
-        source = Source(cause, by, outside_sent=delivery.outside_sent)
+        seq = message.seq if isinstance(message, ReplyMessage) else None
+        source = Source(cause, by, outside_sent=delivery.outside_sent, seq=seq)
         await self._context.rules.refresh()
         result = await self._runner.apply(message.order_id, source, decide)
         if result is ApplyResult.NOTHING and isinstance(said, Reply):

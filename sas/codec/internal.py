@@ -66,7 +66,9 @@ class PayloadRefBody(msgspec.Struct, frozen=True):
 
 
 class WakeMessage(Envelope, tag="wake", frozen=True, kw_only=True):
-    """To the scheduler: process this order."""
+    """To the scheduler: process this order. ``seq`` is the journal seq that it was sent at."""
+
+    seq: int = 0
 
 
 class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +96,8 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     large: then the agent reads the order from the store, and the results of the steps that
     ``results`` names. ``submission`` differs from that of a later order with the same id, and
     callbacks are bound to it. ``time_allowed`` is the step's, in seconds. ``checks`` counts how
-    often the agent was called again to check remote work.
+    often the agent was called again to check remote work. ``seq`` is the journal seq that it was
+    sent at; the reply carries it too.
     """
 
     workflow: str
@@ -116,6 +119,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     alternative: str | None = None
     urgent: bool = False
     submission: str | None = None
+    seq: int = 0
 
 
 class FaultBody(msgspec.Struct, frozen=True):
@@ -126,7 +130,9 @@ class FaultBody(msgspec.Struct, frozen=True):
 
 
 class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaults=True):
-    """To the scheduler: an agent's reply. ``result_ref`` replaces a large ``result``."""
+    """To the scheduler: an agent's reply. ``result_ref`` replaces a large ``result``. ``seq`` is
+    that of the request.
+    """
 
     step: int
     direction: Literal["do", "undo"]
@@ -135,6 +141,7 @@ class ReplyMessage(Envelope, tag="reply", frozen=True, kw_only=True, omit_defaul
     result: Part = UNSET
     result_ref: PayloadRefBody | None = None
     error: FaultBody | None = None
+    seq: int = 0
 
 
 class ProgressMessage(Envelope, tag="progress", frozen=True, kw_only=True, omit_defaults=True):
@@ -202,8 +209,11 @@ def to_reply(message: ReplyMessage) -> Reply:
     )
 
 
-def from_reply(reply: Reply) -> ReplyMessage:
-    """Return the message of an agent's reply. Every repeat has the same id."""
+def from_reply(reply: Reply, seq: int = 0) -> ReplyMessage:
+    """Return the message of an agent's reply. Every repeat has the same id.
+
+    ``seq`` is the journal seq that the request was sent at.
+    """
     return ReplyMessage(
         id=reply_id(reply.order_id, reply.step, reply.direction.value, reply.epoch),
         order_id=reply.order_id,
@@ -214,6 +224,7 @@ def from_reply(reply: Reply) -> ReplyMessage:
         result=inline(reply.result),
         result_ref=to_ref_body(reply.result),
         error=FaultBody(reply.fault.code, reply.fault.message) if reply.fault else None,
+        seq=seq,
     )
 
 

@@ -18,6 +18,7 @@ from sas.engine.hooks import (
     SweepTask,
     VersionCheck,
 )
+from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.outward import Outward
@@ -47,6 +48,7 @@ class Context:
     incidents: Incidents = field(default_factory=Incidents)
     rules: RuntimeRules = field(default_factory=RuntimeRules)
     sweep_tasks: tuple[SweepTask, ...] = ()
+    kept: KeptOrders = field(default_factory=KeptOrders)
 
     @classmethod
     def of(
@@ -82,13 +84,15 @@ class Context:
         return order
 
     async def commit(self, change: Change) -> Order:
-        """Commit a change and count the result; raises as ``StateStore.commit`` does."""
+        """Commit a change, keep the order and count; raises as ``StateStore.commit`` does."""
         await self.versions.check(change.after)
+        self.kept.forget(change.after.order_id)
         try:
             after = await self.store.commit(change)
         except ConflictError:
             metrics.conflict()
             raise
+        self.kept.keep(after)
         metrics.committed(change)
         return after
 

@@ -66,11 +66,11 @@ def compose(
         own_id = message_id(order.order_id, entry.seq, index)
         match item:
             case Wake():
-                internals.append(wake(order.order_id, own_id, to, urgent=order.details.urgent))
+                internals.append(wake(order, own_id, to, entry.seq))
             case Request():
                 # A reply to an older epoch would not count, and the input may be edited since.
                 if workflow is not None and order.steps[item.step].epoch == item.epoch:
-                    internals.append(_request(order, item, own_id, entry.at, workflow, to))
+                    internals.append(_request(order, item, own_id, entry, workflow, to))
             case Notify():
                 notifications.append(_notification(order, item, own_id, entry, to, fetched or {}))
             case Alert():
@@ -95,10 +95,10 @@ def results_fit(results: Mapping[str, Content]) -> bool:
     return sum(size_of(result) for result in results.values()) <= NOTIFICATION_RESULTS_BYTES_MAX
 
 
-def wake(order_id: str, own_id: str, to: Addresses, *, urgent: bool) -> Message:
-    """Return a message that asks a scheduler to look at an order."""
-    body = internal.encode(internal.WakeMessage(id=own_id, order_id=order_id))
-    return Message(lane(to.queues.scheduler, urgent=urgent), own_id, body)
+def wake(order: Order, own_id: str, to: Addresses, seq: int) -> Message:
+    """Return a message that asks a scheduler to look at an order. It is sent at ``seq``."""
+    body = internal.encode(internal.WakeMessage(id=own_id, order_id=order.order_id, seq=seq))
+    return Message(lane(to.queues.scheduler, urgent=order.details.urgent), own_id, body)
 
 
 def notification(
@@ -138,7 +138,7 @@ def alert(body: outward.AlertMessage, to: Addresses) -> Message:
 
 
 def _request(
-    order: Order, item: Request, own_id: str, at: datetime, workflow: Workflow, to: Addresses
+    order: Order, item: Request, own_id: str, entry: JournalEntry, workflow: Workflow, to: Addresses
 ) -> Message:
     step, record = workflow.steps[item.step], order.steps[item.step]
     alternative = step.agents[item.route] if item.route else None
@@ -167,7 +167,8 @@ def _request(
         alternative=alternative,
         urgent=order.details.urgent,
         submission=order.details.submission,
-        time_allowed=(item.complete_by - at).total_seconds(),
+        time_allowed=(item.complete_by - entry.at).total_seconds(),
+        seq=entry.seq,
     )
     encoded = internal.encode(body)
     if len(encoded) > internal.INLINE_BYTES_MAX:

@@ -49,11 +49,14 @@ class Source:
 
     ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
     transitions leaves an out row until its messages are sent. ``outside_sent``: see ``Delivery``.
+    ``seq`` is the journal seq at which the message was sent. An order that this process kept since
+    then needs no read; None: it is read always.
     """
 
     cause: str | None
     by: str | Callable[[Order], str]
     outside_sent: bool = field(default=False, kw_only=True)
+    seq: int | None = field(default=None, kw_only=True)
 
     def cause_for(self, order: Order) -> str | None:  # noqa: ARG002  overridden in submission
         """Return the cause by which an order's journal knows the message."""
@@ -108,9 +111,14 @@ class TransitionRunner:
     ) -> ApplyResult:
         """Load, decide, commit, send. Start again if a rival committed first.
 
+        If this process committed the order last, the first attempt decides about what it kept. A
+        refused commit, or nothing to decide, says that the kept order is old: then it is loaded.
+
         ``expect_new``: the first attempt reads nothing and assumes that no order exists. Raises
         as ``apply``, and what ``propose`` raises.
         """
+        if await self._decided_by_kept(order_id, source, propose):
+            return ApplyResult.COMMITTED
         for attempt in range(CONFLICTS_MAX):
             blind = expect_new and attempt == 0
             order = None if blind else await self._context.load(order_id)
@@ -135,6 +143,22 @@ class TransitionRunner:
         raise ContentionError(
             f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is put back"
         )
+
+    async def _decided_by_kept(self, order_id: str, source: Source, propose: Propose) -> bool:
+        """Decide about the order that this process kept; False if it must be loaded."""
+        if source.seq is None:
+            return False
+        order = self._context.kept.find(order_id, source.seq)
+        if order is None:
+            return False
+        try:
+            change = propose(order, self._context.clock.now())
+        except UnknownWorkflowError:
+            return False
+        if change is None or change.incident is not None:  # an old order must report nothing
+            return False
+        with self._span(change.after):
+            return await self._committed(change)
 
     async def repeat(self, order: Order, cause: str, *, outside: bool = True) -> bool:
         """Send the messages of a recorded cause again; False if the cause is not recorded.

@@ -28,6 +28,7 @@ from sas.domain.workflow import NO_TIME, OnFailure, Step, Undo, Workflow, Workfl
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
 from sas.engine.hooks import CallGuard, VersionCheck
+from sas.engine.kept_orders import KeptOrders
 from sas.engine.messages import Addresses
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys
@@ -217,6 +218,7 @@ def kit(
     encryption: FieldEncryption | None = None,
     queues: Queues = QUEUES,
     deploy_wait: timedelta = NO_TIME,
+    kept: KeptOrders | None = None,
     **checks: Callable[[bytes], object],
 ) -> Kit:
     """Return actors of one instance; ``beside`` another one they share store, bus and clock."""
@@ -237,7 +239,7 @@ def kit(
     context = wired(
         store, bus, clock, Addresses(queues, "/test"), instance, business.workflows, encryption
     )
-    context = replace(context, versions=VersionCheck())  # it reads each version once
+    context = replace(context, versions=VersionCheck(), kept=kept or KeptOrders())
     app = actors(
         context,
         business,

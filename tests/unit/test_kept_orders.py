@@ -1,0 +1,147 @@
+"""An instance keeps the orders that it committed last, and reads none of them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sas.domain.change import Change
+from sas.domain.order import Order, StepRecord, StepState
+from sas.engine.kept_orders import KeptOrders
+from sas.ports import StoreUnavailableError
+from tests.unit.actors_kit import QUEUES, SHOP, Kit, kit
+from tests.unit.domain_cases import T0, details_of
+
+
+class Counted:
+    """Counts what a store is asked for."""
+
+    def __init__(self, made: Kit) -> None:
+        self.asked: Counter[str] = Counter()
+
+        async def pause(operation: str, _key: str) -> None:
+            self.asked[operation] += 1
+
+        made.store.pause = pause
+
+
+async def test_a_happy_order_is_committed_four_times_and_never_read() -> None:
+    made = kit()
+    counted = Counted(made)
+    await made.submit()
+    await made.drain()
+    assert made.state() == "Processed"
+    assert counted.asked == {"commit": 4}
+
+
+async def test_without_kept_orders_every_decision_reads_its_order() -> None:
+    made = kit(kept=KeptOrders(0))
+    counted = Counted(made)
+    await made.submit()
+    await made.drain()
+    assert made.state() == "Processed"
+    assert counted.asked == {"commit": 4, "load": 3}
+
+
+async def test_another_instances_write_costs_one_refused_commit_and_nothing_else() -> None:
+    one = kit()
+    other = kit(instance="host-2", beside=one)
+    counted = Counted(one)
+    await one.submit()
+    await one.step(QUEUES.scheduler)
+    await one.step(QUEUES.agent("stock"))
+    await other.step(QUEUES.replies)  # host-1 still keeps the order as it was before
+    await one.step(QUEUES.agent("payment"))
+    counted.asked.clear()
+    await one.step(QUEUES.replies)
+    assert one.state() == "Processed"
+    assert counted.asked == {"commit": 1, "load": 1}, "the seq says that the kept order is old"
+    assert len(set(one.ids(SHOP))) == len(one.ids(SHOP))
+
+
+async def test_a_stale_order_of_the_right_seq_is_refused_by_its_etag_and_read() -> None:
+    one = kit()
+    await one.submit()
+    await one.step(QUEUES.scheduler)
+    await one.step(QUEUES.agent("stock"))
+    kept = one.context.kept.find("O-1", 0)
+    assert kept is not None
+    one.context.kept.forget("O-1")
+    one.context.kept.keep(replace(kept, token="of-an-older-row"))
+    counted = Counted(one)
+    await one.step(QUEUES.replies)
+    assert one.states() == ["Processed", "Processing"]
+    assert counted.asked == {"commit": 2, "load": 1}
+
+
+async def test_a_repeated_reply_finds_nothing_in_the_kept_order_and_sends_again() -> None:
+    made = kit()
+    await made.submit()
+    await made.step(QUEUES.scheduler)
+    await made.step(QUEUES.agent("stock"))
+    reply = await made.step(QUEUES.replies)
+    (request,) = made.ids(QUEUES.agent("payment"))
+    made.bus.take(QUEUES.agent("payment"))
+    await made.hand(reply)
+    assert made.ids(QUEUES.agent("payment")) == [request]
+    assert made.words().count("step processed") == 1
+
+
+async def test_an_order_is_forgotten_if_it_is_unknown_whether_it_was_committed() -> None:
+    made = kit()
+    await made.submit()
+    assert made.context.kept.find("O-1", 1) is not None
+    written = made.store.commit
+
+    async def lost(change: Change) -> Order:
+        await written(change)
+        raise StoreUnavailableError("the answer was lost")
+
+    made.store.commit = lost  # type: ignore[method-assign]
+    wake = made.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    try:
+        await made.hand(wake)
+    except StoreUnavailableError:
+        pass
+    else:
+        raise AssertionError("the commit's answer was lost")
+    assert made.context.kept.find("O-1", 0) is None
+    made.store.commit = written  # type: ignore[method-assign]
+    await made.hand(wake)
+    assert len(made.requests("stock")) == 1
+
+
+def _order(order_id: str, seq: int = 1, **changes: Any) -> Order:
+    step = StepRecord(0, "reserve", StepState.PENDING, T0)
+    return Order(replace(details_of(order_id), **changes), (step,), seq=seq, token="t")
+
+
+def test_the_oldest_orders_go_first_when_there_are_too_many_bytes() -> None:
+    kept = KeptOrders(bytes_max=3 * 5000)
+    for name in ("A", "B", "C", "D"):
+        kept.keep(_order(name))
+    assert [name for name in "ABCD" if kept.find(name, 1)] == ["B", "C", "D"]
+    kept.keep(_order("E", payload='"' + 6000 * "x" + '"'))
+    assert [name for name in "ABCDE" if kept.find(name, 1)] == ["D", "E"]
+    kept.keep(_order("F", payload='"' + 60_000 * "x" + '"'))
+    assert [name for name in "ABCDEF" if kept.find(name, 1)] == ["D", "E"], "F alone is too large"
+
+
+def test_an_older_commit_never_takes_the_place_of_a_newer_one() -> None:
+    kept = KeptOrders()
+    kept.keep(_order("A", seq=6))
+    kept.keep(_order("A", seq=5))
+    assert kept.find("A", 6) is not None
+    assert kept.find("A", 7) is None
+
+
+def test_a_finished_order_is_not_kept() -> None:
+    kept = KeptOrders()
+    order = _order("A")
+    kept.keep(order)
+    done = replace(order.steps[0], process_state=StepState.PROCESSED)
+    kept.keep(replace(order, seq=2, steps=(done,), settled_at=datetime.now(UTC)))
+    assert kept.find("A", 0) is None
