@@ -21,8 +21,9 @@ from pathlib import Path
 
 from sas.cli import act, health, look, queues, submit, workflows
 from sas.cli.arguments import Verb
-from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
+from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
+from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *act.VERBS),
