@@ -66,9 +66,7 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     )
     many = parser.add_argument_group("many orders at once")
     selection.add_arguments(many, MANY.get(verb, ["error"]), default=None, limit=1000)
-    parser.add_argument(
-        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
-    )
+    add_name(parser)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
     )
@@ -107,13 +105,29 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
-    by = arguments.by or os.environ.get(OPERATOR) or _user()
-    commands.check_name(by, "--by" if arguments.by else OPERATOR)
+    by = name_of(arguments)
     reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
         return Intent(verb, by, reason=reason)
     given = _input(arguments.input) if arguments.input is not None else None
     return Intent(verb, by, arguments.step, given, reason)
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add --by."""
+    parser.add_argument(
+        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+    )
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    """Return the name of the operator, as the journal keeps it.
+
+    Raises:
+        UsageError: the journal does not take this name.
+    """
+    by = arguments.by or os.environ.get(OPERATOR) or _user()
+    return commands.check_name(by, "--by" if arguments.by else OPERATOR)
 
 
 def _input(text: str) -> str:

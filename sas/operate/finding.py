@@ -141,11 +141,12 @@ async def summaries(
     in_error: bool,
     since: datetime | None = None,
     until: datetime | None = None,
+    size: int | None = None,
 ) -> AsyncIterator[list[Summary]]:
     """Yield all summaries in batches. Each batch begins at the last moment of the one before."""
     seen: set[tuple[datetime, str]] = set()
     while True:
-        most = BATCH + len(seen)
+        most = (size or BATCH) + len(seen)
         if in_error:
             batch = await store.attention(most, since=since)
         else:
