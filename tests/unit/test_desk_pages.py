@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.ports import RefusedError
 from tests.unit import actors_kit
 from tests.unit.desk_kit import DECLINED, desk_of, fail, night, submit, words
 
@@ -189,8 +191,8 @@ async def test_content_is_read_only_when_it_is_asked_for_and_secret_fields_are_m
     made = await night()
     stored = made.store.orders["10248"]
     payload = '{"amount":12.50,"card":{"$encrypted":"2027a:c2VjcmV0"}}'
-    details = actors_kit.replace(stored.order.details, payload=payload)
-    stored.order = actors_kit.replace(stored.order, details=details)
+    details = replace(stored.order.details, payload=payload)
+    stored.order = replace(stored.order, details=details)
     async with desk_of(made) as browser:
         assert "12.50" not in await browser.get("/orders/10248")
         for query in ("content=1", "edit=1"):
@@ -244,7 +246,7 @@ async def test_an_order_taken_up_again_leaves_the_finished_ones() -> None:
     made = await night()
     async with desk_of(made) as browser:
         assert "1 order;" in await browser.look("/orders?state=finished")
-        made.agents["stock"].then(actors_kit.RefusedError("x", "cannot be undone"))
+        made.agents["stock"].then(RefusedError("x", "cannot be undone"))
         await made.hand(actors_kit.command("undo", made.order("10251").seq, "w-1", "10251"))
         await made.drain()
         assert made.state("10251") == "Error"
