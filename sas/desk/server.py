@@ -106,7 +106,7 @@ class Desk:
                 web.get("/live", self.live),
                 web.get("/orders", self.orders),
                 web.get("/orders/{order_id}", self.order),
-                web.post("/orders/{order_id}/{verb}", self.act),
+                web.post("/orders/{order_id}", self.act),
                 web.get("/failures", self.failures),
                 web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
@@ -232,7 +232,7 @@ class Desk:
         """Send one command for one order, if the order is still as the operator saw it."""
         order_id, given = request.match_info["order_id"], await request.post()
         form = Form(
-            request.match_info["verb"],
+            str(given.get("verb", "")),
             str(given.get("step", "")),
             str(given.get("reason", "")),
             str(given["input"]) if "input" in given else None,
