@@ -76,6 +76,8 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
+        empty = self.watch.picture
+        self._charts = empty.version, *charts.of(empty)
         self.templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -120,11 +122,13 @@ class Desk:
     async def overview(self, _request: web.Request) -> web.Response:
         """Show how the whole system is."""
         picture = self.watch.picture
+        if self._charts[0] != picture.version:
+            self._charts = picture.version, *charts.of(picture)
         return self._page(
             "overview.html",
             active="overview",
-            rates=charts.per_minute(picture),
-            times=charts.time_to_completion(picture),
+            rates=self._charts[1],
+            times=self._charts[2],
             open_circuits=[
                 (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
             ],
