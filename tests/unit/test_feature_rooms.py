@@ -1,4 +1,4 @@
-"""At most three lines of ``sas`` outside a room and the command import its feature."""
+"""At most three lines of ``sas`` outside a feature's room and the operators' rooms import it."""
 
 from __future__ import annotations
 
