@@ -185,10 +185,8 @@ def _json_of(kind: str, value: Any) -> Any:
     match kind:
         case "Edm.String" | "Edm.Guid":
             return str(value)
-        case "Edm.Int32":
-            return _within(int(value), 2**31)
-        case "Edm.Int64":
-            return str(_within(int(value), 2**63))
+        case "Edm.Int32" | "Edm.Int64":
+            return _whole(kind, int(value))
         case "Edm.Binary":
             return b64encode(value.encode() if isinstance(value, str) else value).decode("ascii")
         case "Edm.DateTime" if isinstance(value, datetime):
@@ -199,10 +197,11 @@ def _json_of(kind: str, value: Any) -> Any:
     return value
 
 
-def _within(value: int, bound: int) -> int:
+def _whole(kind: str, value: int) -> int | str:
+    bound = 2**31 if kind == "Edm.Int32" else 2**63
     if not -bound <= value < bound:
-        raise TypeError(f"{value} is too large for its type: EntityProperty names a larger one")
-    return value
+        raise TypeError(f"{value} is too large for {kind}: give an EntityProperty of a larger type")
+    return value if kind == "Edm.Int32" else str(value)
 
 
 def read_answer(kind: str, content: bytes, count: int) -> list[str | None]:

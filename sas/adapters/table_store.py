@@ -75,9 +75,6 @@ AZURITE = (
 )
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
-DIRECT, SDK = TRANSACTIONS = ("direct", "sdk")
-"""Who builds transactions: ``sas.adapters.group_transaction``, or the SDK, at ten times the CPU."""
-
 LOADS_MAX = 5
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
@@ -113,12 +110,12 @@ class TableStore:
         shards: int = 16,
         *,
         retry_budget: RetryBudget | None = None,
-        transactions: str = DIRECT,
+        direct_transactions: bool = True,
     ) -> Self:
         """Return a store by an endpoint, or by a connection string alone.
 
-        Without a connection string the app's managed identity is used. ``transactions`` is one of
-        ``TRANSACTIONS``. Nothing is sent before the first use.
+        Without a connection string the app's managed identity is used. Transactions are built
+        here, or if not ``direct_transactions`` by the SDK. Nothing is sent before the first use.
 
         Raises:
             ValueError: neither an address nor a readable connection string.
@@ -145,7 +142,7 @@ class TableStore:
         else:
             raise ValueError("the state store needs a connection string or an address")
         group = None
-        if transactions == DIRECT:
+        if direct_transactions:
             group = GroupTransactions(client, transport, meter.count_request)
         made = Table(client, retry_budget or RetryBudget(), meter, group)
         return cls(made, shards=shards, owned=owned)
