@@ -20,6 +20,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables import EdmType, EntityProperty, TableTransactionError
 from azure.data.tables._serialize import _add_entity_properties
 from azure.data.tables.aio import TableClient
+from opentelemetry import trace
 
 from sas.adapters import group_transaction
 from sas.adapters.group_transaction import GroupTransactions, read_answer, typed, write_body
@@ -244,7 +245,7 @@ def test_an_answer_without_bound_is_no_answer(monkeypatch: pytest.MonkeyPatch) -
         read_answer(MIXED, answer(done(1)), 1)
 
 
-class Recording(AioHttpTransport):
+class Recording(AioHttpTransport):  # type: ignore[misc]  # azure-core names it lazily: Any
     """Notes requests, answers the first ones, and is cut off at the one after them."""
 
     def __init__(self, *answers: SimpleNamespace) -> None:
@@ -347,3 +348,16 @@ async def test_no_two_transactions_have_the_same_boundary() -> None:
             with pytest.raises(ServiceRequestError):
                 await direct.submit("p", OPERATIONS)
     assert len({headers["Content-Type"] for _, headers in transport.requests}) == 3
+
+
+async def test_a_transaction_carries_the_trace_where_the_sdks_tracing_is_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        off = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+        monkeypatch.setenv("AZURE_TRACING_ENABLED", "true")
+        on = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+    assert not any("traceparent" in headers for _, headers in off)
+    ours, theirs = (headers["traceparent"] for _, headers in on)
+    assert ours.split("-")[1] == theirs.split("-")[1] == f"{0xABC:032x}"
