@@ -1,12 +1,11 @@
-"""Entity group transactions whose bytes are put together here, and not by the SDK.
+"""Entity group transactions, built and read by hand.
 
 ``TableClient.submit_transaction`` builds and parses multipart messages with the standard library's
-``email`` package, which costs several milliseconds of CPU for each transaction. This module writes
-the same bytes once and reads the answer by itself. The SDK still signs the request and sends it:
-its authentication policy and its transport are used. Errors are the SDK's own too, so a caller
-does not see which of the two sent a transaction.
+``email`` package, which costs several milliseconds of CPU for each transaction. This module joins
+the same message from bytes and parses the answer itself. The SDK's policy signs the request and the
+SDK's transport sends it. Results and errors are those of ``submit_transaction``.
 
-A half or unreadable answer raises DecodeError: whether the transaction was written is unknown.
+A cut off or unreadable answer raises DecodeError: whether the transaction was written is unknown.
 """
 
 from __future__ import annotations
@@ -33,14 +32,11 @@ from azure.core.rest import AsyncHttpResponse, HttpRequest
 from azure.data.tables import EdmType, TableTransactionError
 from azure.data.tables.aio import TableClient
 
-# Private, because the SDK has no public name for its policies. A test fails if it moves.
-from azure.data.tables.aio._authentication_async import _configure_credential
-
 from sas.adapters.rows import Entity
 from sas.adapters.transaction import Operation
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""A transaction is at most 4 MiB; its answer repeats keys, and no content."""
+"""Largest answer that is read. An answer repeats keys, but no content."""
 _KINDS: dict[type, str] = {
     str: "Edm.String",
     bool: "Edm.Boolean",
@@ -59,12 +55,18 @@ _ETAG = re.compile(r"etag: *(.+)", re.IGNORECASE)
 class GroupTransactions:
     """Sends the transactions of one table, over the transport of the table's client.
 
-    Whoever closes the client closes the transport. ``on_request`` is called before each request.
+    The client closes the transport. ``on_request`` is called before each request.
     """
 
     def __init__(
         self, client: TableClient, transport: AioHttpTransport, on_request: Callable[[object], None]
     ) -> None:
+        # The SDK has no public name for its policies. The import is here, so that an SDK without
+        # this name still starts with SAS_TABLE_TRANSACTIONS=sdk.
+        from azure.data.tables.aio._authentication_async import (  # noqa: PLC0415
+            _configure_credential,
+        )
+
         credential: Any = client.credential
         policies: list[Any] = [
             _configure_credential(credential),

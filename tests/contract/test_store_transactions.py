@@ -130,7 +130,10 @@ ANSWERS: dict[str, tuple[Handler, object]] = {
     "no index": (parts(refusal(409, "EntityAlreadyExists", "There.")), 409),
     "refused after others": (parts(done(1), refusal(409, "EntityAlreadyExists", "1:There.")), 409),
     "a bad operation": (parts(refusal(400, "InvalidDuplicateRow", "2:Twice.")), "raw"),
-    "a bad operation, in XML": (parts(f"HTTP/1.1 400 Bad Request\r\n\r\n{XML}"), "raw"),
+    "a bad operation, in XML": (
+        parts(f"HTTP/1.1 400 No\r\nContent-Type: application/xml\r\n\r\n{XML}"),
+        "raw",
+    ),
     "gone, of an operation": (parts(refusal(404, "TableNotFound", f"0:{GONE}")), "away"),
     "busy, of an operation": (parts(refusal(503, "ServerBusy", "0:Busy.")), "unknown"),
     "failing, of an operation": (parts(refusal(500, "InternalError", "0:No.")), "unknown"),
