@@ -133,10 +133,10 @@ async def counts() -> None:
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
                     raise TypeError("counted are the real adapters only")
                 meter = store.table.meter
-                before = (meter.requests, bus.sent)
+                before = (meter.requests, bus.meter.messages)
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
                 storage = (meter.requests - before[0]) / COUNTED_ORDERS
-                messages = (bus.sent - before[1]) / COUNTED_ORDERS + 1
+                messages = (bus.meter.messages - before[1]) / COUNTED_ORDERS + 1
                 await application.close()
     print(f"per three-step order: {storage:.2f} storage requests, {messages:.2f} messages sent")
 
