@@ -80,6 +80,7 @@ PURGE_RUN = Count(
     Usage(queries=32, reads=1, writes=1, entities_written=1),
     {"purge": 1},
 )
+PURGE_ORDERS = 50
 PURGE_BATCH = Count("each 50 orders that it removes", Usage(queries=16))
 PURGE_ORDER = Count(
     "each order that it removes",

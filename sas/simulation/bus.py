@@ -139,13 +139,13 @@ class MemoryBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
-        room, queue = 0, ""
+        room: dict[str, int] = {}
         for message in messages:
             size = len(message.body) + OVERHEAD_BYTES
-            if message.queue != queue or size > room:  # the next batch
+            if size > room.get(message.queue, 0):  # the next batch
                 self.meter.sends += 1
-                room, queue = MESSAGE_BYTES_MAX, message.queue
-            room -= size
+                room[message.queue] = MESSAGE_BYTES_MAX
+            room[message.queue] -= size
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")

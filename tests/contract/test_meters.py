@@ -149,7 +149,7 @@ async def test_the_bus_in_memory_counts_what_service_bus_is_asked_for() -> None:
 
     async def scene(bus: MemoryBus | ServiceBus) -> Usage:
         first, second = QUEUES[0], QUEUES[1]
-        await bus.send(messages(first, 3, 10) + messages(second, 1, 10) + messages(first, 1, 20))
+        await bus.send(messages(first, 4, 10) + messages(second, 1, 10))
         await bus.send(messages(second, 4, 100_000))  # two of them fit into a batch
         for limit in (2, 4, 10):
             await bus.peek(first, limit)
@@ -164,8 +164,8 @@ async def test_the_bus_in_memory_counts_what_service_bus_is_asked_for() -> None:
         finally:
             await bus.close()
     here = await scene(memory)
-    assert here == there == Usage(sends=5, messages=9, peeks=4)
-    assert here.message_bytes == there.message_bytes == 400_060
+    assert here == there == Usage(sends=4, messages=9, peeks=4)
+    assert here.message_bytes == there.message_bytes == 400_050
 
 
 def test_usages_are_added_subtracted_and_multiplied_count_by_count() -> None:
