@@ -12,6 +12,7 @@ from devstack.servicebus import Broker
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.table_store import TableStore
 from sas.domain.change import HeldDue, OutDue
+from sas.domain.claim import claim
 from sas.domain.content import ref_of
 from sas.domain.ids import digest_id
 from sas.ports import ConflictError, Message, StateStore
@@ -84,7 +85,7 @@ async def due_rows(store: StateStore) -> None:
     order = await store.load("order-1")
     assert order is not None
     out = OutDue(NOW + 30 * SECOND, "order-1", 2)
-    await store.commit(cases.upon(order, cases.claim(order, cases.ROW, now=NOW, instance="i"),
+    await store.commit(cases.upon(order, claim(order, cases.ROW, now=NOW, instance="i"),
                                   out_at=out.at))  # fmt: skip
     await store.remove_due(out)
 
