@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from azure.core.exceptions import (
 from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
+from sas.adapters.group_transaction import GroupTransactions
 from sas.adapters.rows import Entity
 from sas.adapters.transaction import Operation
 from sas.ports import StoreUnavailableError
@@ -129,12 +130,22 @@ def _kind(method: str, url: str) -> str:
 
 
 class Table:
-    """A table, its retry budget and its meter."""
+    """A table, its retry budget and its meter.
 
-    def __init__(self, client: TableClient, retry_budget: RetryBudget, meter: Meter) -> None:
+    Without ``transactions`` the SDK builds and sends them.
+    """
+
+    def __init__(
+        self,
+        client: TableClient,
+        retry_budget: RetryBudget,
+        meter: Meter,
+        transactions: GroupTransactions | None = None,
+    ) -> None:
         self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
+        self._transactions = transactions
 
     async def create(self) -> None:
         """Create the table. An existing one is no error."""
@@ -248,9 +259,8 @@ class Table:
             UnknownOutcomeError: it may be written, or may still be written later.
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
-        batch = [operation.for_sdk(partition) for operation in operations]
         try:
-            done: Sequence[Mapping[str, Any]] = await self.client.submit_transaction(batch)
+            etags = await self._submit(partition, operations)
         except LOST as error:
             raise UnknownOutcomeError(first_line(error)) from error
         except HttpResponseError as error:
@@ -262,7 +272,13 @@ class Table:
                 raise RefusedTransactionError(status, error.index, text) from error
             raise
         self.meter.count_written(len(operations))
-        return [result.get("etag") for result in done]
+        return etags
+
+    async def _submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
+        if self._transactions is not None:
+            return await self._transactions.submit(partition, operations)
+        batch = [operation.for_sdk(partition) for operation in operations]
+        return [done.get("etag") for done in await self.client.submit_transaction(batch)]
 
     @asynccontextmanager
     async def within_time(self) -> AsyncIterator[None]:
