@@ -83,8 +83,9 @@ class MemoryStore:
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    that are ``away`` do not answer: see ``World``. ``meter`` counts the requests and rows that the
-    table would see; one that is away sees a request, too.
+    that are ``away`` do not answer: see ``World``.
+
+    ``meter`` counts the requests and rows that Table Storage would see.
     """
 
     def __init__(self, shards: int = 16) -> None:

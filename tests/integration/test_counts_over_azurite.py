@@ -5,6 +5,7 @@ The same numbers as in ``tests/unit/test_counts.py``: the functions run under th
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -126,6 +127,19 @@ async def test_large_content_is_written_once_and_read_by_each_agent(made: Counte
     spent = await made.submit("L-1", order={"text": "x" * 100_000})
     assert spent == counts.ORDER.usage + counts.RECOVERIES["claim check"].usage
     assert spent.storage_bytes > 100_000
+
+
+async def test_an_order_leaves_no_key_and_no_content_in_the_logs(
+    made: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, logger="sas")
+    await made.submit("N-1", order={"ship_to": "59 rue de l'Abbaye"})
+    secrets = [part.partition("=")[2] for part in made.rig.azurite.connection_string.split(";")]
+    assert caplog.records
+    for record in caplog.records:
+        assert max(secrets, key=len) not in record.getMessage()
+        assert "rue de l'Abbaye" not in record.getMessage()
 
 
 async def test_an_order_takes_in_the_table_what_the_counts_say(made: Counted) -> None:
