@@ -240,6 +240,18 @@ async def cost(at: At) -> None:
     at.fits()
 
 
+async def sim(at: At) -> None:
+    asked = ("sim", "--app", "orders.workflows:workflows")
+    assert await at.sas(*asked, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    assert said.endswith("orders: every invariant held")
+    assert "of 4 seeds, " in at.screen.raw  # the live line
+    at.fits()
+    assert await at.sas(*asked, "--seed", "9", "--trace") == 0
+    assert "is asked to do" in " ".join(line.strip() for line in at.screen.lines)
+    at.fits()
+
+
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "submit": submit,
     "list": list_,
@@ -271,6 +283,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "export": export,
     "workflows": workflows,
     "cost": cost,
+    "sim": sim,
 }
 
 
