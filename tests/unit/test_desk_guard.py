@@ -82,7 +82,7 @@ async def test_a_form_of_another_site_does_nothing(headers: dict[str, str]) -> N
     async with desk_of(made) as browser:
         own = {name: text.format(own=browser.origin) for name, text in headers.items()}
         form = {"seq": str(made.order("10248").seq)}
-        status, said = await browser.post("/orders/10248", own, verb="undo", **form)
+        status, said = await browser.post_with(own, "/orders/10248", verb="undo", **form)
         assert (status, browser.line.sent) == (403, [])
         assert "sent by another site. Nothing was done." in said
 

@@ -1,4 +1,4 @@
-"""At most three lines of ``sas`` outside a feature's room and the operators' rooms import it."""
+"""At most three lines of the running system outside a room import its feature."""
 
 from __future__ import annotations
 
