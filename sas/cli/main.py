@@ -1,10 +1,10 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``act`` changes them, ``health`` shows faults of the system, ``queues`` what lies in its queues,
-``workflows`` checks a deploy, ``desk`` starts the page, ``sim`` simulates, ``cost`` (with ``bill``
-and ``counts``) estimates the bill. They share ``arguments`` (the namespace, the table),
-``selection`` (which orders), ``output``.
+``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``health`` shows faults of the
+system, ``queues`` what lies in its queues, ``workflows`` checks a deploy, ``sim`` simulates,
+``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the namespace,
+the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, cost, desk, health, look, queues, sim, submit, workflows
+from sas.cli import act, cost, desk, health, look, queues, sim, submit, why, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
-    *(*submit.VERBS, *look.VERBS, *act.VERBS),
+    *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
+from sas.operate.why import Lying
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 HERE = Path(__file__).parent
@@ -172,6 +173,11 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await ClaimCheck(store).fetch_all(order) if content else order
+        lying: Sequence[Lying] | None = None
+        problems: Sequence[str] = ()
+        if "where" in query:
+            office = self.office
+            lying, problems = await why.lies_in(office.bus, office.queues, order, found.waits.agent)
         failed = [one.step for one in found.steps if one.failed]
         editing = form.text is not None or ("edit" in query and bool(failed))
         text = form.text
@@ -189,6 +195,8 @@ class Desk:
             editing=editing,
             text=text,
             failed=failed,
+            lying=lying,
+            problems=problems,
             said=lambda message: page.sent(order, message),
             live=f"order={quote(order.order_id, safe='')}&sent={sent.key if sent else ''}",
         )

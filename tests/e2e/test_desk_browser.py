@@ -6,12 +6,16 @@ pages go to docs/images, otherwise to pytest's temporary directory.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from sas.domain.queues import Queues
 from sas.operate import commands
 from sas.operate.commands import Asked, Intent
 from tests import business
+from tests.contract import cases
 from tests.functions_rig import ROOT, Rig, rig, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
@@ -130,6 +135,26 @@ async def nobody_is_kept_out(page: Page, axe: str) -> None:
     assert brief == []
 
 
+async def an_hour(made: Rig) -> None:
+    """Write what an hour without trouble leaves in the table: the charts need something to draw."""
+    chance, now, rules = random.Random(5), datetime.now(UTC), cases.rules_of(1)  # noqa: S311
+
+    async def completed(number: int, at: datetime) -> None:
+        began = at - timedelta(seconds=1 + chance.expovariate(0.5))
+        first = cases.submitted(f"NW-{number}", rules, at=began)
+        details = replace(first.after.details, submitted_at=began)
+        order = await made.store.commit(replace(first, after=replace(first.after, details=details)))
+        order = await made.store.commit(cases.claimed(order, rules))
+        await made.store.commit(cases.answered(order, 0, rules, at=at))
+
+    number = 10_448
+    for minute in range(3, 58):
+        count = chance.randint(1, 4)
+        moments = [now - timedelta(minutes=minute + chance.random()) for _ in range(count)]
+        await asyncio.gather(*(completed(number + n, at) for n, at in enumerate(moments)))
+        number += count
+
+
 async def trouble(made: Rig) -> None:
     """Submit orders while the payment service declines the cards of some."""
     made.remote.set_faults(CALM)
@@ -144,7 +169,7 @@ async def trouble(made: Rig) -> None:
 
 async def test_an_operators_night(made: Rig, chromium: Browser, axe: str, tmp_path: Path) -> None:
     async with made.host(), desk_of(made) as desk:
-        await trouble(made)
+        await asyncio.gather(trouble(made), an_hour(made))
         async with page_of(chromium, desk) as page:
             await _found_understood_and_mended(made, page, axe, tmp_path)
             await _somebody_was_faster(made, desk, page)

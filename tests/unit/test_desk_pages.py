@@ -204,6 +204,15 @@ async def test_content_is_read_only_when_it_is_asked_for_and_secret_fields_are_m
             assert "c2VjcmV0" not in page
 
 
+async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_for() -> None:
+    made = await night()
+    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    async with desk_of(made) as browser:
+        assert "Look for its message in the queues" in await browser.look("/orders/10252")
+        said = await browser.look("/orders/10252?where=1")
+    assert "Its message lies in scheduler since" in said
+
+
 async def test_text_from_outside_is_never_markup() -> None:
     made = await night()
     evil = "<script>alert(1)</script>"
