@@ -32,7 +32,7 @@ FINISHED_MAX = 200_000
 """Finished orders kept at most: the oldest are dropped."""
 READ_SIZE = 1000
 WINDOW = timedelta(hours=1)
-LATE = timedelta(seconds=10)
+LATE = timedelta(minutes=1)
 """A finished order's index row may become visible so long after its moment."""
 _PAST = (WINDOW, timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)

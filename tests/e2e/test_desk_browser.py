@@ -168,8 +168,9 @@ async def trouble(made: Rig) -> None:
 
 
 async def test_an_operators_night(made: Rig, chromium: Browser, axe: str, tmp_path: Path) -> None:
+    await an_hour(made)
     async with made.host(), desk_of(made) as desk:
-        await asyncio.gather(trouble(made), an_hour(made))
+        await trouble(made)
         async with page_of(chromium, desk) as page:
             await _found_understood_and_mended(made, page, axe, tmp_path)
             await _somebody_was_faster(made, desk, page)
