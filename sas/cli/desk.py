@@ -24,7 +24,8 @@ LOOK_AGAIN_S = 2.0
 DESCRIPTION = """\
 Start a page for your browser: what is stuck and why, every order with its journal, alerts and
 rejected messages, and the commands. It uses your own sign-in and rights, as every verb does, and
-listens on 127.0.0.1 only. It prints a link that logs one browser in, once; Enter prints another.
+listens on 127.0.0.1 only. It prints a link that logs one browser in, once; Enter prints another
+(without a terminal it prints another when one was used).
 
 To use it from elsewhere: ssh -L 7474:127.0.0.1:7474 THIS_MACHINE
 
@@ -74,12 +75,19 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 f"port {arguments.port} cannot be used ({taken.strerror}): give --port 0 for a "
                 "free one"
             ) from None
-        link = desk.guard.new_link()
+        link, at_terminal = desk.guard.new_link(), sys.stdin is not None and sys.stdin.isatty()
         output.say(f"The desk is at {link}")
-        output.complain("Ctrl-C stops it. Enter prints a new link.")
+
+        def new_link() -> None:
+            output.say(f"A new link: {desk.guard.new_link()}")
+
+        if at_terminal:
+            output.complain("Enter prints a new link. Ctrl-C or Ctrl-D stops the desk.")
+        else:
+            desk.guard.logged_in = new_link
         if arguments.open:
             await asyncio.to_thread(webbrowser.open, link)
-        await _until_stopped(lambda: output.say(f"A new link: {desk.guard.new_link()}"))
+        await _until_stopped(new_link if at_terminal else None)
     return 0
 
 
@@ -96,22 +104,24 @@ async def _opened(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def _until_stopped(new_link: Callable[[], None]) -> None:
-    """Wait for Ctrl-C or SIGTERM. Enter at the terminal asks for a new link."""
+async def _until_stopped(new_link: Callable[[], None] | None) -> None:
+    """Wait for Ctrl-C or SIGTERM. At a terminal Enter asks for a new link, and Ctrl-D ends it."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, ValueError, RuntimeError):
             loop.add_signal_handler(number, stopped.set)
 
     def typed() -> None:
-        if sys.stdin.readline():
+        if new_link is not None and sys.stdin.readline():
             new_link()
         else:
-            loop.remove_reader(sys.stdin)
+            stopped.set()
 
-    if sys.stdin is not None and sys.stdin.isatty():
+    if new_link is not None:
         loop.add_reader(sys.stdin, typed)
     await stopped.wait()
+    if new_link is not None:
+        loop.remove_reader(sys.stdin)
 
 
 VERBS = (Verb("desk", "start a page that shows orders and acts on them", DESCRIPTION, _add, _run),)

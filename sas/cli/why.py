@@ -11,7 +11,7 @@ from sas.adapters.endpoints import Endpoint
 from sas.cli import arguments as args
 from sas.cli import output, workflows
 from sas.cli.arguments import Verb, Work
-from sas.cli.output import one_line, time_of
+from sas.cli.output import time_of
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
@@ -70,17 +70,21 @@ async def _why(
     waits = why.waits_for(order, output.now(), agents=agents, circuits=circuits)
     story = why.story(order, journal)
     lying: list[Lying] = []
-    problems = [] if bus else ["the queues were not read: set ServiceBus"]
-    if bus and waits.step is not None:
+    problems: list[str] = []
+    if waits.at is None:  # no message moves it
+        pass
+    elif bus is None:
+        problems = ["the queues were not read: set ServiceBus"]
+    else:
         async with args.open_bus(bus) as opened:
             lying, problems = await why.lies_in(opened, queues, order, waits.agent)
     if as_json:
         output.say(to_line(_record(order, story, waits, lying)))
         return 0
     for line in _lines(order, story, waits, lying):
-        output.say(one_line(line))
-    for problem in problems if waits.step is not None else ():
-        output.complain(f"sas: {one_line(problem)}")
+        output.say(output.row([line]))
+    for problem in problems:
+        output.complain(f"sas: {output.one_line(problem)}")
     return 0
 
 

@@ -42,6 +42,8 @@ class Guard:
         self._session = secrets.token_urlsafe(32)
         self._links: set[str] = set()
         self._refused = refused
+        self.logged_in: Callable[[], None] = lambda: None
+        """Called when a link was used."""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -65,6 +67,7 @@ class Guard:
         if not any(_same(given, link) for link in self._links):
             return None
         self._links.clear()
+        self.logged_in()
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(
             self.cookie, self._session, httponly=True, samesite="Strict", path="/", max_age=None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import jinja2
@@ -32,7 +32,9 @@ from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
 from sas.operate.why import Lying
 from sas.ports import MessageBus, StateStore, UnavailableError
+from sas.telemetry.tracing import logger
 
+log = logger(__name__)
 HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
@@ -92,7 +94,7 @@ class Desk:
             "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
             "spelled": why.spelled,
             "shown": page.shown,
-            "address": lambda order_id: f"/orders/{quote(order_id, safe='')}",
+            "address": _address,
             "tone": lambda state: state.value.lower() if state else "unknown",
         }
 
@@ -198,7 +200,9 @@ class Desk:
             lying=lying,
             problems=problems,
             said=lambda message: page.sent(order, message),
-            live=f"order={quote(order.order_id, safe='')}&sent={sent.key if sent else ''}",
+            live=urlencode(
+                {"order": order.order_id, "sent": sent.key if sent else ""}, errors="replace"
+            ),
         )
 
     async def failures(self, request: web.Request) -> web.Response:
@@ -267,7 +271,7 @@ class Desk:
         except CommandError as wrong:
             form.problem = str(wrong)
             return await self._order_page(order, form, {}, status=409)
-        raise web.HTTPSeeOther(f"/orders/{quote(order_id, safe='')}?sent={sent.key}")
+        raise web.HTTPSeeOther(f"{_address(order_id)}?sent={sent.key}")
 
     async def _intent(self, form: Form, order: Order) -> Intent:
         try:
@@ -288,11 +292,12 @@ class Desk:
     async def resubmit_many(self, request: web.Request) -> web.Response:
         """Resubmit the orders of a group, each if it is still as it was shown."""
         given = await request.post()
+        reason = commands.check_reason(str(given.get("reason", "")), "the reason")
+        step = str(given.get("step", "")) or None
         seen = self.many.pop(str(given.get("key", "")), None)
         if not seen:
             raise NotPossibleError("this group was sent already, or is too old: look at it again")
-        reason = commands.check_reason(str(given.get("reason", "")), "the reason")
-        intent = Intent(Verb.RESUBMIT, self.office.by, str(given["step"]), reason=reason)
+        intent = Intent(Verb.RESUBMIT, self.office.by, step, reason=reason)
         sent = await self.sender.send(intent, seen, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{sent.key}")
 
@@ -303,7 +308,8 @@ class Desk:
         answer = self.guard.log_in(request)
         if answer is None:
             return self._refused(
-                403, "This link was used, or is old. Press Enter in the terminal for a new one."
+                403,
+                "This link was used, or is old. Press Enter where `sas desk` runs for a new one.",
             )
         return answer
 
@@ -368,12 +374,13 @@ class Desk:
                 return web.Response(status=303, headers={"Location": str(elsewhere.location)})
             except web.HTTPException as wrong:
                 return self._problem(wrong.status, wrong.reason)
-            except UsageError as wrong:
-                return self._problem(400, str(wrong))
-            except NotPossibleError as wrong:
-                return self._problem(404, str(wrong))
-            except (CommandError, UnavailableError) as away:
-                return self._problem(503, str(away))
+            except (CommandError, UnavailableError) as wrong:
+                kinds: Mapping[type, int] = {UsageError: 400, NotPossibleError: 404}
+                status = kinds.get(type(wrong), 503)
+                return self._problem(status, str(wrong))
+            except Exception as broken:
+                log.exception("the page %s failed", request.path)
+                return self._problem(500, f"this page cannot be shown: {broken!r}")
 
         return errors
 
@@ -394,6 +401,10 @@ def _seq(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise UsageError("the form names no seq: load the page again")
     return int(text)
+
+
+def _address(order_id: str) -> str:
+    return f"/orders/{quote(order_id, safe='', errors='replace')}"
 
 
 def _clock(at: datetime | None) -> str:

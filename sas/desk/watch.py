@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
@@ -22,7 +22,9 @@ from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident, is_over
 from sas.operate import finding
 from sas.ports import StateStore, Summary, UnavailableError
+from sas.telemetry.tracing import logger
 
+log = logger(__name__)
 EVERY_S = 2.0
 LOADS_MAX = 1000
 """Orders loaded in one look at most: the others follow in the next."""
@@ -87,6 +89,7 @@ class Watch:
         self._now = now
         self.picture = Picture(now())
         self._changed = asyncio.Condition()
+        self._gate = asyncio.Semaphore(finding.CONCURRENT)
         self._finished: dict[str, Row] = {}
         self._finished_to: datetime | None = None
         self._past = list(_PAST)
@@ -155,7 +158,7 @@ class Watch:
             found.update((one.order_id, one) for one in batch)
         keys: dict[str, object] = {name: one.at for name, one in found.items()}
         loaded = await self._load(keys, fresh_for_s=FRESH_FOR_S)
-        rows = [loaded.get(name) or _row_of(one) for name, one in found.items()]
+        rows = [_known(loaded.get(name), one) for name, one in found.items()]
         # The index row of an order that was taken up again goes a moment later than its state.
         return [row for row in rows if row.state is OrderState.ERROR]
 
@@ -187,11 +190,23 @@ class Watch:
         wanted = wanted[:LOADS_MAX]
         for start in range(0, len(wanted), finding.BATCH):
             names = wanted[start : start + finding.BATCH]
-            found = {one.order_id: one for one in await finding.load_all(self._store, names)}
-            for name in names:
-                row = row_of(found[name]) if name in found else None
-                self._loaded[name] = (keys[name], now, row)
+            rows = await asyncio.gather(*map(self._row, names))
+            self._loaded |= {
+                name: (keys[name], now, row) for name, row in zip(names, rows, strict=True)
+            }
         return {name: self._loaded[name][2] for name in keys if name in self._loaded}
+
+    async def _row(self, order_id: str) -> Row | None:
+        """Return an order as a row; None if it is gone. One that is broken hides no others."""
+        async with self._gate:
+            try:
+                order = await self._store.load(order_id)
+            except UnavailableError:
+                raise
+            except Exception as broken:  # noqa: BLE001  rows that were changed by hand
+                log.warning("order %s cannot be read: %r", order_id, broken)
+                return Row(order_id, None, said=f"it cannot be read: {broken}")
+        return row_of(order) if order is not None else None
 
     async def _read_finished(self, now: datetime) -> None:
         """Read what finished since the last look, and one more part of the past."""
@@ -263,6 +278,13 @@ def _doing(order: Order) -> str:
 
 def _row_of(one: Summary) -> Row:
     return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at)
+
+
+def _known(row: Row | None, one: Summary) -> Row:
+    """Return a loaded row, or what the index row tells of an order that is not loaded."""
+    if row is None or row.state is None:
+        return replace(_row_of(one), said=row.said if row else "")
+    return row
 
 
 def _settled(row: Row) -> bool:

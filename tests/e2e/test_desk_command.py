@@ -75,6 +75,7 @@ async def test_the_desk_waits_for_the_table_then_prints_a_link_and_ends_by_a_sig
                 async with aiohttp.ClientSession(cookie_jar=jar) as http:
                     async with http.get(link) as answer:
                         assert (answer.status, answer.url.path) == (200, "/")
+                    assert await line_of(said, "A new link: http://.*") not in link
                     async with http.get(answer.url.with_path("/orders/A-1")) as answer:
                         assert "It is under way: 0 of 3 steps done." in await answer.text()
                     async with http.get(answer.url.with_path("/live")) as live:  # open at the end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -252,6 +253,26 @@ async def sim(at: At) -> None:
     at.fits()
 
 
+async def why(at: At) -> None:
+    await failed(at.store, "A")
+    assert await at.sas("why", "A") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    assert said.startswith(
+        "order A  Error  (seq 3): It stopped at step-0: none left of article 11."
+    )
+    assert "waits for  You. then       Nothing moves it but a command." in said
+    at.fits()
+
+
+async def desk(at: At) -> None:
+    running = asyncio.ensure_future(at.sas("desk", "--port", "0"))
+    await at.screen.answer("Ctrl-C or Ctrl-D stops the desk.", "\n")
+    await at.screen.answer("A new link: http://127.0.0.1:", "\x04")
+    assert await running == 0
+    links = re.findall(r"/login\?once=\S+", at.screen.raw)
+    assert len(set(links)) == len(links) == 2
+
+
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "submit": submit,
     "list": list_,
@@ -284,6 +305,8 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "workflows": workflows,
     "cost": cost,
     "sim": sim,
+    "why": why,
+    "desk": desk,
 }
 
 

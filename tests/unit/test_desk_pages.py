@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import replace
+from html import unescape
+from urllib.parse import quote
 
 import pytest
+from yarl import URL
 
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
+from sas.simulation.store import StoreFault
 from tests.unit import actors_kit
 from tests.unit.desk_kit import DECLINED, desk_of, fail, night, submit, words
 
@@ -213,6 +218,43 @@ async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_
     assert "Its message lies in scheduler since" in said
 
 
+async def test_while_the_store_is_away_the_last_picture_stays_and_an_order_says_it() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        await browser.look("/")
+        made.store.away = made.store.partitions
+        made.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
+        async with asyncio.timeout(60):
+            while not browser.desk.watch.picture.problem:
+                await browser.desk.watch.changed(browser.desk.watch.picture.version)
+        said = words(await browser.get("/"))
+        assert "3 orders need you." in said
+        assert "The state store does not answer. What you see is from" in said
+        await browser.get("/orders/10248", 503)
+        made.store.plan = lambda _operation, _key: None
+        async with asyncio.timeout(60):
+            while browser.desk.watch.picture.problem:
+                await browser.desk.watch.changed(browser.desk.watch.picture.version)
+        assert "does not answer" not in await browser.get("/")
+
+
+async def test_a_page_is_told_when_its_order_changes_and_when_it_does_not_it_is_not() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        where = f"{browser.origin}/live?order=10248"
+        async with browser.http.get(where) as stream, asyncio.timeout(60):
+            await made.hand(
+                actors_kit.command("acknowledge", made.order("10249").seq, "w-1", "10249")
+            )
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.5):
+                    await stream.content.readline()
+            await made.hand(
+                actors_kit.command("acknowledge", made.order("10248").seq, "w-2", "10248")
+            )
+            assert await stream.content.readline() == b"data: changed\n"
+
+
 async def test_text_from_outside_is_never_markup() -> None:
     made = await night()
     evil = "<script>alert(1)</script>"
@@ -243,6 +285,32 @@ async def test_a_list_is_filtered_sorted_and_paged() -> None:
         wanted = "/orders?state=error&fingerprint=reserve/sold-out"
         assert "1 order " in await browser.look(wanted)
         await browser.look("/orders?page=999999&sort=x&state=y&age=z")
+
+
+@pytest.mark.parametrize("order_id", ["a b%41", "Ä&+=\"'<", "NW-1:a@b;c,d"])
+async def test_an_order_is_found_by_any_id_that_is_allowed(order_id: str) -> None:
+    made = await night()
+    await submit(made, order_id)
+    async with desk_of(made) as browser:
+        page = await browser.get("/orders?state=all&text=" + quote(order_id))
+        await browser.desk.watch.look()
+        page = await browser.get("/orders?state=finished&sort=-since")
+        (where,) = [unescape(one) for one in re.findall(r'data-row href="([^"]+)"', page)][:1]
+        async with browser.http.get(URL(browser.origin + where, encoded=True)) as answer:
+            assert answer.status == 200
+            assert "It is complete" in await answer.text()
+
+
+async def test_a_page_that_fails_is_one_sentence() -> None:
+    made = await night()
+
+    async def broken(_order_id: str) -> object:
+        raise ValueError("the row of step 1 is missing")
+
+    async with desk_of(made) as browser:
+        made.store.load = broken  # type: ignore[assignment]
+        said = words(await browser.get("/orders/10248", 500))
+    assert "This page cannot be shown: ValueError('the row of step 1 is missing')" in said
 
 
 async def test_an_order_that_does_not_exist_is_one_sentence() -> None:

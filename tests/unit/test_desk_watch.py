@@ -98,6 +98,25 @@ async def test_a_store_that_is_away_leaves_the_last_picture_with_the_reason() ->
     assert seen.picture == before
 
 
+async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
+    made = await night()
+    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    load = made.store.load
+
+    async def broken(order_id: str) -> object:
+        if order_id in {"10248", "10252"}:
+            raise ValueError("the row of step 1 is missing")
+        return await load(order_id)
+
+    made.store.load = broken  # type: ignore[assignment]
+    seen = watching(made)
+    await seen.look()
+    rows = {row.order_id: row for row in (*seen.picture.in_error, *seen.picture.under_way)}
+    assert sorted(rows) == ["10248", "10249", "10250", "10252"]
+    assert rows["10248"].said == rows["10252"].said
+    assert rows["10252"].said == "it cannot be read: the row of step 1 is missing"
+
+
 async def test_the_oldest_due_step_is_named() -> None:
     made = kit(CARE)
     await made.submit(actors_kit.order("A", workflow="care"), "m-A")

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from sas.cli import output
 from sas.cli.main import main
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Resting
@@ -191,7 +192,8 @@ async def test_sas_why_says_it_in_a_few_lines(
     store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await night()
-    store.orders |= made.store.orders
+    store.orders = made.store.orders
+    monkeypatch.setattr(output, "now", made.clock.now)
     monkeypatch.delenv("ServiceBus", raising=False)
     assert run_in_thread(lambda: main(["why", "10248"])) == 0
     said = capsys.readouterr()
@@ -202,6 +204,11 @@ async def test_sas_why_says_it_in_a_few_lines(
         "  agent      payment, circuit closed",
         "  to do      Repair the cause and resubmit, skip the step if you did it by hand, or undo.",
     ]
+    assert said.err == ""
+    await made.submit(order("10252", workflow="care"), "m-10252")
+    assert run_in_thread(lambda: main(["why", "10252"])) == 0
+    said = capsys.readouterr()
+    assert "waits for  A scheduler, to claim reserve. Until 2026-" in said.out
     assert said.err == "sas: the queues were not read: set ServiceBus\n"
     assert run_in_thread(lambda: main(["why", "10248", "--json"])) == 0
     assert '"WaitsFor":"You."' in capsys.readouterr().out
