@@ -16,7 +16,7 @@ from tools.infra_count import ORDERS, run
 
 SCALE = (ROOT / "docs" / "scale.md").read_text()
 COUNTED_REQUESTS = 9.5
-COUNTED_MESSAGES = 13
+COUNTED_MESSAGES = 10
 COUNTED_ROWS = 54
 SWEEP_REQUESTS = 18
 CREDITS_PER_S = 1000

@@ -254,7 +254,8 @@ class SideBySide:
             Rows(self.kept, self.world.pause),
             NewerRows(self.kept, self.world.pause, clock),
         )
-        old = workflows(timedelta(minutes=3))
+        told = [replace(one, notify_steps=True) for one in workflows(timedelta(minutes=3))]
+        old = Workflows(told)
         first = old.find("order")
         self.hosts = (
             self._host("older", self.rows[0], self.world.bus, old),
@@ -262,7 +263,7 @@ class SideBySide:
                 "newer",
                 self.rows[1],
                 NewerBus(self.world.bus, self.world.rng),
-                Workflows([*old, Workflow("order", 2, (*first.steps[1:],), first.on_failure)]),
+                Workflows([*old, replace(first, version=2, steps=first.steps[1:])]),
             ),
         )
         self.instances = [Instance(host) for host in self.hosts]
