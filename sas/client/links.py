@@ -211,7 +211,7 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
 async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
     """Have no more messages sent until the next receive, which grants credit anew."""
     with suppress(Exception):  # of an internal method: other readers get their messages later
-        link: Any = receiver._handler._link  # type: ignore[attr-defined]  # noqa: SLF001
+        link: Any = receiver._handler._link  # noqa: SLF001
         if link.current_link_credit > 0:
             await link.flow(link_credit=0)
 
