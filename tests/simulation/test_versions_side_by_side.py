@@ -29,7 +29,7 @@ from sas.codec.outward import AlertMessage, decode_notification, notice_of
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
 from sas.domain.order import Order, OrderState
-from sas.domain.workflow import Workflow, Workflows
+from sas.domain.workflow import Workflows
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
 from sas.simulation.bus import MemoryBus, Queued

@@ -40,7 +40,6 @@ from tests.unit.actors_kit import (
     received,
 )
 
-
 FAN = Workflow(
     "fan",
     1,
