@@ -32,6 +32,10 @@ FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
+READ = ("sas_", "trace", "DeadLetter")
+"""The properties that this system reads begin so. A copy carries no others: a sender's own may be
+so large that the copy would not fit its queue.
+"""
 FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
@@ -87,7 +91,11 @@ class Receiver:
     ) -> bool:
         """Send a scheduled copy of a message to its own queue; False if that is away too."""
         now = self.clock.now()
-        properties = {key: text for key, text in delivery.properties.items() if _is_text(text)}
+        properties = {
+            key: text
+            for key, text in delivery.properties.items()
+            if key.startswith(READ) and _is_text(text)
+        }
         first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
         if delivery.source_queue:

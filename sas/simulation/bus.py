@@ -17,7 +17,7 @@ from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
-"""Room for headers and annotations: a message this close to the limit is too large."""
+"""Room for headers and annotations, without the application's properties."""
 DEAD_LETTERS = "/$DeadLetterQueue"
 """What follows a queue's name in the name of its own dead-letter queue."""
 
@@ -351,9 +351,12 @@ class MemoryBus:
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
-        if len(message.body) + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        size = len(message.body) + sum(
+            len(key.encode()) + len(text.encode()) for key, text in message.properties.items()
+        )
+        if size + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
-                f"the message has {len(message.body)} bytes: more than the bus accepts", message
+                f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")

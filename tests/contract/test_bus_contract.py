@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -92,11 +93,14 @@ async def test_a_message_to_no_queue_is_undeliverable_and_named(rig: BusRig) -> 
     assert await rig.receive(B, 1) == [message(B, 3)]
 
 
-@pytest.mark.parametrize("size", [262_144, 400_000, 2_000_000])
+@pytest.mark.parametrize(
+    ("size", "properties"),
+    [(262_144, {}), (400_000, {}), (2_000_000, {}), (258_048, {"own": "x" * 5000})],
+)
 async def test_a_message_too_large_is_undeliverable_and_named_and_blocks_no_other(
-    rig: BusRig, size: int
+    rig: BusRig, size: int, properties: dict[str, str]
 ) -> None:
-    large = message(A, 2, b"x" * size)
+    large = replace(message(A, 2, b"x" * size), properties=properties)
     with pytest.raises(UndeliverableError) as caught:
         await rig.bus.send([message(A, 1), large, message(A, 3)])
     assert caught.value.undelivered == large
