@@ -111,7 +111,6 @@ class Supervisor:
         self._excuses = excuses or Excuses()
         self._function_time = function_time
         self._resting: dict[Due, datetime] = {}
-        self._gives_way = False
         self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
@@ -132,8 +131,7 @@ class Supervisor:
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
         found = Sweep(now + self._function_time)
-        gives_way, self._gives_way = self._gives_way, False
-        if gives_way or not await self._leads():
+        if not await self._leads():
             found.led = False
             return found
         self._excuses.begin_sweep()
@@ -149,10 +147,6 @@ class Supervisor:
             rows = await self._due(shard, now, resting[shard], found)
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        self._gives_way = found.left > 0
-        if self._gives_way:  # the next sweep is another instance's, if there is one
-            self._lease_ends_at = None
-            await self._lease(now)
         if found.shards_failed and not found.shards_read:
             raise StoreUnavailableError("not one shard could be read: the next sweep does it")
         for task in self._context.sweep_tasks:
