@@ -44,8 +44,10 @@ from sas.engine.transition import ContentionError, Source, TransitionRunner
 from sas.ports import (
     BusUnavailableError,
     OtherVersionError,
+    StoreMismatchError,
     StoreUnavailableError,
     UnavailableError,
+    UndeliverableError,
 )
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
@@ -171,7 +173,7 @@ class Supervisor:
         now, holder = self._context.clock.now(), self._context.instance
         try:
             return await self._context.store.acquire_lease(LEASE, holder, until, now)
-        except StoreUnavailableError as down:  # it only saves work
+        except (StoreUnavailableError, StoreMismatchError) as down:  # it only saves work
             log.warning("the sweep goes on without its lease: %s", down)
             return True
 
@@ -229,8 +231,11 @@ class Supervisor:
         scope = f"supervisor, {type(broken).__name__}"
         incident = Incident(AlertKind.UNREADABLE, scope, text, now, now + REST)
         try:
-            await self._context.incidents.report(incident, *order_ids)
-        except UnavailableError as down:
+            if isinstance(broken, StoreMismatchError):
+                await self._context.report_mismatch(broken, *order_ids)
+            else:
+                await self._context.incidents.report(incident, *order_ids)
+        except (UnavailableError, UndeliverableError) as down:
             log.warning("what cannot be read is reported later: %s", down)
 
     def _leave(self, row: Due, lacks: OtherVersionError) -> None:

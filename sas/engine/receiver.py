@@ -19,7 +19,14 @@ from typing import TypeGuard
 
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
-from sas.ports import Clock, Message, MessageBus, UnavailableError, UndeliverableError
+from sas.ports import (
+    Clock,
+    Message,
+    MessageBus,
+    StoreMismatchError,
+    UnavailableError,
+    UndeliverableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
@@ -54,11 +61,15 @@ class GivenUpError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Hands messages to their handlers. ``function_time`` is the time that one function has."""
+    """Hands messages to their handlers. ``function_time`` is the time that one function has.
+
+    ``report_mismatch`` tells the operator of a deploy that puts messages back.
+    """
 
     bus: MessageBus
     clock: Clock
     function_time: timedelta
+    report_mismatch: Callable[[StoreMismatchError], Awaitable[None]] | None = None
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Return what the handler returns; None if the message was put back.
@@ -76,6 +87,8 @@ class Receiver:
             try:
                 return await handler(delivery)
             except UnavailableError as away:
+                if isinstance(away, StoreMismatchError):
+                    await self._report(away)
                 delay = delay_s(times, away.delay_max_s)
                 times += 1
                 delivery = _with(delivery, away.put_back_with)
@@ -85,6 +98,13 @@ class Receiver:
                 if self.clock.now() + timedelta(seconds=delay) >= ends_at:
                     raise
             await self.clock.sleep(delay)
+
+    async def _report(self, wrong: StoreMismatchError) -> None:
+        if self.report_mismatch is not None:
+            try:
+                await self.report_mismatch(wrong)
+            except (UnavailableError, UndeliverableError) as down:
+                log.warning("a wrong deploy is reported later: %s", down)
 
     async def _put_back(
         self, delivery: Delivery, times: int, delay: float, away: UnavailableError

@@ -43,10 +43,16 @@ class OtherVersionError(UnavailableError):
     """
 
 
-class StoreMismatchError(Exception):
+class StoreMismatchError(UnavailableError):
     """The table was written with another number of shards, or another definition of a workflow
-    under the same version.
+    under the same version. An operator mends the deploy; until then messages are put back.
+
+    ``scope`` names what does not fit.
     """
+
+    def __init__(self, text: str, scope: str = "state store") -> None:
+        super().__init__(text)
+        self.scope = scope
 
 
 class UnreadableError(Exception):
@@ -254,6 +260,10 @@ class Move:
     message: Message
 
 
+PEEK_BYTES_MAX = 4 * 1024 * 1024
+"""A peek ends once it has read so many bytes of bodies: about 40 answers of Service Bus."""
+
+
 class UndeliverableError(Exception):
     """The bus will never accept this message: no such queue, no right to send, or too large.
 
@@ -282,6 +292,7 @@ class MessageBus(Protocol):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
 
+        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large ones take no longer.
         Scheduled messages and those that a function handles right now are among them.
 
         Raises:
@@ -294,7 +305,7 @@ class MessageBus(Protocol):
 
 class OperatorBus(MessageBus, Protocol):
     """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
-    a queue or of its dead-letter subqueue.
+    a queue or of its dead-letter subqueue. ``peek`` reads messages of any size.
     """
 
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:

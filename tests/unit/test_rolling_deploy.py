@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
+from sas.actors.agent import RetryPolicy
 from sas.actors.supervisor import LEASE_TIME
+from sas.bootstrap import Application, actors, wired
 from sas.domain.expire import DEPLOY_TIME
-from sas.domain.workflow import NO_TIME
+from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
 from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
-from sas.ports import Message, OtherVersionError
-from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, command, delivery, done, kit, order
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.ports import Message, OtherVersionError, StoreMismatchError, StoreUnavailableError
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    KEYS,
+    QUEUES,
+    Kit,
+    command,
+    delivery,
+    done,
+    kit,
+    order,
+)
 
 NEWER = replace(CHAIN, version=2)
 
@@ -155,6 +171,69 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
     await newer.later(1)
     await newer.drain()
     assert newer.state() == "Processed"
+
+
+def redeployed(made: Kit, *workflows: Workflow) -> Application:
+    """Return what a start with these workflows makes over the same table and bus."""
+    business = replace(made.business, workflows=Workflows(workflows))
+    context = wired(
+        *(made.store, made.bus, made.clock, made.context.to, "redeployed"),
+        business.workflows,
+        FieldEncryption(),
+    )
+    return actors(
+        context,
+        business,
+        policy=RetryPolicy(0.2, 2.0),
+        circuit=BreakerPolicy(0),
+        callback_keys=KEYS,
+    )
+
+
+async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_told_once() -> None:
+    made = kit(duplicate_window=timedelta(minutes=10))
+    right = redeployed(made, CHAIN, CARE)
+    order_message = Message(QUEUES.orders, "m-1", order())
+    await made.run(right.receive(right.submitter.handle, delivery(order_message)))
+    wake = made.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    wrong = redeployed(made, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    for _ in range(40):
+        assert await made.run(wrong.receive(wrong.scheduler.handle, delivery(wake))) is None
+        await made.run(wrong.supervisor.sweep())
+        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
+    (told, later) = made.alerts()
+    assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
+    assert "give the new definition a version of its own" in told.text
+    assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
+    await made.run(right.receive(right.scheduler.handle, delivery(wake)))
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.rejected() == []
+
+
+async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_day() -> None:
+    made = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(made, CHAIN, CARE)
+    begin = made.store._begin
+
+    async def refuse(*_args: object) -> NoReturn:
+        raise StoreMismatchError("the table was created with 16 shards", "number of shards")
+
+    made.store._begin = refuse  # type: ignore[method-assign]
+    message = Message(QUEUES.orders, "m-1", order())
+    for _ in range(40):
+        assert await made.run(app.receive(app.submitter.handle, delivery(message))) is None
+        with pytest.raises(StoreUnavailableError):
+            await made.run(app.supervisor.sweep())
+        message = await comes_again(made, QUEUES.orders, DELAY_MAX_S)
+    (told,) = made.alerts()
+    assert (told.kind, told.scope) == ("not-runnable", "number of shards")
+    assert "put back" in told.text
+    made.store._begin = begin  # type: ignore[method-assign]
+    await made.run(app.receive(app.submitter.handle, delivery(message)))
+    await made.drain()
+    assert made.state() == "Processed"
 
 
 async def expired() -> tuple[Kit, Kit]:
