@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sas.ports import BusUnavailableError, Clock, Message, Peeked, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Clock,
+    Message,
+    Peeked,
+    UndeliverableError,
+)
 from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
@@ -151,7 +158,8 @@ class MemoryBus:
         if not self.reachable(found):
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(found)
-        first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
         return [
             Peeked(
                 one.message.message_id,
@@ -159,7 +167,8 @@ class MemoryBus:
                 one.visible_at,
                 one.message.properties,
             )
-            for one in first
+            for one, size in zip(ordered, before, strict=False)
+            if size < PEEK_BYTES_MAX
         ]
 
     async def close(self) -> None:

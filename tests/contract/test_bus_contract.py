@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from devstack.servicebus import Broker
-from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, Message, UndeliverableError
 from tests.contract.bus_rigs import QUEUES, WITH_DETECTION, BrokerRig, BusRig, MemoryRig
 
 A, B, RESPONSES = QUEUES
@@ -176,3 +176,12 @@ async def test_a_peek_into_a_queue_that_does_not_exist_says_so(rig: BusRig) -> N
 async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> None:
     await rig.bus.send([message(B, number) for number in range(130)])
     assert len(await rig.bus.peek(B, 1000)) == 130
+
+
+async def test_a_peek_ends_after_some_megabytes_so_that_large_messages_take_no_longer(
+    rig: BusRig,
+) -> None:
+    for number in range(60):
+        await rig.bus.send([message(B, number, b"x" * 200_000)])
+    found = await rig.bus.peek(B, 1000)
+    assert PEEK_BYTES_MAX <= sum(len(one.body) for one in found) < 2 * PEEK_BYTES_MAX
