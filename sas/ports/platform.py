@@ -254,10 +254,13 @@ class Peeked:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A message to send, and the sequence numbers of those that are removed once it is sent."""
+    """A message to send, and the sequence numbers of those that are removed once it is sent.
+
+    Without a message they are only removed.
+    """
 
     sequences: frozenset[int]
-    message: Message
+    message: Message | None
 
 
 PEEK_BYTES_MAX = 4 * 1024 * 1024
@@ -311,7 +314,7 @@ class OperatorBus(MessageBus, Protocol):
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it stands for.
 
-        Yields for each message that was sent whether all those were removed. What was not removed
+        Yields for each move whether all those were removed. What was not removed
         stays: nothing is lost, and the next move sends it again. A move whose messages are gone is
         left out. Other messages that lie before them are delivered once, and abandoned.
 

@@ -140,8 +140,9 @@ async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_g
 ) -> None:
     with pytest.raises(InvalidOrderError, match="at most 258,048 are accepted"):
         await client.submit(order(1, 300 * 1024))
-    premium = {"reply_queue": REPLIES, "order_bytes_max": 4 * 1024 * 1024}
-    async with OrdersClient(broker.connection_string, **premium) as larger:
+    async with OrdersClient(
+        broker.connection_string, reply_queue=REPLIES, order_bytes_max=4 * 1024 * 1024
+    ) as larger:
         with pytest.raises(SubmitError, match="larger than the namespace takes"):
             await larger.submit(order(1, 262_144 - 160))
     await client.submit(order(2))

@@ -220,7 +220,7 @@ async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_da
     async def refuse(*_args: object) -> NoReturn:
         raise StoreMismatchError("the table was created with 16 shards", "number of shards")
 
-    made.store._begin = refuse  # type: ignore[method-assign]
+    made.store._begin = refuse  # type: ignore[method-assign,assignment]
     message = Message(QUEUES.orders, "m-1", order())
     for _ in range(40):
         assert await made.run(app.receive(app.submitter.handle, delivery(message))) is None
