@@ -367,7 +367,8 @@ def _check_references(env: Mapping[str, str]) -> None:
         if name.startswith(_OUR_SETTINGS) and _REFERENCE.search(text):
             raise SettingError(
                 f"{name} is a Key Vault reference that was not resolved: let the app's identity "
-                "read that secret (role Key Vault Secrets User), and restart the app"
+                "read that secret (role Key Vault Secrets User), and have Azure ask again "
+                "(docs/operating.md, Keys). Messages wait in their queues"
             )
 
 
