@@ -82,7 +82,8 @@ class Queue:
     """One queue: its rules, its messages that wait, are locked, or expired.
 
     ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
-    takes no send, because it is full, disabled for sending or throttled.
+    takes no send, because it is full, disabled for sending or throttled. ``forbids``: the app lacks
+    the right to send to it.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Queue:
     length_max: int | None = None
     away: bool = False
     refuses: bool = False
+    forbids: bool = False
     waiting: list[Queued] = field(default_factory=list)
     expired: list[Queued] = field(default_factory=list)
     locked: list[Queued] = field(default_factory=list)
@@ -143,6 +145,8 @@ class MemoryBus:
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
         for message in messages:
+            if message.queue in self.queues and self.queues[message.queue].forbids:
+                raise UndeliverableError(f"no right to send to {message.queue}", message)
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
