@@ -21,10 +21,13 @@ from sas.ports import (
     UndeliverableError,
 )
 from sas.telemetry.tracing import carried
+from sas.telemetry.usage import Usage
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
 """Room for headers and annotations, without the application's properties."""
+PEEK_PAGE = 100
+"""Most messages that are read at once."""
 DEAD_LETTERS = "/$DeadLetterQueue"
 """What follows a queue's name in the name of its own dead-letter queue."""
 
@@ -102,14 +105,15 @@ class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
-    completes at once. Faults: ``fail_next`` sets those of the next messages; ``plan`` is called
-    with each message and decides, for seeded simulations; ``cut`` takes the whole namespace or
-    some queues away.
+    completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
+
+    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
+    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, Queue] = {}
-        self.sent = 0
+        self.meter = Usage()
         self.plan: Callable[[Message], BusFault | None] = lambda _: None
         self.away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
@@ -144,9 +148,15 @@ class MemoryBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
+        room: dict[str, int] = {}
         for message in messages:
             if message.queue in self.queues and self.queues[message.queue].forbids:
                 raise UndeliverableError(f"no right to send to {message.queue}", message)
+            size = _size_of(message)
+            if size > room.get(message.queue, 0):  # the next batch
+                self.meter.sends += 1
+                room[message.queue] = MESSAGE_BYTES_MAX
+            room[message.queue] -= size
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
@@ -164,6 +174,9 @@ class MemoryBus:
         self._expire(found)
         ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
         before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
+        first = [one for one, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX]
+        pages, is_end = -(-len(first) // PEEK_PAGE), len(first) == len(ordered) < limit
+        self.meter.peeks += pages + is_end  # an empty page says that it was the last
         return [
             Peeked(
                 one.message.message_id,
@@ -171,8 +184,7 @@ class MemoryBus:
                 one.visible_at,
                 one.message.properties,
             )
-            for one, size in zip(ordered, before, strict=False)
-            if size < PEEK_BYTES_MAX
+            for one in first
         ]
 
     async def close(self) -> None:
@@ -364,10 +376,8 @@ class MemoryBus:
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
-        size = len(message.body) + sum(
-            len(key.encode()) + len(text.encode()) for key, text in message.properties.items()
-        )
-        if size + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        size = _size_of(message)
+        if size > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
                 f"the message has {size} bytes: more than the bus accepts", message
             )
@@ -375,7 +385,8 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue.name} is full")
         if queue.away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
-        self.sent += 1
+        self.meter.messages += 1
+        self.meter.message_bytes += len(message.body)
         now = self._clock.now()
         if not self._is_duplicate(queue, message.message_id, now):
             properties = {**message.properties, **carried()}
@@ -401,3 +412,12 @@ class MemoryBus:
             return True
         seen[message_id] = now
         return False
+
+
+def _size_of(message: Message) -> int:
+    properties = message.properties.items()
+    return (
+        OVERHEAD_BYTES
+        + len(message.body)
+        + sum(len(key.encode()) + len(text.encode()) for key, text in properties)
+    )
