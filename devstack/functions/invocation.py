@@ -182,17 +182,15 @@ class Invoker:
             ) from error
 
     async def _on_thread(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        context = contextvars.copy_context()
-
         def run() -> Any:
-            invocation = context[CURRENT]
-            _THREAD_LOCAL.invocation_id = invocation[0] if invocation else None
+            _THREAD_LOCAL.invocation_id = (CURRENT.get() or (None,))[0]
             try:
-                return context.run(function.code, **arguments)
+                return function.code(**arguments)
             finally:
                 _THREAD_LOCAL.invocation_id = None
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, context.run, run)
 
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""

@@ -10,6 +10,7 @@ than the batch. The azure-functions converters turn this into what a function se
 import base64
 import json
 import re
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -47,14 +48,15 @@ _TIMES: dict[str, _Getter] = {
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
-class MessageMetadata(Mapping[str, Datum]):
+class MessageMetadata(UserDict[str, Datum]):
     """The metadata of one message, made when somebody asks for it."""
 
-    def __init__(self, message: ServiceBusReceivedMessage) -> None:
+    def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` comes later
         self._message = message
 
     @cached_property
-    def _found(self) -> Metadata:
+    def data(self) -> Metadata:  # type: ignore[override]  # UserDict sets it at once
+        """All of it."""
         message = self._message
         found: Metadata = {
             name: Datum(value, "string")
@@ -69,15 +71,6 @@ class MessageMetadata(Mapping[str, Datum]):
         properties = _json(_application_properties(message))
         found["ApplicationProperties"] = found["UserProperties"] = properties
         return found
-
-    def __getitem__(self, name: str) -> Datum:
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def decoded(self, body: bytes) -> FunctionMessage:
         """What the azure-functions converter makes of it, without JSON and 26 tries of strptime."""
@@ -179,18 +172,13 @@ def delivery_count(message: ServiceBusReceivedMessage) -> int:
 def outgoing(datum: Datum) -> list[ServiceBusMessage]:
     """The messages of a datum: one for each element of a list, else one; or InvocationError."""
     if datum.type == "list":
-        return [message for one in datum.value for message in outgoing(_element(one))]
+        texts = [v if isinstance(v, str | bytes) else json.dumps(v) for v in datum.value]
+        return [ServiceBusMessage(text) for text in texts]
     if datum.type == "dict":
         return [ServiceBusMessage(json.dumps(datum.value), content_type="application/json")]
     if datum.type in {"string", "bytes"}:
         return [ServiceBusMessage(datum.value)]
     raise InvocationError(f"{datum.type} data cannot become a message: use str or bytes.")
-
-
-def _element(value: Any) -> Datum:
-    if isinstance(value, bytes):
-        return Datum(value, "bytes")
-    return Datum(value if isinstance(value, str) else json.dumps(value), "string")
 
 
 def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
