@@ -24,6 +24,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from devstack.functions.settings import InvocationError
 
 Metadata = dict[str, Datum]
+Input = tuple[Datum, Mapping[str, Datum]]
 
 _Getter = Callable[[ServiceBusReceivedMessage], Any]
 _STRINGS: dict[str, _Getter] = {
@@ -75,6 +76,7 @@ class MessageMetadata(UserDict[str, Datum]):
     def decoded(self, body: bytes) -> FunctionMessage:
         """What the azure-functions converter makes of it, without JSON and 26 tries of strptime."""
         message = self._message
+        texts: Any = {name: _text(get(message)) for name, get in _FIELDS.items()}
         return FunctionMessage(
             body=body,
             trigger_metadata=self,
@@ -84,13 +86,11 @@ class MessageMetadata(UserDict[str, Datum]):
             sequence_number=message.sequence_number or 0,
             enqueued_time_utc=_naive(message.enqueued_time_utc),
             expires_at_utc=_naive(message.expires_at_utc),
-            **{name: _text(get(message)) for name, get in _FIELDS.items()},
+            **texts,
         )
 
 
-def single(
-    message: ServiceBusReceivedMessage, *, binary: bool
-) -> tuple[Datum, Mapping[str, Datum]]:
+def single(message: ServiceBusReceivedMessage, *, binary: bool) -> Input:
     """The datum and metadata of one message (cardinality one)."""
     body, found = body_bytes(message), MessageMetadata(message)
     if binary:
@@ -100,7 +100,7 @@ def single(
     return Datum(text, "string"), metadata
 
 
-def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> tuple[Datum, Metadata]:
+def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> Input:
     """The datum and metadata of a batch (cardinality many)."""
     metadata: Metadata = {
         f"{name}Array": _strings([_text(get(m)) for m in messages])
