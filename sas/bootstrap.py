@@ -127,7 +127,11 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     budget = RetryBudget(attempts=1000, total_s=STORE_RETRY_S)  # only time limits it
     store = TableStore.connect(
-        settings.tables, settings.table, settings.shards, retry_budget=budget
+        settings.tables,
+        settings.table,
+        settings.shards,
+        retry_budget=budget,
+        direct_transactions=settings.direct_transactions,
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)
