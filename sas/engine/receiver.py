@@ -129,7 +129,7 @@ class Receiver:
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
             f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}",
             delivery.body,
-            scheduled_at=now + timedelta(seconds=delay),
+            scheduled_at=delivery.on_bus(now + timedelta(seconds=delay), now),
             properties=properties,
         )
         try:

@@ -212,3 +212,18 @@ def test_every_error_of_a_dependency_is_put_back() -> None:
 
     for kind in (StoreUnavailableError, BusUnavailableError, ContentionError):
         assert issubclass(kind, UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "counts_s"), [(-3.0, 0.0), (0.0, 0.0), (4.0, 4.0), (60.0, 5.0)]
+)
+async def test_a_copy_that_a_slow_clock_schedules_waits_by_the_clock_of_the_bus(
+    ahead_s: float, counts_s: float
+) -> None:
+    door = Door(StoreUnavailableError("away"))
+    now = door.clock.now()
+    await door.receive(replace(FIRST, enqueued_at=now + timedelta(seconds=ahead_s)))
+    (copy,) = (queued.message for queued in door.bus.queues[QUEUE].waiting)
+    assert copy.scheduled_at is not None
+    pause = (copy.scheduled_at - now).total_seconds() - counts_s
+    assert 0.5 <= pause <= 1.0
