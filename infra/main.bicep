@@ -16,15 +16,15 @@ param environmentName string
 })
 param location string
 
-@description('Who deploys: becomes an operator (reads orders, alerts and rejected messages; sends commands). Empty for none.')
-param principalId string = ''
+@description('Object id of the operators, best a group: they read orders, alerts and rejected messages, and send commands. Empty: nobody. It is never who deploys, unless you say so.')
+param operatorPrincipalId string = ''
 
 @allowed([
   'User'
   'Group'
   'ServicePrincipal'
 ])
-param principalType string = 'User'
+param operatorPrincipalType string = 'User'
 
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
@@ -107,9 +107,9 @@ param supervisorSchedule string = '*/10 * * * * *'
 @description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
 param encryptionKeysSecretUri string = ''
 
-@description('Who is mailed of alerts.')
-@maxLength(20)
-param operatorMailAddresses array = []
+@description('Who is mailed of alerts: addresses with commas between. Empty: nobody.')
+@maxLength(1000)
+param operatorMail string = ''
 
 @minValue(1)
 param queueDepthMax int = 1000
@@ -133,6 +133,10 @@ var tags = {
   'azd-env-name': environmentName
 }
 
+// Azure takes one assignment of a role on a queue for a principal. Two deployments would write the same one.
+var applicationPrincipals = [for application in applications: application.principalId]
+var principals = filter(concat([operatorPrincipalId], applicationPrincipals), each => each != '')
+
 resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
   name: '${abbreviations.resourceGroup}${environmentName}'
   location: location
@@ -146,8 +150,9 @@ module platform 'modules/platform.bicep' = {
     suffix: toLower(uniqueString(subscription().id, environmentName, location))
     tags: tags
     location: location
-    principalId: principalId
-    principalType: principalType
+    operatorPrincipalId: operatorPrincipalId
+    operatorPrincipalType: operatorPrincipalType
+    everyPrincipalIsGivenOnce: length(union(principals, [])) == length(principals)
     applications: applications
     businessSettings: businessSettings
     callbackKey: callbackKey
@@ -164,7 +169,7 @@ module platform 'modules/platform.bicep' = {
     maximumInstanceCount: maximumInstanceCount
     supervisorSchedule: supervisorSchedule
     encryptionKeysSecretUri: encryptionKeysSecretUri
-    operatorMailAddresses: operatorMailAddresses
+    operatorMail: operatorMail
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     retentionDays: retentionDays
@@ -178,4 +183,5 @@ output AZURE_RESOURCE_GROUP string = group.name
 output SERVICE_ORDERS_NAME string = platform.outputs.appName
 output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
 output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
+output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
 output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

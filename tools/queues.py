@@ -52,7 +52,7 @@ def set_applications(parameters: dict[str, Any], names: list[str], bound: list[s
     parameters["parameters"]["applications"]["value"] = [
         {
             "name": name,
-            "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}}}",
+            "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}=}}",
             **({"bound": True} if name in bound else {}),
         }
         for name in names

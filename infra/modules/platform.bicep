@@ -3,8 +3,15 @@
 param suffix string // ends every name, and is the same whenever this environment is deployed again
 param tags object
 param location string
-param principalId string
-param principalType string
+param operatorPrincipalId string
+param operatorPrincipalType string
+
+@description('False refuses the deployment: give the operator and each application an identity of their own.')
+@allowed([
+  true
+])
+param everyPrincipalIsGivenOnce bool
+
 param applications array
 param businessSettings object
 @secure()
@@ -23,7 +30,7 @@ param maximumInstanceCount int
 param supervisorSchedule string
 
 param encryptionKeysSecretUri string
-param operatorMailAddresses array
+param operatorMail string
 param queueDepthMax int
 param overdueMinutesMax int
 param retentionDays int
@@ -128,11 +135,11 @@ module appAccess '../access/app-access.bicep' = {
   }
 }
 
-module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId)) {
+module operatorAccess '../access/operator-access.bicep' = if (everyPrincipalIsGivenOnce && !empty(operatorPrincipalId)) {
   name: 'operator-access'
   params: {
-    principalId: principalId
-    principalType: principalType
+    principalId: operatorPrincipalId
+    principalType: operatorPrincipalType
     namespaceName: messaging.outputs.name
     stateAccountName: state.outputs.name
     tableName: tableName
@@ -187,7 +194,7 @@ module operations '../operations/operations.bicep' = {
     stateAccountName: state.outputs.name
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
-    mailAddresses: operatorMailAddresses
+    mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     auditStateStore: auditStateStore
@@ -197,4 +204,5 @@ module operations '../operations/operations.bicep' = {
 output appName string = app.outputs.name
 output namespaceHostName string = messaging.outputs.hostName
 output tableEndpoint string = state.outputs.tableEndpoint
+output identityPrincipalId string = identity.outputs.principalId
 output responseQueues array = messaging.outputs.responseQueues

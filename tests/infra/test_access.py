@@ -85,6 +85,22 @@ def test_roles_are_assigned_in_the_access_modules_only_each_with_its_reason() ->
                 assert re.search(r"scope: (queues\[index\]|account|table|component)\n", body)
 
 
+def test_operator_and_applications_that_share_a_principal_are_refused_by_the_template_too() -> None:
+    main = (INFRA / "main.bicep").read_text()
+    assert "concat([operatorPrincipalId], applicationPrincipals)" in main
+    same = "everyPrincipalIsGivenOnce: length(union(principals, [])) == length(principals)"
+    assert same in main
+    platform = bicep()[(INFRA / "modules" / "platform.bicep").resolve()]
+    allowed = platform.parameters["everyPrincipalIsGivenOnce"].decorators["allowed"].text
+    assert "".join(allowed.split()) == "allowed([true])"
+
+
+def test_nobody_becomes_an_operator_by_deploying() -> None:
+    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+    assert parameters["operatorPrincipalId"]["value"] == "${SAS_OPERATOR_PRINCIPAL_ID=}"
+    assert "AZURE_PRINCIPAL" not in (INFRA / "main.parameters.json").read_text()
+
+
 def test_service_bus_roles_are_given_on_single_queues() -> None:
     for role, scope in GRANTS.values():
         if role.startswith("serviceBus"):

@@ -33,7 +33,7 @@ BREAKS = [
     ("a member the JSON has not", QUEUES, "list.deadLetterQueue", "list.deadLetters", "has no deadLetters"),
     ("a role that is not listed", "access/app-access.bicep", "roles.storageBlobDataOwner.id", "roles.owner.id", "has no owner.id"),
     ("a role's id of its own", "access/app-access.bicep", "roles.storageBlobDataOwner.id", "'8e3af657-a8ff-443c-a75c-2fe8c4bcb635'", "a GUID of its own"),
-    ("a file that has grown", QUEUES, "var list", "\n" * 200 + "var list", "more than 200 lines"),
+    ("a file that has grown", QUEUES, "var list", "\n" * 300 + "var list", "more than 300 lines"),
 ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_call_broken_on_purpose_is_refused(
 BOUNDED = {
     "environmentName": {"minLength", "maxLength"},
     "location": {"minLength"},
-    "principalType": {"allowed"},
+    "operatorPrincipalType": {"allowed"},
     "applications": {"minLength", "maxLength"},
     "serviceBusSku": {"allowed"},
     "messagingUnits": {"allowed"},
@@ -103,11 +103,11 @@ BOUNDED = {
     "overdueMinutesMax": {"minValue", "maxValue"},
     "retentionDays": {"minValue", "maxValue"},
     "dailyQuotaGb": {"minValue"},
-    "operatorMailAddresses": {"maxLength"},
+    "operatorMail": {"maxLength"},
     "networkOctets": {"minLength", "maxLength"},
 }
 UNBOUNDED = {
-    *("principalId", "businessSettings", "vnetEnabled", "auditStateStore"),
+    *("operatorPrincipalId", "businessSettings", "vnetEnabled", "auditStateStore"),
     *("callbackKey", "callbackUrl"),
     "encryptionKeysSecretUri",
 }
