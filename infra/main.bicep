@@ -31,12 +31,17 @@ param operatorPrincipalType string = 'User'
 @maxLength(200)
 param applications array
 
-@description('Settings of the business, as an object of strings.')
+@secure()
+@description('Settings of the business, as an object of strings. Secure: no value shows in the history of deployments. A key belongs into secretSettings all the same.')
 param businessSettings object
 
-@secure()
-@description('Secrets of 32 characters or more that callbacks are made with, separated by commas; or a Key Vault reference. Empty: no callbacks.')
-param callbackKey string = ''
+@description('Names of settings whose values are secrets in a Key Vault, with commas between, such as SAS_CALLBACK_KEY,SAS_ENCRYPTION_KEYS. The app gets references. Empty: none, and no vault.')
+@maxLength(2000)
+param secretSettings string = ''
+
+@description('Address of a vault of yours that holds them, such as https://NAME.vault.azure.net; empty: one is made here.')
+@maxLength(200)
+param keyVaultUri string = ''
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string = ''
@@ -104,9 +109,6 @@ param maximumInstanceCount int = 40
 @minLength(11)
 param supervisorSchedule string = '*/10 * * * * *'
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
-param encryptionKeysSecretUri string = ''
-
 @description('Who is mailed of alerts: addresses with commas between. Empty: nobody.')
 @maxLength(1000)
 param operatorMail string = ''
@@ -155,7 +157,8 @@ module platform 'modules/platform.bicep' = {
     everyPrincipalIsGivenOnce: length(union(principals, [])) == length(principals)
     applications: applications
     businessSettings: businessSettings
-    callbackKey: callbackKey
+    secretSettings: secretSettings
+    keyVaultUri: keyVaultUri
     callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku
     messagingUnits: messagingUnits
@@ -168,7 +171,6 @@ module platform 'modules/platform.bicep' = {
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
     supervisorSchedule: supervisorSchedule
-    encryptionKeysSecretUri: encryptionKeysSecretUri
     operatorMail: operatorMail
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
@@ -184,4 +186,5 @@ output SERVICE_ORDERS_NAME string = platform.outputs.appName
 output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
 output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
 output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
+output SAS_KEY_VAULT_NAME string = platform.outputs.vaultName
 output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

@@ -16,7 +16,7 @@ FUNCTIONS = frozenset(
     [
         *("concat", "empty", "environment", "filter", "guid", "items", "join", "length"),
         *("loadJsonContent", "loadTextContent", "replace", "split", "string", "subscription"),
-        *("subscriptionResourceId", "toLower", "union", "uniqueString"),
+        *("subscriptionResourceId", "tenant", "toLower", "union", "uniqueString"),
     ]
 )
 """The functions of Bicep that these files may call; a new one is added here on purpose."""

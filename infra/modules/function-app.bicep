@@ -22,15 +22,12 @@ param telemetryConnectionString string
 @minLength(11)
 param supervisorSchedule string
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
-param encryptionKeysSecretUri string
-
+@secure()
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
 param businessSettings object
 
-@secure()
-@description('Secrets that callbacks are made with, separated by commas; or a Key Vault reference; empty where none are used.')
-param callbackKey string
+@description('Secret settings: name, and a reference that the platform replaces by the secret.')
+param secretSettings array
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string
@@ -77,7 +74,6 @@ var settings = [
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
   { name: 'SAS_RETENTION_DAYS', value: '30' }
-  { name: 'SAS_CALLBACK_KEY', value: callbackKey }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
@@ -85,11 +81,6 @@ var settings = [
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
-]
-
-// A reference that the platform resolves: the keys stand in no setting. The identity must be let read the secret.
-var keys = empty(encryptionKeysSecretUri) ? [] : [
-  { name: 'SAS_ENCRYPTION_KEYS', value: '@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})' }
 ]
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
@@ -150,7 +141,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       scmMinTlsVersion: '1.2'
       ftpsState: 'Disabled'
       http20Enabled: true
-      appSettings: concat(settings, keys, list.settings, business)
+      appSettings: concat(settings, secretSettings, list.settings, business)
     }
   }
 }

@@ -13,9 +13,10 @@ param operatorPrincipalType string
 param everyPrincipalIsGivenOnce bool
 
 param applications array
-param businessSettings object
 @secure()
-param callbackKey string
+param businessSettings object
+param secretSettings string
+param keyVaultUri string
 param callbackUrl string
 param serviceBusSku string
 param messagingUnits int
@@ -29,7 +30,6 @@ param instanceMemoryMB int
 param maximumInstanceCount int
 param supervisorSchedule string
 
-param encryptionKeysSecretUri string
 param operatorMail string
 param queueDepthMax int
 param overdueMinutesMax int
@@ -94,6 +94,21 @@ module state 'storage-account.bicep' = {
   }
 }
 
+module secrets 'secrets.bicep' = {
+  name: 'secrets'
+  params: {
+    vaultName: '${abbreviations.keyVault}${suffix}'
+    location: location
+    tags: tags
+    publicAccess: !vnetEnabled
+    secretSettings: secretSettings
+    vaultUri: keyVaultUri
+    appPrincipalId: identity.outputs.principalId
+    operatorPrincipalId: operatorPrincipalId
+    operatorPrincipalType: operatorPrincipalType
+  }
+}
+
 module messaging 'messaging.bicep' = {
   name: 'messaging'
   params: {
@@ -119,6 +134,7 @@ module network 'private-access.bicep' = if (vnetEnabled) {
     namespaceId: messaging.outputs.id
     hostAccountId: host.outputs.id
     stateAccountId: state.outputs.id
+    vaultId: secrets.outputs.vaultId
   }
 }
 
@@ -164,9 +180,8 @@ module app 'function-app.bicep' = {
     namespaceHostName: messaging.outputs.hostName
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
-    encryptionKeysSecretUri: encryptionKeysSecretUri
+    secretSettings: secrets.outputs.settings
     businessSettings: businessSettings
-    callbackKey: callbackKey
     callbackUrl: callbackUrl
     boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
@@ -205,4 +220,5 @@ output appName string = app.outputs.name
 output namespaceHostName string = messaging.outputs.hostName
 output tableEndpoint string = state.outputs.tableEndpoint
 output identityPrincipalId string = identity.outputs.principalId
+output vaultName string = secrets.outputs.vaultName
 output responseQueues array = messaging.outputs.responseQueues

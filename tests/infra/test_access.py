@@ -19,6 +19,8 @@ ALLOWED = {
     "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
     "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
     "76199698-9eea-4c19-bc75-cec21354c6b6": "Storage Table Data Reader",
+    "4633458b-17de-408a-b874-0445c86b69e6": "Key Vault Secrets User",
+    "b86a8fe4-44ce-4948-aee5-eccb2c155cd7": "Key Vault Secrets Officer",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
 }
 """Service Bus Data Owner, Contributor, Owner and the like are missing on purpose."""
@@ -33,6 +35,8 @@ GRANTS = {
     ("operator-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("operator-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
     ("operator-access.bicep", "reads"): ("storageTableDataReader", "table-role.bicep"),
+    ("secrets.bicep", "appReads"): ("keyVaultSecretsUser", "vault-role.bicep"),
+    ("secrets.bicep", "operatorSets"): ("keyVaultSecretsOfficer", "vault-role.bicep"),
     ("application.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("application.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
 }
@@ -82,7 +86,7 @@ def test_roles_are_assigned_in_the_access_modules_only_each_with_its_reason() ->
                 assert file.path.parent.name == "access", file.path
                 body = resource.body.text
                 assert "description: reason" in body
-                assert re.search(r"scope: (queues\[index\]|account|table|component)\n", body)
+                assert re.search(r"scope: (queues\[index\]|account|table|component|vault)\n", body)
 
 
 def test_operator_and_applications_that_share_a_principal_are_refused_by_the_template_too() -> None:
@@ -127,6 +131,8 @@ def test_an_application_reads_its_own_queue_and_no_other() -> None:
         ("modules/storage-account.bicep", "minimumTlsVersion: 'TLS1_2'"),
         ("modules/storage-account.bicep", "allowBlobPublicAccess: false"),
         ("modules/monitoring.bicep", "DisableLocalAuth: true"),
+        ("modules/key-vault.bicep", "enableRbacAuthorization: true"),
+        ("modules/key-vault.bicep", "enablePurgeProtection: true"),
         ("modules/function-app.bicep", "httpsOnly: true"),
         ("modules/function-app.bicep", "ftpsState: 'Disabled'"),
     ],

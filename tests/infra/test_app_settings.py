@@ -19,9 +19,11 @@ STAND_INS = {
     "identityClientId": "00000000-0000-0000-0000-000000000001",
     "stateTableEndpoint": "https://state.table.core.windows.net",
 }
-CALLBACK_KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
-LOCALLY_OTHERWISE = {"FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION}
-"""The runtime is functionAppConfig's; the connections are by identity."""
+LOCALLY_OTHERWISE = {
+    *("FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION),
+    "SAS_CALLBACK_KEY",
+}
+"""The runtime is functionAppConfig's; connections are by identity; a key is a secret setting."""
 
 
 def business() -> dict[str, str]:
@@ -34,15 +36,44 @@ def in_azure() -> dict[str, str]:
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
     made = {name: STAND_INS.get(value, value.strip("'")) for name, value in fixed}
-    made |= {
-        "SAS_CALLBACK_KEY": CALLBACK_KEY,
-        "SAS_CALLBACK_URL": "https://app.example/api/callbacks",
-    }
+    made["SAS_CALLBACK_URL"] = "https://app.example/api/callbacks"
     return made | {each["name"]: each["value"] for each in listed} | business()
 
 
 def test_every_local_setting_is_given_in_azure_too() -> None:
     assert set(LOCAL) - LOCALLY_OTHERWISE <= set(in_azure())
+
+
+ELSEWHERE = {
+    **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
+    **dict.fromkeys(("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"), "secretSettings"),
+    **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
+    **dict.fromkeys(("SAS_REPLY_QUEUE", "SAS_OPERATOR"), "of the command sas"),
+    **dict.fromkeys(
+        (
+            *("SAS_SHARDS", "SAS_SOURCE", "SAS_ORDER_BYTES_MAX", "SAS_AGENT_FIRST_DELAY_SECONDS"),
+            *("SAS_AGENT_DELAY_MAX_SECONDS", "SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
+            *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
+            *("SAS_PURGE_EXPORT", "ORDERS_ATTEMPT_SECONDS", "ORDERS_CARRIER_TELLS_SECONDS"),
+        ),
+        "has a default; businessSettings may give it",
+    ),
+}
+"""Every setting that the app reads and Bicep does not give, with where it comes from."""
+
+
+def test_every_setting_that_is_read_has_one_place_where_it_is_given() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    read = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert read - set(in_azure()) == set(ELSEWHERE)
+
+
+def test_no_setting_is_given_twice() -> None:
+    """Azure refuses a list of settings that has a name twice."""
+    fixed = re.findall(r"\{ name: '([^']+)', value:", APP)
+    listed = [each["name"] for each in json.loads((INFRA / "queues.json").read_text())["settings"]]
+    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_setting_that_a_binding_names_is_given() -> None:
@@ -62,20 +93,46 @@ def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
     assert config.tables.client_id == STAND_INS["identityClientId"]
 
 
-def test_the_keys_of_secret_fields_are_a_reference_to_key_vault_and_only_where_one_is_given() -> (
-    None
-):
-    given = re.search(r"var keys = (.+?)\n\]\n", APP, re.DOTALL)
-    assert given is not None
-    only_then, _, setting = given[1].partition(" ? [] : [")
-    assert only_then == "empty(encryptionKeysSecretUri)"
-    name, reference = re.findall(r"'([^']+)'", setting)
-    assert reference == "@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})"
-    with pytest.raises(SettingError, match=name):  # so it is the name that is read
-        read_config(in_azure() | {name: "no key"})
-    assert "concat(settings, keys, " in APP
+SECRETS = (INFRA / "modules" / "secrets.bicep").read_text()
+
+
+def reference(name: str) -> str:
+    """Return the reference that secrets.bicep makes for a setting, in a vault of its own."""
+    made = re.search(r"value: '(@Microsoft.*)'\n", SECRETS)
+    assert made is not None
+    text = made[1].replace("${secretsUri}", "https://kv-1.vault.azure.net/")
+    return text.replace("${toLower(replace(name, '_', '-'))}", name.lower().replace("_", "-"))
+
+
+def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
+    uri = "https://kv-1.vault.azure.net/secrets/sas-callback-key"
+    assert reference("SAS_CALLBACK_KEY") == f"@Microsoft.KeyVault(SecretUri={uri})"
+    assert "concat(settings, secretSettings, " in APP
     assert "keyVaultReferenceIdentity: identityId" in APP
-    assert name not in LOCAL
+
+
+@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS", "PAYMENT_API_KEY"])
+def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
+        read_config(in_azure() | {name: reference(name)})
+
+
+def test_the_vault_its_references_and_its_roles_come_in_one_go_and_only_where_wanted() -> None:
+    assert "var needsVault = !empty(secretSettings) && empty(vaultUri)" in SECRETS
+    conditions = re.findall(r"^module \w+ '.*' = if \((.*)\) \{", SECRETS, re.MULTILINE)
+    assert conditions == [
+        "needsVault",
+        "needsVault",
+        "needsVault && !empty(operatorPrincipalId)",
+    ]
+
+
+def test_no_secret_is_a_parameter_in_clear() -> None:
+    """Settings of the business may hold one although they should not: they are secure."""
+    for file in ("main.bicep", "modules/platform.bicep", "modules/function-app.bicep"):
+        text = (INFRA / file).read_text()
+        assert re.search(r"@secure\(\)\n(@description.*\n)?param businessSettings object", text)
+        assert not re.search(r"param \w*([Kk]ey|[Ss]ecret|[Pp]assword) string", text), file
 
 
 @pytest.mark.parametrize(
@@ -84,13 +141,6 @@ def test_the_keys_of_secret_fields_are_a_reference_to_key_vault_and_only_where_o
 )
 def test_settings_that_flex_refuses_or_that_hold_keys_are_not_given(name: str) -> None:
     assert name not in in_azure()
-
-
-def test_the_key_of_callbacks_is_a_secret_parameter_all_the_way_down() -> None:
-    assert "{ name: 'SAS_CALLBACK_KEY', value: callbackKey }" in APP
-    for file in ("main.bicep", "modules/platform.bicep", "modules/function-app.bicep"):
-        text = (INFRA / file).read_text()
-        assert re.search(r"@secure\(\)\n(@description.*\n)?param callbackKey string", text), file
 
 
 def test_the_host_s_connections_say_that_they_are_by_identity() -> None:

@@ -103,13 +103,14 @@ BOUNDED = {
     "overdueMinutesMax": {"minValue", "maxValue"},
     "retentionDays": {"minValue", "maxValue"},
     "dailyQuotaGb": {"minValue"},
+    "secretSettings": {"maxLength"},
+    "keyVaultUri": {"maxLength"},
     "operatorMail": {"maxLength"},
     "networkOctets": {"minLength", "maxLength"},
 }
 UNBOUNDED = {
     *("operatorPrincipalId", "businessSettings", "vnetEnabled", "auditStateStore"),
-    *("callbackKey", "callbackUrl"),
-    "encryptionKeysSecretUri",
+    "callbackUrl",
 }
 """Empty is a value, an adopter's own, or a bool."""
 
