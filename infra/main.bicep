@@ -124,8 +124,14 @@ param overdueMinutesMax int = 5
 @maxValue(730)
 param retentionDays int = 30
 
+@description('Orders expected on a busy day. The daily cap of the logs follows from it: 1 GB, and 20 KB an order.')
+@minValue(1)
+@maxValue(10000000)
+param ordersPerDay int = 100000
+
+@description('Daily cap of the logs in GB in place of that; -1 for none.')
 @minValue(-1)
-param dailyQuotaGb int = 5
+param dailyQuotaGb int = 0
 
 @description('Log every request to the state store: one log line each.')
 param auditStateStore bool = false
@@ -175,7 +181,7 @@ module platform 'modules/platform.bicep' = {
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     retentionDays: retentionDays
-    dailyQuotaGb: dailyQuotaGb
+    dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 50000 : dailyQuotaGb
     auditStateStore: auditStateStore
   }
 }

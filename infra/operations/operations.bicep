@@ -44,7 +44,7 @@ module queueAlerts 'queue-alerts.bicep' = {
 module stateAlerts 'state-alerts.bicep' = {
   name: 'state-alerts'
   params: {
-    name: '${metricAlertPrefix}state-store-throttled'
+    namePrefix: metricAlertPrefix
     tags: tags
     stateAccountId: stateAccountId
     actionGroupId: actionGroup.outputs.id

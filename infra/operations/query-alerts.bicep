@@ -13,6 +13,15 @@ param overdueMinutesMax int
 
 var rules = [
   {
+    name: 'logs-cut'
+    description: 'The workspace has reached its daily cap: until tomorrow every alert on logs is blind. Raise ordersPerDay.'
+    severity: 1
+    query: loadTextContent('../kql/alert-logs-cut.kql')
+    column: 'Cuts'
+    operator: 'GreaterThan'
+    threshold: 0
+  }
+  {
     name: 'orders-failed'
     description: 'Orders ended in Error and wait for an operator: resubmit or undo them.'
     severity: 1

@@ -80,6 +80,10 @@ class Receiver:
                 delay = min(delay, DELAY_MAX_S)
                 if self.clock.now() + timedelta(seconds=delay) >= ends_at:
                     raise
+            except Exception:
+                # The host may not export its own log of it (docs/telemetry.md).
+                log.exception("a message of queue %s failed and comes again", delivery.queue)
+                raise
             await self.clock.sleep(delay)
 
     async def _put_back(

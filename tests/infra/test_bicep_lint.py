@@ -102,6 +102,7 @@ BOUNDED = {
     "queueDepthMax": {"minValue"},
     "overdueMinutesMax": {"minValue", "maxValue"},
     "retentionDays": {"minValue", "maxValue"},
+    "ordersPerDay": {"minValue", "maxValue"},
     "dailyQuotaGb": {"minValue"},
     "secretSettings": {"maxLength"},
     "keyVaultUri": {"maxLength"},
