@@ -7,8 +7,40 @@ targetScope = 'subscription'
 @maxLength(40)
 param environmentName string
 
-@description('Region: one with Flex Consumption and availability zones.')
-@minLength(3)
+@description('Region, one with Flex Consumption. Looked up on 22 November 2026; `az functionapp list-flexconsumption-locations` has them all.')
+@allowed([
+  'australiaeast'
+  'australiasoutheast'
+  'brazilsouth'
+  'canadacentral'
+  'centralindia'
+  'centralus'
+  'eastasia'
+  'eastus'
+  'eastus2'
+  'francecentral'
+  'germanywestcentral'
+  'italynorth'
+  'japaneast'
+  'koreacentral'
+  'northcentralus'
+  'northeurope'
+  'norwayeast'
+  'southafricanorth'
+  'southcentralus'
+  'southeastasia'
+  'southindia'
+  'spaincentral'
+  'swedencentral'
+  'uaenorth'
+  'uksouth'
+  'ukwest'
+  'westcentralus'
+  'westeurope'
+  'westus'
+  'westus2'
+  'westus3'
+])
 @metadata({
   azd: {
     type: 'location'
@@ -105,9 +137,36 @@ param instanceMemoryMB int = 2048
 @maxValue(1000)
 param maximumInstanceCount int = 40
 
-@description('How often the supervisor looks: NCRONTAB of six fields.')
+@description('Let the scaler of the triggers read how many messages wait: Data Owner on the queues that trigger functions. See infra/README.md.')
+param scalerReadsCounts bool = false
+
+@description('When the supervisor sweeps: NCRONTAB of six fields.')
 @minLength(11)
 param supervisorSchedule string = '*/10 * * * * *'
+
+@description('When finished orders are removed: NCRONTAB of six fields.')
+@minLength(11)
+param purgeSchedule string = '0 30 2 * * *'
+
+@description('Age in days at which finished orders are removed. Longer than any message can live: 14 days.')
+@minValue(15)
+@maxValue(36500)
+param orderRetentionDays int = 30
+
+@description('Most orders that one run of the purge looks at. A run also ends after nine minutes.')
+@minValue(50)
+@maxValue(1000000)
+param purgeOrdersMax int = 20000
+
+@description('Hours that a finished order may be kept beyond orderRetentionDays before somebody should look.')
+@minValue(1)
+@maxValue(1000)
+param purgeLagHoursMax int = 48
+
+@description('Share of traces that the app exports, over 0 to 1; failures always are. Lower it first to save on logs.')
+@minLength(1)
+@maxLength(6)
+param telemetryShare string = '1'
 
 @description('Who is mailed of alerts: addresses with commas between. Empty: nobody.')
 @maxLength(1000)
@@ -120,9 +179,10 @@ param queueDepthMax int = 1000
 @maxValue(1440)
 param overdueMinutesMax int = 5
 
+@description('Days that logs are kept.')
 @minValue(30)
 @maxValue(730)
-param retentionDays int = 30
+param logRetentionDays int = 30
 
 @description('Orders expected on a busy day. The daily cap of the logs follows from it: 1 GB, and 20 KB an order.')
 @minValue(1)
@@ -176,11 +236,17 @@ module platform 'modules/platform.bicep' = {
     alwaysReadyScheduler: alwaysReadyScheduler
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
+    scalerReadsCounts: scalerReadsCounts
     supervisorSchedule: supervisorSchedule
+    purgeSchedule: purgeSchedule
+    orderRetentionDays: orderRetentionDays
+    purgeOrdersMax: purgeOrdersMax
+    purgeLagHoursMax: purgeLagHoursMax
+    telemetryShare: telemetryShare
     operatorMail: operatorMail
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
-    retentionDays: retentionDays
+    logRetentionDays: logRetentionDays
     dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 50000 : dailyQuotaGb
     auditStateStore: auditStateStore
   }

@@ -9,7 +9,6 @@ param identityId string
 param identityClientId string
 
 @description('Where the package is kept: the host account\'s blob endpoint and a container.')
-param hostAccountName string
 param hostBlobEndpoint string
 param packageContainer string
 
@@ -18,9 +17,22 @@ param tableName string
 param namespaceHostName string
 param telemetryConnectionString string
 
-@description('How often the supervisor looks: NCRONTAB of six fields.')
+@description('When the supervisor sweeps: NCRONTAB of six fields.')
 @minLength(11)
 param supervisorSchedule string
+
+@description('When finished orders are removed: NCRONTAB of six fields.')
+@minLength(11)
+param purgeSchedule string
+
+@description('Age in days at which they are removed.')
+param orderRetentionDays int
+
+@description('Most orders that one run of the purge looks at.')
+param purgeOrdersMax int
+
+@description('Share of traces that the app exports; failures always are.')
+param telemetryShare string
 
 @secure()
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
@@ -62,7 +74,7 @@ var business = [for item in items(businessSettings): {
 var callbackAddress = empty(callbackUrl) ? 'https://${name}.azurewebsites.net/api/callbacks' : callbackUrl
 
 var settings = [
-  { name: 'AzureWebJobsStorage__accountName', value: hostAccountName }
+  { name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }
   { name: 'AzureWebJobsStorage__credential', value: 'managedidentity' }
   { name: 'AzureWebJobsStorage__clientId', value: identityClientId }
   { name: 'ServiceBus__fullyQualifiedNamespace', value: namespaceHostName }
@@ -72,12 +84,13 @@ var settings = [
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
-  { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
-  { name: 'SAS_RETENTION_DAYS', value: '30' }
+  { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
+  { name: 'SAS_RETENTION_DAYS', value: string(orderRetentionDays) }
+  { name: 'SAS_PURGE_ORDERS_MAX', value: string(purgeOrdersMax) }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
-  { name: 'SAS_TELEMETRY_SHARE', value: '1' }
+  { name: 'SAS_TELEMETRY_SHARE', value: telemetryShare }
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }

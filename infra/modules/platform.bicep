@@ -28,12 +28,17 @@ param alwaysReadySubmission int
 param alwaysReadyScheduler int
 param instanceMemoryMB int
 param maximumInstanceCount int
+param scalerReadsCounts bool
 param supervisorSchedule string
-
+param purgeSchedule string
+param orderRetentionDays int
+param purgeOrdersMax int
+param purgeLagHoursMax int
+param telemetryShare string
 param operatorMail string
 param queueDepthMax int
 param overdueMinutesMax int
-param retentionDays int
+param logRetentionDays int
 param dailyQuotaGb int
 param auditStateStore bool
 
@@ -52,7 +57,7 @@ module monitoring 'monitoring.bicep' = {
     componentName: '${abbreviations.applicationInsights}${suffix}'
     location: location
     tags: tags
-    retentionDays: retentionDays
+    retentionDays: logRetentionDays
     dailyQuotaGb: dailyQuotaGb
   }
 }
@@ -148,6 +153,7 @@ module appAccess '../access/app-access.bicep' = {
     componentName: monitoring.outputs.componentName
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
+    scalerReadsCounts: scalerReadsCounts
   }
 }
 
@@ -172,7 +178,6 @@ module app 'function-app.bicep' = {
     tags: tags
     identityId: identity.outputs.id
     identityClientId: identity.outputs.clientId
-    hostAccountName: host.outputs.name
     hostBlobEndpoint: host.outputs.blobEndpoint
     packageContainer: packageContainer
     stateTableEndpoint: state.outputs.tableEndpoint
@@ -180,6 +185,10 @@ module app 'function-app.bicep' = {
     namespaceHostName: messaging.outputs.hostName
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
+    purgeSchedule: purgeSchedule
+    orderRetentionDays: orderRetentionDays
+    purgeOrdersMax: purgeOrdersMax
+    telemetryShare: telemetryShare
     secretSettings: secrets.outputs.settings
     businessSettings: businessSettings
     callbackUrl: callbackUrl
@@ -212,6 +221,7 @@ module operations '../operations/operations.bicep' = {
     mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
+    purgeLagHoursMax: purgeLagHoursMax
     auditStateStore: auditStateStore
   }
 }

@@ -17,6 +17,7 @@ param ownOrdersQueues array
 param mailAddresses array
 param queueDepthMax int
 param overdueMinutesMax int
+param purgeLagHoursMax int
 param auditStateStore bool
 
 module actionGroup 'action-group.bicep' = {
@@ -60,6 +61,7 @@ module queryAlerts 'query-alerts.bicep' = {
     workspaceId: workspaceId
     actionGroupId: actionGroup.outputs.id
     overdueMinutesMax: overdueMinutesMax
+    purgeLagHoursMax: purgeLagHoursMax
   }
 }
 

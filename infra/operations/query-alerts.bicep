@@ -11,7 +11,23 @@ param actionGroupId string
 @maxValue(1440)
 param overdueMinutesMax int
 
+@description('Hours that a finished order may be kept beyond its retention before somebody should look.')
+@minValue(1)
+@maxValue(1000)
+param purgeLagHoursMax int
+
 var rules = [
+  {
+    name: 'purge-late'
+    description: 'The purge does not keep up: run it more often, or let it look at more orders (docs/operating.md).'
+    severity: 3
+    query: loadTextContent('../kql/alert-purge-late.kql')
+    column: 'LateHours'
+    operator: 'GreaterThan'
+    threshold: purgeLagHoursMax
+    every: 'PT1H'
+    window: 'P1D' // it runs once a day
+  }
   {
     name: 'logs-cut'
     description: 'The workspace has reached its daily cap: until tomorrow every alert on logs is blind. Raise ordersPerDay.'
@@ -83,8 +99,8 @@ resource alerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for rule 
     scopes: [
       workspaceId
     ]
-    evaluationFrequency: 'PT5M'
-    windowSize: 'PT15M'
+    evaluationFrequency: rule.?every ?? 'PT5M'
+    windowSize: rule.?window ?? 'PT15M'
     criteria: {
       allOf: [
         {

@@ -20,7 +20,7 @@ from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import Exporter, StoreUnavailableError, Summary
-from sas.telemetry import tracing
+from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -28,7 +28,7 @@ T = TypeVar("T", Summary, Order)
 R = TypeVar("R")
 LEASE = "purge"
 PURGE_ORDERS_MAX = 20_000
-"""Most orders that one run looks at."""
+"""Most orders that one run looks at, unless SAS_PURGE_ORDERS_MAX says otherwise."""
 BATCH = 50
 """Orders read, exported and removed before the next are looked for."""
 AT_ONCE = 4
@@ -48,6 +48,8 @@ class Purge:
     left: int = 0
     """Orders that changed since they were listed, have messages not yet sent, or were too many."""
     failed: int = 0
+    late: timedelta = timedelta(0)
+    """By how much the oldest order that is left is over its retention."""
     stop_at: datetime | None = field(default=None, compare=False)
 
 
@@ -60,8 +62,10 @@ class Purger:
         retention: timedelta,
         exporter: Exporter | None = None,
         function_time: timedelta = timedelta(minutes=8),
+        orders_max: int = PURGE_ORDERS_MAX,
     ) -> None:
         self._context = context
+        self._orders_max = orders_max
         self._function_time = function_time
         self._retention = retention
         self._exporter = exporter
@@ -88,7 +92,7 @@ class Purger:
         unsent, unknown = await self._unsent(began, stop_at)
         until, since = began - self._retention, None
         seen: set[tuple[datetime, str]] = set()
-        while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
+        while found.looked_at < self._orders_max and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
@@ -105,6 +109,9 @@ class Purger:
             since = fresh[-1].at
             seen |= {(one.at, one.order_id) for one in fresh}
             seen = {one for one in seen if one[0] == since}
+        left = await store.finished(1, until=until)
+        found.late = until - left[0].at if left else timedelta(0)
+        metrics.purged(found.late.total_seconds())
         log.info("purge of what ended before %s: %s", until, found)
         return found
 

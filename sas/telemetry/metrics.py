@@ -59,6 +59,12 @@ class Instruments:
             "how overdue a sweep's oldest row was",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
+        self.purge_lag = meter.create_histogram(
+            "sas.purge.lag",
+            "s",
+            "how late the oldest finished order that a run left is",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
 
 
 _instruments = Instruments(metrics.get_meter("sas"))
@@ -126,6 +132,11 @@ def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = ""
 def swept(age_s: float) -> None:
     """Record how overdue the oldest row of a sweep was, in seconds."""
     _instruments.sweep_age.record(max(age_s, 0.0))
+
+
+def purged(lag_s: float) -> None:
+    """Record by how many seconds the oldest order that a purge left is over its retention."""
+    _instruments.purge_lag.record(max(lag_s, 0.0))
 
 
 def late_reply(step: str) -> None:

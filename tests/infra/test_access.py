@@ -14,6 +14,7 @@ need_module("tree_sitter")
 need_module("tree_sitter_bicep")
 
 ALLOWED = {
+    "090c5cfd-751d-490a-894a-3ce6f1109419": "Azure Service Bus Data Owner",
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Azure Service Bus Data Receiver",
     "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Azure Service Bus Data Sender",
     "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
@@ -23,11 +24,12 @@ ALLOWED = {
     "b86a8fe4-44ce-4948-aee5-eccb2c155cd7": "Key Vault Secrets Officer",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
 }
-"""Service Bus Data Owner, Contributor, Owner and the like are missing on purpose."""
+"""Contributor, Owner and the like are missing on purpose."""
 
 GRANTS = {
     # file, module -> role, and the scope's module
     ("app-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
+    ("app-access.bicep", "counts"): ("serviceBusDataOwner", "queue-roles.bicep"),
     ("app-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
     ("app-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
     ("app-access.bicep", "state"): ("storageTableDataContributor", "storage-role.bicep"),
@@ -109,6 +111,16 @@ def test_service_bus_roles_are_given_on_single_queues() -> None:
     for role, scope in GRANTS.values():
         if role.startswith("serviceBus"):
             assert scope == "queue-roles.bicep"
+
+
+def test_owner_of_a_queue_is_granted_only_on_trigger_queues_and_only_if_asked_for() -> None:
+    file = bicep()[(INFRA / "access" / "app-access.bicep").resolve()]
+    calls = {module.symbol: module.body.text for module in file.modules}
+    assert calls["counts"].startswith("if (scalerReadsCounts)")
+    queues = "queueNames: concat(list.access.appReceives, ownOrdersQueues)"
+    assert queues in calls["counts"]
+    assert queues in calls["receives"]
+    assert "param scalerReadsCounts bool = false" in (INFRA / "main.bicep").read_text()
 
 
 def test_an_application_reads_its_own_queue_and_no_other() -> None:

@@ -13,7 +13,15 @@ from tests.infra.kit import INFRA, ROOT
 
 APP = (INFRA / "modules" / "function-app.bicep").read_text()
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+DEFAULTS = dict(
+    re.findall(
+        r"^param (\w+) \w+ = '?([^'\n]+)'?$", (INFRA / "main.bicep").read_text(), re.MULTILINE
+    )
+)
+"""The parameters that go into settings as they are, with their defaults."""
 STAND_INS = {
+    **DEFAULTS,
+    **{f"string({name})": value for name, value in DEFAULTS.items()},
     "boundApplications": "web,desk",
     "namespaceHostName": "ns.servicebus.windows.net",
     "identityClientId": "00000000-0000-0000-0000-000000000001",
@@ -148,6 +156,38 @@ def test_the_host_s_connections_say_that_they_are_by_identity() -> None:
     for connection in ("AzureWebJobsStorage", CONNECTION):
         assert settings[f"{connection}__credential"] == "managedidentity"
         assert settings[f"{connection}__clientId"] == STAND_INS["identityClientId"]
+
+
+def test_the_purge_is_what_its_parameters_say() -> None:
+    config = read_config(in_azure())
+    assert (config.retention.days, config.purge_orders_max) == (30, 20_000)
+    assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 30 2 * * *"
+    for name in ("purgeSchedule", "orderRetentionDays", "purgeOrdersMax"):
+        assert f"    {name}: {name}\n" in (INFRA / "modules" / "platform.bicep").read_text()
+
+
+def test_the_host_s_storage_is_its_blobs_for_it_has_no_right_to_tables_or_queues() -> None:
+    """By the account's name the host would derive a table endpoint, and be refused there."""
+    assert "{ name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }" in APP
+    assert "AzureWebJobsStorage__accountName" not in APP
+
+
+def test_sampling_is_set_where_it_is_obeyed() -> None:
+    """With telemetryMode OpenTelemetry the host reads no samplingSettings."""
+    host = json.loads((ROOT / "host.json").read_text())
+    assert host["telemetryMode"] == "OpenTelemetry"
+    assert "applicationInsights" not in host["logging"]
+    assert "{ name: 'SAS_TELEMETRY_SHARE', value: telemetryShare }" in APP
+    # The worker would sample by it too, and lose spans that failed.
+    assert "OTEL_TRACES_SAMPLER" not in APP
+
+
+def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:
+    """What the worker forwards is logged under the function's name: other names have no effect."""
+    levels = json.loads((ROOT / "host.json").read_text())["logging"]["logLevel"]
+    assert all(name == "default" or name.startswith(("Host.", "Function.")) for name in levels)
+    app = (ROOT / "function_app.py").read_text()
+    assert 'logging.getLogger("azure").setLevel(logging.WARNING)' in app
 
 
 def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:

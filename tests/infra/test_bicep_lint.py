@@ -87,7 +87,7 @@ def test_a_call_broken_on_purpose_is_refused(
 
 BOUNDED = {
     "environmentName": {"minLength", "maxLength"},
-    "location": {"minLength"},
+    "location": {"allowed"},
     "operatorPrincipalType": {"allowed"},
     "applications": {"minLength", "maxLength"},
     "serviceBusSku": {"allowed"},
@@ -101,7 +101,12 @@ BOUNDED = {
     "supervisorSchedule": {"minLength"},
     "queueDepthMax": {"minValue"},
     "overdueMinutesMax": {"minValue", "maxValue"},
-    "retentionDays": {"minValue", "maxValue"},
+    "purgeSchedule": {"minLength"},
+    "orderRetentionDays": {"minValue", "maxValue"},
+    "purgeOrdersMax": {"minValue", "maxValue"},
+    "purgeLagHoursMax": {"minValue", "maxValue"},
+    "telemetryShare": {"minLength", "maxLength"},
+    "logRetentionDays": {"minValue", "maxValue"},
     "ordersPerDay": {"minValue", "maxValue"},
     "dailyQuotaGb": {"minValue"},
     "secretSettings": {"maxLength"},
@@ -110,7 +115,13 @@ BOUNDED = {
     "networkOctets": {"minLength", "maxLength"},
 }
 UNBOUNDED = {
-    *("operatorPrincipalId", "businessSettings", "vnetEnabled", "auditStateStore"),
+    *(
+        "operatorPrincipalId",
+        "scalerReadsCounts",
+        "businessSettings",
+        "vnetEnabled",
+        "auditStateStore",
+    ),
     "callbackUrl",
 }
 """Empty is a value, an adopter's own, or a bool."""

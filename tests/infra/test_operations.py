@@ -25,6 +25,7 @@ WANTED = {
     "orders-rejected",
     "queue-depth",
     "logs-cut",
+    "purge-late",
 }
 TWINS = {
     "orders-failed": "operator-alerts-waiting",  # each failed order is an alert on that queue
@@ -32,6 +33,7 @@ TWINS = {
     "due-row-old": "queue-depth",
     "supervisor-silent": "state-store-idle",
     "functions-failing": "dead-letters",
+    "purge-late": None,  # it can wait until tomorrow
     "logs-cut": None,  # its table is not cut off
 }
 """Each alert on logs with the metric alert that tells the same when logs are cut off."""

@@ -18,6 +18,7 @@ from sas.ports import Exporter, Message, StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
+from tests.telemetry_kit import telling
 from tests.unit.actors_kit import Kit, kit
 
 RETENTION = timedelta(days=30)
@@ -43,8 +44,9 @@ async def in_error(made: Kit, order_id: str, days: float) -> Order:
     return await made.store.commit(cases.refused(order, 0, ONE, at=aged(made, days)))
 
 
-async def run(made: Kit, exporter: Exporter | None = None) -> Purge:
-    return await made.run(Purger(made.context, RETENTION, exporter).run())
+async def run(made: Kit, exporter: Exporter | None = None, orders_max: int = 20_000) -> Purge:
+    purger = Purger(made.context, RETENTION, exporter, orders_max=orders_max)
+    return await made.run(purger.run())
 
 
 class Kept:
@@ -131,13 +133,28 @@ async def test_a_run_goes_through_more_than_a_batch_oldest_first(
 
 async def test_a_run_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge, "BATCH", 2)
-    monkeypatch.setattr(purge, "PURGE_ORDERS_MAX", 4)
     made = kit()
     for number in range(6):
         await processed(made, f"o-{number}", 60 - number)
-    assert (await run(made)).removed == 4
+    assert (await run(made, orders_max=4)).removed == 4
     assert set(made.store.orders) == {"o-4", "o-5"}
-    assert (await run(made)).removed == 2
+    assert (await run(made, orders_max=4)).removed == 2
+
+
+async def test_a_run_tells_by_how_much_the_oldest_order_that_it_left_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "BATCH", 2)
+    made = kit()
+    for number in range(4):
+        await processed(made, f"o-{number}", 60 - number)
+    with telling() as told:
+        found = await run(made, orders_max=2)
+    assert found.late == timedelta(days=60 - 2) - RETENTION
+    assert told.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
+    with telling() as told:
+        assert (await run(made)).late == timedelta(0)
+    assert told.metrics()["sas.purge.lag"] == [(0, {})]
 
 
 async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(
