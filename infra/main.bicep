@@ -144,7 +144,7 @@ param scalerReadsCounts bool = false
 @minLength(11)
 param supervisorSchedule string = '*/10 * * * * *'
 
-@description('When finished orders are removed: NCRONTAB of six fields.')
+@description('When finished orders are removed: NCRONTAB of six fields. More runs remove more orders a day (docs/scale.md).')
 @minLength(11)
 param purgeSchedule string = '0 30 2 * * *'
 
@@ -152,11 +152,6 @@ param purgeSchedule string = '0 30 2 * * *'
 @minValue(15)
 @maxValue(36500)
 param orderRetentionDays int = 30
-
-@description('Most orders that one run of the purge looks at. A run also ends after nine minutes.')
-@minValue(50)
-@maxValue(1000000)
-param purgeOrdersMax int = 20000
 
 @description('Hours that a finished order may be kept beyond orderRetentionDays before somebody should look.')
 @minValue(1)
@@ -240,7 +235,6 @@ module platform 'modules/platform.bicep' = {
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
     orderRetentionDays: orderRetentionDays
-    purgeOrdersMax: purgeOrdersMax
     purgeLagHoursMax: purgeLagHoursMax
     telemetryShare: telemetryShare
     operatorMail: operatorMail

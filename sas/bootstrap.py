@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.dead_letters import DeadLetters
-from sas.actors.purge import PURGE_ORDERS_MAX, Purger
+from sas.actors.purge import Purger
 from sas.actors.scheduler import Scheduler
 from sas.actors.submission import Submitter
 from sas.actors.supervisor import Supervisor
@@ -173,7 +173,6 @@ def assemble(
         order_bytes_max=settings.order_bytes_max,
         retention=settings.retention,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
-        purge_orders_max=settings.purge_orders_max,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
     )
@@ -213,7 +212,6 @@ def actors(  # noqa: PLR0913  one value for each setting
     order_bytes_max: int = ORDER_BYTES_MAX,
     retention: timedelta = timedelta(days=30),
     exporter: Exporter | None = None,
-    purge_orders_max: int = PURGE_ORDERS_MAX,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
 ) -> Application:
@@ -259,7 +257,7 @@ def actors(  # noqa: PLR0913  one value for each setting
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter, function_time, purge_orders_max),
+        purger=Purger(context, retention, exporter, function_time),
         callbacks=callbacks,
     )
 

@@ -101,7 +101,6 @@ class Config:
     breaker_open: timedelta
     agent_limits: Mapping[str, int]
     retention: timedelta
-    purge_orders_max: int
     purge_export: str | None
     callback_keys: CallbackKeys
     encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
@@ -134,7 +133,6 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
-        purge_orders_max=_whole(env, "SAS_PURGE_ORDERS_MAX", 20_000, 50, 1_000_000),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),

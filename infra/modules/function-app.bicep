@@ -28,9 +28,6 @@ param purgeSchedule string
 @description('Age in days at which they are removed.')
 param orderRetentionDays int
 
-@description('Most orders that one run of the purge looks at.')
-param purgeOrdersMax int
-
 @description('Share of traces that the app exports; failures always are.')
 param telemetryShare string
 
@@ -86,7 +83,6 @@ var settings = [
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
   { name: 'SAS_RETENTION_DAYS', value: string(orderRetentionDays) }
-  { name: 'SAS_PURGE_ORDERS_MAX', value: string(purgeOrdersMax) }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }

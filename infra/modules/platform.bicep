@@ -32,7 +32,6 @@ param scalerReadsCounts bool
 param supervisorSchedule string
 param purgeSchedule string
 param orderRetentionDays int
-param purgeOrdersMax int
 param purgeLagHoursMax int
 param telemetryShare string
 param operatorMail string
@@ -187,7 +186,6 @@ module app 'function-app.bicep' = {
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
     orderRetentionDays: orderRetentionDays
-    purgeOrdersMax: purgeOrdersMax
     telemetryShare: telemetryShare
     secretSettings: secrets.outputs.settings
     businessSettings: businessSettings

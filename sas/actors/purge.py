@@ -28,7 +28,7 @@ T = TypeVar("T", Summary, Order)
 R = TypeVar("R")
 LEASE = "purge"
 PURGE_ORDERS_MAX = 20_000
-"""Most orders that one run looks at, unless SAS_PURGE_ORDERS_MAX says otherwise."""
+"""Most orders that one run looks at."""
 BATCH = 50
 """Orders read, exported and removed before the next are looked for."""
 AT_ONCE = 4
@@ -62,10 +62,8 @@ class Purger:
         retention: timedelta,
         exporter: Exporter | None = None,
         function_time: timedelta = timedelta(minutes=8),
-        orders_max: int = PURGE_ORDERS_MAX,
     ) -> None:
         self._context = context
-        self._orders_max = orders_max
         self._function_time = function_time
         self._retention = retention
         self._exporter = exporter
@@ -92,7 +90,7 @@ class Purger:
         unsent, unknown = await self._unsent(began, stop_at)
         until, since = began - self._retention, None
         seen: set[tuple[datetime, str]] = set()
-        while found.looked_at < self._orders_max and self._context.clock.now() < stop_at:
+        while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:

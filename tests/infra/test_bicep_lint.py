@@ -103,7 +103,6 @@ BOUNDED = {
     "overdueMinutesMax": {"minValue", "maxValue"},
     "purgeSchedule": {"minLength"},
     "orderRetentionDays": {"minValue", "maxValue"},
-    "purgeOrdersMax": {"minValue", "maxValue"},
     "purgeLagHoursMax": {"minValue", "maxValue"},
     "telemetryShare": {"minLength", "maxLength"},
     "logRetentionDays": {"minValue", "maxValue"},
