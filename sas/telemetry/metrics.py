@@ -24,7 +24,7 @@ FAULTS_MAX = 30
 service chooses its codes, and each one is a time series.
 """
 _OWN_FAULT = re.compile(
-    "|agent-bug|complete-by|no-json|refused|timeout|transient|unreachable|http-5[0-9]{2}"
+    "|agent-bug|complete-by|no-json|refused|sign-in|timeout|transient|unreachable|http-5[0-9]{2}"
 )
 """Faults that this system names itself. They are always recorded."""
 

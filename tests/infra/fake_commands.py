@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPT = """#!{python}
@@ -25,13 +26,13 @@ for begins, answer in {answers!r}.items():
 class Commands:
     """A directory of such commands, for PATH."""
 
-    def __init__(self, path: Path, answers: dict[str, str | None]) -> None:
+    def __init__(self, path: Path, answers: Mapping[str, str | None]) -> None:
         self.path = path
         self._log = path / "log"
         for name in {begins.split()[0] for begins in answers}:
             made = path / name
             made.write_text(
-                SCRIPT.format(python=sys.executable, log=str(self._log), answers=answers)
+                SCRIPT.format(python=sys.executable, log=str(self._log), answers=dict(answers))
             )
             made.chmod(0o755)
 
