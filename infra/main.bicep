@@ -179,7 +179,7 @@ param overdueMinutesMax int = 5
 @maxValue(730)
 param logRetentionDays int = 30
 
-@description('Orders expected on a busy day. The daily cap of the logs follows from it: 1 GB, and 20 KB an order.')
+@description('Orders expected on a busy day. The daily cap of the logs follows from it: 1 GB, and 40 KB an order (docs/cost.md).')
 @minValue(1)
 @maxValue(10000000)
 param ordersPerDay int = 100000
@@ -241,7 +241,7 @@ module platform 'modules/platform.bicep' = {
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
     logRetentionDays: logRetentionDays
-    dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 50000 : dailyQuotaGb
+    dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
     auditStateStore: auditStateStore
   }
 }

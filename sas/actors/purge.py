@@ -88,12 +88,13 @@ class Purger:
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
         unsent, unknown = await self._unsent(began, stop_at)
-        until, since = began - self._retention, None
+        until, since, ended = began - self._retention, None, False
         seen: set[tuple[datetime, str]] = set()
         while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
+                ended = True
                 break
             found.looked_at += len(fresh)
             sent = [
@@ -107,8 +108,9 @@ class Purger:
             since = fresh[-1].at
             seen |= {(one.at, one.order_id) for one in fresh}
             seen = {one for one in seen if one[0] == since}
-        left = await store.finished(1, until=until)
-        found.late = until - left[0].at if left else timedelta(0)
+        if not ended or found.removed < found.looked_at:
+            left = await store.finished(1, until=until)
+            found.late = until - left[0].at if left else timedelta(0)
         metrics.purged(found.late.total_seconds())
         log.info("purge of what ended before %s: %s", until, found)
         return found

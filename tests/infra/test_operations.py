@@ -52,7 +52,7 @@ def test_every_alert_on_logs_has_a_metric_alert_for_the_hours_without_logs() -> 
 
 
 @pytest.mark.parametrize(
-    ("orders_a_second", "gigabytes"), [(0.1, 1), (1.9, 4), (38, 66), (100_000 / 86_400, 3)]
+    ("orders_a_second", "gigabytes"), [(0.1, 1), (1.9, 7), (38, 132), (100_000 / 86_400, 5)]
 )
 def test_the_daily_cap_follows_from_the_expected_orders(
     orders_a_second: float, gigabytes: int
