@@ -85,6 +85,31 @@ def test_the_properties_of_the_queue_list_are_those_of_a_queue(kind: str, known:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"maxDeliveryCount": 5', '"maxDeliveries": 5'),
+        ('"lockDuration": "PT1M"', '"lockDurations": "PT1M"'),
+        ('"deadLetteringOnMessageExpiration": true', '"deadLetterOnMessageExpiration": true'),
+    ],
+)
+def test_a_misspelt_property_of_the_queue_list_is_refused_although_union_hides_it(
+    old: str, new: str, known: Catalogue, tmp_path: Path
+) -> None:
+    """The compiler sees the result of union() as any object."""
+    root = broken_copy(tmp_path, "queues.json", old, new)
+    kinds = read_list(root)["kinds"].values()
+    queues = [Object({"name": "q", "properties": plain(kind["properties"])}) for kind in kinds]
+    found = [said for queue in queues for said in known.check(QUEUE, queue)]
+    assert any("there is no such property" in said for said in found), found
+
+
+def test_a_wrong_value_of_an_open_enum_is_refused(known: Catalogue, tmp_path: Path) -> None:
+    """The type takes any string; the compiler takes 'Enable' as well."""
+    root = broken_copy(tmp_path, BUS, "publicAccess ? 'Enabled'", "publicAccess ? 'Enable'")
+    assert any("'Enable' is none of" in said for said in problems(known, root))
+
+
+@pytest.mark.parametrize(
     "wrong", [{"maxDeliveries": 5}, {"lockDuration": 60}, {"maxDeliveryCount": "5"}]
 )
 def test_a_queue_property_that_is_none_is_refused(
