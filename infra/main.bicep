@@ -64,14 +64,14 @@ param operatorPrincipalType string = 'User'
 param applications array
 
 @secure()
-@description('Settings of the business, as an object of strings. Secure: no value shows in the history of deployments. A key belongs into secretSettings all the same.')
+@description('Settings of the business, as an object of strings. Secure: no value shows in the history of deployments. A key belongs into settingsInVault all the same.')
 param businessSettings object
 
 @description('Names of settings whose values are secrets in a Key Vault, with commas between, such as SAS_CALLBACK_KEY,SAS_ENCRYPTION_KEYS. The app gets references. Empty: none, and no vault.')
 @maxLength(2000)
-param secretSettings string = ''
+param settingsInVault string = ''
 
-@description('Address of a vault of yours that holds them, such as https://NAME.vault.azure.net; empty: one is made here.')
+@description('URI of a vault of yours that holds them, without a slash at its end; empty: one is made here.')
 @maxLength(200)
 param keyVaultUri string = ''
 
@@ -215,10 +215,10 @@ module platform 'modules/platform.bicep' = {
     location: location
     operatorPrincipalId: operatorPrincipalId
     operatorPrincipalType: operatorPrincipalType
-    everyPrincipalIsGivenOnce: length(union(principals, [])) == length(principals)
+    principalsGivenTwice: length(principals) - length(union(principals, []))
     applications: applications
     businessSettings: businessSettings
-    secretSettings: secretSettings
+    settingsInVault: settingsInVault
     keyVaultUri: keyVaultUri
     callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku

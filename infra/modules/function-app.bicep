@@ -36,7 +36,7 @@ param telemetryShare string
 param businessSettings object
 
 @description('Secret settings: name, and a reference that the platform replaces by the secret.')
-param secretSettings array
+param vaultReferences array
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string
@@ -150,7 +150,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       scmMinTlsVersion: '1.2'
       ftpsState: 'Disabled'
       http20Enabled: true
-      appSettings: concat(settings, secretSettings, list.settings, business)
+      appSettings: concat(settings, vaultReferences, list.settings, business)
     }
   }
 }

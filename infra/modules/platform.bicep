@@ -6,16 +6,15 @@ param location string
 param operatorPrincipalId string
 param operatorPrincipalType string
 
-@description('False refuses the deployment: give the operator and each application an identity of their own.')
-@allowed([
-  true
-])
-param everyPrincipalIsGivenOnce bool
+@description('More than 0 refuses the deployment: give the operator and each application an identity of their own.')
+@minValue(0)
+@maxValue(0)
+param principalsGivenTwice int
 
 param applications array
 @secure()
 param businessSettings object
-param secretSettings string
+param settingsInVault string
 param keyVaultUri string
 param callbackUrl string
 param serviceBusSku string
@@ -105,7 +104,7 @@ module secrets 'secrets.bicep' = {
     location: location
     tags: tags
     publicAccess: !vnetEnabled
-    secretSettings: secretSettings
+    settingsInVault: settingsInVault
     vaultUri: keyVaultUri
     appPrincipalId: identity.outputs.principalId
     operatorPrincipalId: operatorPrincipalId
@@ -156,7 +155,7 @@ module appAccess '../access/app-access.bicep' = {
   }
 }
 
-module operatorAccess '../access/operator-access.bicep' = if (everyPrincipalIsGivenOnce && !empty(operatorPrincipalId)) {
+module operatorAccess '../access/operator-access.bicep' = if (principalsGivenTwice == 0 && !empty(operatorPrincipalId)) {
   name: 'operator-access'
   params: {
     principalId: operatorPrincipalId
@@ -187,7 +186,7 @@ module app 'function-app.bicep' = {
     purgeSchedule: purgeSchedule
     orderRetentionDays: orderRetentionDays
     telemetryShare: telemetryShare
-    secretSettings: secrets.outputs.settings
+    vaultReferences: secrets.outputs.settings
     businessSettings: businessSettings
     callbackUrl: callbackUrl
     boundApplications: messaging.outputs.boundApplications

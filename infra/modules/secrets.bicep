@@ -6,9 +6,9 @@ param tags object
 param publicAccess bool
 
 @description('Names of settings whose values are secrets, with commas between; empty for none.')
-param secretSettings string
+param settingsInVault string
 
-@description('Address of a vault that exists, such as https://NAME.vault.azure.net/; empty: one is made.')
+@description('URI of a vault that exists, without a slash at its end; empty: one is made.')
 param vaultUri string
 
 param appPrincipalId string
@@ -16,8 +16,8 @@ param operatorPrincipalId string
 param operatorPrincipalType string
 
 var roles = loadJsonContent('../roles.json')
-var needsVault = !empty(secretSettings) && empty(vaultUri)
-var settingNames = empty(secretSettings) ? [] : split(replace(secretSettings, ' ', ''), ',')
+var needsVault = !empty(settingsInVault) && empty(vaultUri)
+var settingNames = empty(settingsInVault) ? [] : split(replace(settingsInVault, ' ', ''), ',')
 var secretsUri = needsVault ? vault!.outputs.uri : '${vaultUri}/'
 
 module vault 'key-vault.bicep' = if (needsVault) {

@@ -19,7 +19,7 @@ param purgeLagHoursMax int
 var rules = [
   {
     name: 'purge-late'
-    description: 'The purge does not keep up: run it more often, or let it look at more orders (docs/operating.md).'
+    description: 'The purge does not keep up: run it more often (purgeSchedule, docs/operating.md).'
     severity: 3
     query: loadTextContent('../kql/alert-purge-late.kql')
     column: 'LateHours'
@@ -36,6 +36,8 @@ var rules = [
     column: 'Cuts'
     operator: 'GreaterThan'
     threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'orders-failed'
@@ -45,6 +47,8 @@ var rules = [
     column: 'Orders'
     operator: 'GreaterThan'
     threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'due-row-old'
@@ -54,6 +58,8 @@ var rules = [
     column: 'OldestMinutes'
     operator: 'GreaterThan'
     threshold: overdueMinutesMax
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'supervisor-silent'
@@ -63,6 +69,8 @@ var rules = [
     column: 'Sweeps'
     operator: 'LessThan'
     threshold: 1
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'breaker-open'
@@ -72,6 +80,8 @@ var rules = [
     column: 'Opened'
     operator: 'GreaterThan'
     threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'functions-failing'
@@ -81,6 +91,8 @@ var rules = [
     column: 'Failed'
     operator: 'GreaterThan'
     threshold: 20
+    every: 'PT5M'
+    window: 'PT15M'
   }
 ]
 
@@ -99,8 +111,8 @@ resource alerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for rule 
     scopes: [
       workspaceId
     ]
-    evaluationFrequency: rule.?every ?? 'PT5M'
-    windowSize: rule.?window ?? 'PT15M'
+    evaluationFrequency: rule.every
+    windowSize: rule.window
     criteria: {
       allOf: [
         {
