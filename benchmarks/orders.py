@@ -40,7 +40,7 @@ class Run:
     """Latencies of completed orders, in seconds, and how long all took.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
-    ``told`` until this client had the event; the SDK's receiver polls, and so comes later.
+    ``told`` until this client had the event.
     """
 
     in_flight: int

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -149,8 +150,11 @@ def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
 def _run(*command: str, given: str | None = None, plain: bool = False) -> str:
     """Run a command and return what it prints. az prints bare values unless ``plain``."""
     form = () if plain else ("--output", "tsv")
+    found = shutil.which(command[0])
+    if found is None:
+        sys.exit(f"{command[0]} was not found on PATH: install it and sign in")
     done = subprocess.run(  # noqa: S603  # no shell
-        [*command, *form], input=given, capture_output=True, text=True, check=False
+        [found, *command[1:], *form], input=given, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")

@@ -59,7 +59,13 @@ ELSEWHERE = {
     **dict.fromkeys(("SAS_REPLY_QUEUE", "SAS_OPERATOR"), "of the command sas"),
     **dict.fromkeys(
         (
-            *("SAS_SHARDS", "SAS_SOURCE", "SAS_ORDER_BYTES_MAX", "SAS_AGENT_FIRST_DELAY_SECONDS"),
+            *(
+                "SAS_SHARDS",
+                "SAS_SOURCE",
+                "SAS_ORDER_BYTES_MAX",
+                "SAS_MESSAGE_BYTES_MAX",
+                "SAS_AGENT_FIRST_DELAY_SECONDS",
+            ),
             *("SAS_AGENT_DELAY_MAX_SECONDS", "SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
             *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
             *(
