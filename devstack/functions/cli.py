@@ -136,9 +136,7 @@ def configure_logs(level: str) -> None:
     """Log to standard error at the default level of host.json: every logger, as the worker does."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(LOG_LEVELS[level])
+    logging.basicConfig(level=LOG_LEVELS[level], handlers=[handler], force=True)
 
 
 def _print_ready(line: dict[str, Any]) -> None:
