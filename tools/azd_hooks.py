@@ -18,6 +18,7 @@ INFRA = Path(__file__).parents[1] / "infra"
 MAIL = "SAS_OPERATOR_MAIL"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
+SECRETS = "SAS_SECRET_SETTINGS"
 _ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 
@@ -56,6 +57,13 @@ The identity of the functions: {env.get("SAS_IDENTITY_PRINCIPAL_ID", "?")}
 Roles on Service Bus take up to a minute to spread: the first messages may wait that long.
 Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group, and at alerts."""
     )
+    names = [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
+    if names:
+        vault = env.get("SAS_KEY_VAULT_NAME") or "VAULT"
+        print("The app does not start before each of these secrets is there; restart it then:")
+        for name in names:
+            secret = name.lower().replace("_", "-")
+            print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
     if not env.get(MAIL):
         _warn_of_silence()
 

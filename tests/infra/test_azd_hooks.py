@@ -238,5 +238,17 @@ def test_the_last_hook_says_where_everything_is() -> None:
         assert f"output {name} " in main, name
 
 
+def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
+    secret = {
+        "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY, TRIPS_API_KEY",
+        "SAS_KEY_VAULT_NAME": "kv-1",
+    }
+    said = hook(secret, name="postdeploy").stdout
+    for name in ("sas-callback-key", "trips-api-key"):
+        assert f"az keyvault secret set --vault-name kv-1 --name {name}" in said
+    assert "az keyvault" not in hook({}, name="postdeploy").stdout
+    assert "output SAS_KEY_VAULT_NAME " in (ROOT / "infra" / "main.bicep").read_text()
+
+
 def test_a_hook_that_is_none_is_refused() -> None:
     assert hook({}, name="predeploy").returncode == 2
