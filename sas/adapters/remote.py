@@ -11,14 +11,15 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
-
-import aiohttp
 
 from sas.adapters.sign_in import SignIn
 from sas.ports import RefusedError, TransientError
 from sas.telemetry.tracing import carried
+
+if TYPE_CHECKING:
+    import aiohttp
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
@@ -42,7 +43,7 @@ class HttpService:
         self._name = name
         self._sign_in = sign_in or SignIn()
         self._base_url = base_url.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=attempt_seconds)
+        self._attempt_seconds = attempt_seconds
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
             WeakKeyDictionary()
         )
@@ -61,6 +62,8 @@ class HttpService:
                 type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
         """
+        import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
+
         try:
             signed = await self._sign_in.headers()
             async with self._session().request(
@@ -85,11 +88,14 @@ class HttpService:
             await session.close()
 
     def _session(self) -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415
+
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None or session.closed:
+            timeout = aiohttp.ClientTimeout(total=self._attempt_seconds)
             connector = aiohttp.TCPConnector(ssl=self._sign_in.context() or True)
-            session = aiohttp.ClientSession(timeout=self._timeout, connector=connector)
+            session = aiohttp.ClientSession(timeout=timeout, connector=connector)
             self._sessions[loop] = session
         return session
 

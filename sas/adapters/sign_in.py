@@ -4,8 +4,6 @@ client certificate. Keys and certificates come from secret settings (docs/securi
 
 from __future__ import annotations
 
-import ssl
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING
 from sas.ports import TransientError
 
 if TYPE_CHECKING:
+    import ssl
+
     from azure.identity.aio import ManagedIdentityCredential
 
 
@@ -100,6 +100,9 @@ class ClientCertificate(SignIn):
     """
 
     def __init__(self, pem: str, *, authority: str | None = None) -> None:
+        import ssl  # noqa: PLC0415  # a cold start need not wait for it
+        import tempfile  # noqa: PLC0415
+
         self._context = ssl.create_default_context(cadata=authority)
         with tempfile.TemporaryDirectory() as made:  # the ssl module reads keys from files only
             path = Path(made) / "client.pem"
