@@ -192,6 +192,18 @@ async def test_the_handler_knows_when_its_function_ends() -> None:
     assert door.seen[0].ends_at == began + MINUTES
 
 
+async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    door = Door(LookupError("a bug"))
+    with pytest.raises(LookupError):
+        await door.receive(FIRST)
+    (record,) = caplog.records
+    assert record.getMessage() == f"a message of queue {QUEUE} failed and comes again"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+
+
 @pytest.mark.parametrize("wrong", [ValueError("poison"), KeyError("bug")])
 async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: Exception) -> None:
     door = Door(wrong)
