@@ -69,9 +69,8 @@ def check_node() -> list[str]:
 def check_node_version(output: str) -> list[str]:
     """Check the output of `node --version`."""
     major = re.match(r"v(\d+)", output)
-    if major is None or int(major.group(1)) < _NODE_MIN:
-        return [f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."]
-    return []
+    said = f"Node is {output.strip() or 'broken'}: install Node {_NODE_MIN} or newer."
+    return [said] if major is None or int(major.group(1)) < _NODE_MIN else []
 
 
 def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:

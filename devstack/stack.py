@@ -137,18 +137,16 @@ class Stack(AsyncRunnable):
         """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds."""
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        running = [*self.processes, *self.beside]
-        hosts = [one.stop_async(self._stop_by, timeout_s=limit_s) for one in running]
-        stops = asyncio.gather(*hosts, return_exceptions=True)
+        running = (*self.processes, *self.beside)
+        hosts = (one.stop_async(self._stop_by, timeout_s=limit_s) for one in running)
         try:
-            await asyncio.shield(stops)
+            await asyncio.shield(asyncio.gather(*hosts, return_exceptions=True))
         finally:
             self._stop_services(end)
 
     def _stop_services(self, end: float) -> None:
         for one in (*self.processes, *self.beside):
-            if one.alive:
-                one.kill()
+            one.kill()
         if self.broker is not None:
             self.broker.stopping = True
             self.broker.send_signal(signal.SIGTERM)  # it ends while Azurite ends
@@ -161,9 +159,8 @@ class Stack(AsyncRunnable):
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
-        argv = [sys.executable, "-m", "devstack.servicebus"]
-        argv += ["--config", str(self._config_file()), "--port", str(amqp)]
-        argv += ["--management-port", str(management), *self._broker_arguments]
+        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(self._config_file())]
+        argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
         self.broker = Child("servicebus", argv, logs=self.logs, env=_environment())
@@ -247,6 +244,12 @@ class Stack(AsyncRunnable):
             one.kill()
             self.processes.remove(one)
         return [one.pid for one in hit]
+
+    async def stop_group(self, name: str) -> None:
+        """Stop a group by SIGTERM: functions finish, and their messages are settled."""
+        hit = self.group(name)
+        await asyncio.gather(*(one.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit))
+        self.processes = [one for one in self.processes if one not in hit]
 
     def lost(self) -> list[HostProcess]:
         """Host processes killed from outside since the last call; the caller may restart them."""
