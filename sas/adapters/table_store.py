@@ -7,9 +7,9 @@ is missing after an unknown outcome, the same transaction is tried again, never 
 should the first one arrive late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
-transaction, guarded by the state row's ETag. If there are more, the last errors of steps and the
-oldest journal and cause rows go first, and payloads that nothing refers to. Each of these
-transactions rewrites the state row under its ETag, so that an order which an operator changes
+transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
+an order has more, the last errors of its steps and its oldest journal and cause rows go first, and
+payloads that nothing refers to. Each of these transactions rewrites the state row under its ETag, so that an order which an operator changes
 meanwhile is left alone. The rest of the aggregate, its payloads and the row that lists the order as
 finished go last, together. These are at most 99 rows: 6 chunks of a payload, and for each of 30
 steps its row and 2 chunks.
@@ -325,39 +325,76 @@ class TableStore:
         return await self._settled(keys.between("attention", since), limit)
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        return await self._settled(keys.between("done", since, until), limit)
+        return await self._settled(keys.between("done", since, until), limit, shard)
 
-    async def _settled(self, span: tuple[str, str], limit: int) -> list[Summary]:
+    async def _settled(
+        self, span: tuple[str, str], limit: int, only: str | None = None
+    ) -> list[Summary]:
         await self.open()
+        shards = self._shards if only is None else [only]
         lists = await asyncio.gather(
-            *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
+            *(self.table.rows(shard, span, limit=limit) for shard in shards)
         )
         found = [one for rows in lists for row in rows if (one := _summary(row)) is not None]
         return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
 
-    async def purge(self, order: Order) -> bool:
+    async def purge(self, *orders: Order) -> set[str]:
         """See ``StateStore.purge``.
 
         Raises:
-            IllegalMoveError: the order is not finished.
-            StoreUnavailableError: no answer. The order stays listed as finished until all of it
+            IllegalMoveError: an order is not finished.
+            StoreUnavailableError: no answer. The orders stay listed as finished until all of them
                 is gone.
         """
-        check_finished(order)
+        for order in orders:
+            check_finished(order)
+        gone: set[str] = set()
+        batches: dict[str, list[tuple[str, list[Operation]]]] = {}
+        found = await asyncio.gather(*(self._deletions(order) for order in orders))
+        for order, deletions in zip(orders, found, strict=True):
+            partition = await self._partition(order.order_id)
+            batch = batches.setdefault(partition, [])
+            if sum(len(one) for _, one in batch) + len(deletions) > OPERATIONS_MAX:
+                gone |= await self._purge_batch(partition, batches.pop(partition))
+                batch = batches.setdefault(partition, [])
+            if deletions:
+                batch.append((order.order_id, deletions))
+        for partition, batch in batches.items():
+            gone |= await self._purge_batch(partition, batch)
+        return gone
+
+    async def _purge_batch(
+        self, partition: str, batch: Sequence[tuple[str, list[Operation]]]
+    ) -> set[str]:
+        """Remove some orders in one transaction; return those that went: all or none."""
+        whole = [operation for _, deletions in batch for operation in deletions]
+        done = whole and await self._transact_once(partition, whole)
+        return {order_id for order_id, _ in batch} if done else set()
+
+    async def _deletions(self, order: Order) -> list[Operation]:
+        """Return what removes an order in one transaction; empty if it changed meanwhile.
+
+        Of an order with more rows than one transaction takes, the past is removed first.
+        """
         partition = await self._partition(order.order_id)
         past, last = await self._rows_to_purge(partition, order)
         token: str | None = str(order.token)
         if len(past) + len(last) > OPERATIONS_MAX:
             token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
         if token is None:
-            return False
+            return []
         guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
-        return bool(await self._transact_once(partition, [guard, *past, *last[1:]]))
+        return [guard, *past, *last[1:]]
 
     async def _purge_past(
         self, partition: str, order: Order, past: list[Operation], room: int

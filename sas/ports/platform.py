@@ -162,16 +162,27 @@ class StateStore(Protocol):
         """Return at most ``limit`` orders in Error since ``since`` or later, oldest first."""
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
-        """Return at most ``limit`` orders that finished within these times, oldest first."""
+        """Return at most ``limit`` orders that finished within these times, oldest first.
 
-    async def purge(self, order: Order) -> bool:
-        """Remove all of a finished order; False if it changed (or went) since it was loaded.
+        ``shard`` leaves out the orders of all others.
+        """
 
-        The order stays listed as finished until none of its rows is left. So after a crash at
-        any point it is found and removed again. If an operator changes it meanwhile, only its
-        oldest journal rows are gone.
+    async def purge(self, *orders: Order) -> set[str]:
+        """Remove all of some finished orders; return the ids of those that are removed.
+
+        An order that changed (or went) since it was loaded is not. It may keep others of the same
+        call from being removed: try those again, each by itself.
+
+        An order stays listed as finished until none of its rows is left. So after a crash at any
+        point it is found and removed again. If an operator changes it meanwhile, only its oldest
+        journal rows are gone.
         """
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:

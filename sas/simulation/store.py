@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
+from itertools import islice
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
 from sas.domain.change import (
@@ -38,8 +41,9 @@ OVERTAKEN = "overtaken"
 META = "meta"
 """The partition of leases and shared values."""
 _OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
-_OF_SHARD = {"due", "oldest_due"}
-_OF_ALL = {"attention", "finished"}
+_OF_SHARD = {"due", "oldest_due", "finished"}
+_OF_ALL = {"attention"}
+_EARLIEST, _LATEST = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
 
 
 class StoreFault(Enum):
@@ -80,6 +84,8 @@ class MemoryStore:
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
         self._held: dict[HeldDue, Message] = {}
+        self._settled: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
+        self._settled = defaultdict(list)
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
@@ -99,7 +105,7 @@ class MemoryStore:
         """Return whether the partition that an operation needs is away."""
         if not self.away:
             return False
-        if operation in _OF_ALL:
+        if operation in _OF_ALL or not key:
             return True
         if operation in _OF_SHARD:
             return key in self.away
@@ -215,25 +221,34 @@ class MemoryStore:
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
         await self._begin("attention", "")
-        return self._settled(limit, in_error=True, since=since)
+        return self._listed(self._shards, limit, in_error=True, since=since)
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        await self._begin("finished", "")
-        return self._settled(limit, in_error=False, since=since, until=until)
+        await self._begin("finished", shard or "")
+        shards = self._shards if shard is None else [shard]
+        return self._listed(shards, limit, in_error=False, since=since, until=until)
 
-    async def purge(self, order: Order) -> bool:
+    async def purge(self, *orders: Order) -> set[str]:
         """See ``StateStore.purge``."""
-        await self._begin("purge", order.order_id)
-        check_finished(order)
-        stored = self.orders.get(order.order_id)
-        if stored is None or stored.order.token != order.token:
-            return False
-        del self.orders[order.order_id]
-        self.payloads.pop(order.order_id, None)
-        return True
+        gone = set()
+        for order in orders:
+            await self._begin("purge", order.order_id)
+            check_finished(order)
+            stored = self.orders.get(order.order_id)
+            if stored is not None and stored.order.token == order.token:
+                self._list(stored.order, None)
+                del self.orders[order.order_id]
+                self.payloads.pop(order.order_id, None)
+                gone.add(order.order_id)
+        return gone
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
@@ -292,6 +307,7 @@ class MemoryStore:
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
+        self._list(stored.order if stored else None, written)
         stored = stored or Stored(written)
         stored.order = written
         stored.journal.append(entry)
@@ -313,22 +329,45 @@ class MemoryStore:
     def _due_of(self, order_id: str) -> dict[str, Due]:
         return self._due[shard_of(order_id, len(self._shards))]
 
-    def _settled(
+    def _list(self, before: Order | None, after: Order | None) -> None:
+        """Keep the lists of settled orders sorted, as the index rows of the table are."""
+        for order in (before, after):
+            if order is None or order.settled_at is None:
+                continue
+            in_error = order.process_state is OrderState.ERROR
+            listed = self._settled[shard_of(order.order_id, len(self._shards)), in_error]
+            entry = (order.settled_at, order.order_id)
+            place = bisect_left(listed, entry)
+            is_there = listed[place : place + 1] == [entry]
+            if order is after and not is_there:
+                insort(listed, entry)
+            elif order is before and is_there:
+                del listed[place]
+
+    def _listed(
         self,
+        shards: Sequence[str],
         limit: int,
         *,
         in_error: bool,
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Summary]:
-        found = [
-            Summary(at, order.order_id, order.process_state, order.details.workflow)
-            for order in (stored.order for stored in self.orders.values())
-            if (at := order.settled_at) is not None
-            and (order.process_state is OrderState.ERROR) is in_error
-            and (since or at) <= at <= (until or at)
-        ]
-        return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
+        least, most = since or _EARLIEST, until or _LATEST
+        lists = (self._between(self._settled[one, in_error], least, most) for one in shards)
+        return list(islice(heapq.merge(*lists, key=lambda one: (one.at, one.order_id)), limit))
+
+    def _between(
+        self, listed: Sequence[tuple[datetime, str]], least: datetime, most: datetime
+    ) -> Iterator[Summary]:
+        for place in range(bisect_left(listed, (least, "")), len(listed)):
+            at, order_id = listed[place]
+            if at > most:
+                return
+            stored = self.orders.get(order_id)  # a test may have removed it by hand
+            if stored is not None:
+                order = stored.order
+                yield Summary(at, order_id, order.process_state, order.details.workflow)
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
