@@ -9,10 +9,10 @@ should the first one arrive late, one of the two is refused.
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
 transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
 an order has more, the last errors of its steps and its oldest journal and cause rows go first, and
-payloads that nothing refers to. Each of these transactions rewrites the state row under its ETag, so that an order which an operator changes
-meanwhile is left alone. The rest of the aggregate, its payloads and the row that lists the order as
-finished go last, together. These are at most 99 rows: 6 chunks of a payload, and for each of 30
-steps its row and 2 chunks.
+payloads that nothing refers to. Each of these transactions rewrites the state row under its ETag,
+so that an order which an operator changes meanwhile is left alone. The rest of the aggregate, its
+payloads and the row that lists the order as finished go last, together. These are at most 99 rows:
+6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ class TableStore:
         return {order_id for order_id, _ in batch} if done else set()
 
     async def _deletions(self, order: Order) -> list[Operation]:
-        """Return what removes an order in one transaction; empty if it changed meanwhile.
+        """Return what removes an order in one transaction; empty if it changed or went meanwhile.
 
         Of an order with more rows than one transaction takes, the past is removed first.
         """
@@ -391,7 +391,7 @@ class TableStore:
         token: str | None = str(order.token)
         if len(past) + len(last) > OPERATIONS_MAX:
             token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
-        if token is None:
+        if token is None or not last:
             return []
         guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
         return [guard, *past, *last[1:]]
@@ -420,6 +420,8 @@ class TableStore:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
+        Both are empty if the order went meanwhile.
+
         The past is the last errors, the journal, the causes and the payloads, those in use last.
         """
         order_id = order.order_id
@@ -427,6 +429,8 @@ class TableStore:
         low, high = keys.aggregate(order_id)
         found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
         all_keys = [str(row["RowKey"]) for row in found]
+        if state not in all_keys:
+            return [], []
         used = _payload_keys(order)
         past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
         rest = [key for key in all_keys if key not in {state, *past}]

@@ -43,7 +43,7 @@ META = "meta"
 _OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
 _OF_SHARD = {"due", "oldest_due", "finished"}
 _OF_ALL = {"attention"}
-_EARLIEST, _LATEST = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
+_EARLIEST, _LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class StoreFault(Enum):
