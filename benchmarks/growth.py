@@ -1,4 +1,4 @@
-"""What grows with the number of finished orders, and what does not: ``python -m benchmarks.growth``.
+"""What grows with the number of finished orders, what does not: ``python -m benchmarks.growth``.
 
 Sweep, lists and purge over stores with up to a million finished orders, and orders a second with
 1, 2 and 4 host processes. Each curve becomes a picture (SVG). The memory store finds rows by key,
@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from benchmarks.orders import PROJECT, REPLY_QUEUE, Run, closed_loop, settings_of
@@ -25,7 +24,9 @@ from benchmarks.picture import Curve, picture
 from devstack.azurite import Azurite
 from devstack.stack import Stack
 from samples.services.remote import RemoteServices
+from sas.actors.agent import RetryPolicy
 from sas.adapters.clock import SystemClock
+from sas.adapters.table import RefusedTransactionError, UnknownOutcomeError
 from sas.adapters.table_store import TableStore
 from sas.adapters.transaction import Operation, operations
 from sas.bootstrap import Application, actors, wired
@@ -36,10 +37,9 @@ from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.engine.messages import Addresses
-from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.callbacks.codec import CallbackKeys
+from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.features.field_encryption.encryption import FieldEncryption
-from sas.actors.agent import RetryPolicy
 from sas.ports import Business, StateStore
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -107,6 +107,19 @@ async def rows_of(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+async def written(store: TableStore, shard: str, batch: Sequence[Operation]) -> None:
+    """Create rows that are not there yet, also if a connection breaks in between."""
+    while True:
+        try:
+            await store.table.transact(shard, batch)
+        except UnknownOutcomeError:
+            continue
+        except RefusedTransactionError as refused:
+            if refused.status != 409:  # an earlier try was written
+                raise
+        return
+
+
 async def fill_table(store: TableStore, begin: int, count: int, ended: datetime) -> None:
     """Write finished orders into a table, several in each transaction."""
     await store.open()
@@ -130,7 +143,7 @@ async def fill_table(store: TableStore, begin: int, count: int, ended: datetime)
                 for one in orders[first : first + together]
                 for row in template
             ]
-            await store.table.transact(shard, batch)
+            await written(store, shard, batch)
 
     await asyncio.gather(*(fill(shard, orders) for shard, orders in shards.items()))
 
@@ -205,3 +218,106 @@ async def purge_rate(store: TableStore, seconds: float) -> dict[str, float]:
         "rows read an order": (meter.entities_read - before[1]) / found.removed,
         "CPU ms an order": 1000 * (time.process_time() - before[2]) / found.removed,
     }
+
+
+async def in_azurite(counts: Sequence[int], seconds: float) -> list[Point]:
+    """Measure one table at each of these numbers of finished orders; purge at the end of each."""
+    points, there, made = [], 0, 0
+    async with azurite() as store:
+        old = SystemClock().now() - 2 * RETENTION
+        for count in counts:
+            point = Point(count)
+            await fill_table(store, made, count - there, old)
+            made += count - there
+            await measured(store, point)
+            meter = store.table.meter
+            before = (meter.requests, meter.entities_read)
+            await application(store).supervisor.sweep()
+            point.values["requests a sweep"] = meter.requests - before[0]
+            point.values["rows read a sweep"] = meter.entities_read - before[1]
+            rate = await purge_rate(store, seconds)
+            removed = int(rate.pop("orders"))
+            there = count - removed
+            point.values |= {f"purge: {name}": value for name, value in rate.items()}
+            points.append(point)
+            _show(point, f"Azurite, {removed} purged in the run")
+    return points
+
+
+async def with_processes(numbers: Sequence[int], orders: int) -> list[Point]:
+    """Measure orders a second with so many host processes, 60 in flight."""
+    points = []
+    for number in numbers:
+        async with (
+            RemoteServices() as remote,
+            Stack(
+                PROJECT, settings=settings_of(remote), groups={"app": []}, processes=number
+            ) as stack,
+            OrdersClient(stack.servicebus_connection, reply_queue=REPLY_QUEUE) as client,
+        ):
+            await closed_loop(client, Run(8), 20, "warm")
+            run = Run(60)
+            await closed_loop(client, run, orders, "many")
+            points.append(Point(number, {"orders/s": orders / run.seconds}))
+            _show(points[-1], "host processes")
+    return points
+
+
+def _show(point: Point, where: str) -> None:
+    print(f"{point.orders:9,} {where}", flush=True)
+    for name, value in point.values.items():
+        print(f"{'':10}{name:28} {value:10.3f}", flush=True)
+
+
+def _picture(name: str, title: str, unit: str, points: Sequence[Point], *names: str) -> None:
+    curves = [Curve(one, [point.values[one] for point in points]) for one in names]
+    text = picture(title, unit, [f"{point.orders:,}" for point in points], curves)
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name}.svg").write_text(text, encoding="utf-8")
+    print(f"wrote {(OUT / f'{name}.svg').relative_to(PROJECT)}", flush=True)
+
+
+async def everything(options: argparse.Namespace) -> None:
+    """Carry out what was asked for."""
+    parts = options.only.split(",")
+    lists = ("sweep", "finished", "attention")
+    if "memory" in parts:
+        points = []
+        for count in options.memory:
+            points.append(await in_memory(count))
+            _show(points[-1], "finished orders in memory")
+        title = "Milliseconds with so many finished orders in a store with a key index"
+        _picture("memory", title, "ms", points, *lists, "purge of an order")
+    if "azurite" in parts:
+        points = await in_azurite(options.azurite, options.seconds)
+        title = "Milliseconds with so many finished orders in Azurite, which walks the table"
+        _picture("azurite", title, "ms", points, *lists)
+        title = "Requests and rows, with so many finished orders in a table"
+        _picture(
+            "requests", title, "", points, "requests a sweep", "rows read a sweep",
+            "purge: requests an order", "purge: rows read an order",
+        )  # fmt: skip
+        _picture("purge", "Orders a second that the purge removes", "/s", points, "purge: orders/s")
+    if "processes" in parts:
+        points = await with_processes(options.processes, options.orders)
+        title = "Orders a second with so many host processes, 60 in flight"
+        _picture("processes", title, "/s", points, "orders/s")
+
+
+def main() -> int:
+    """Measure, print, and draw into build/growth."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small numbers of orders")
+    parser.add_argument("--only", default="memory,azurite,processes", help="commas between")
+    options = parser.parse_args()
+    options.memory = [1_000, 10_000] if options.quick else [1_000, 10_000, 100_000, 1_000_000]
+    options.azurite = [300, 1_000] if options.quick else [1_000, 3_000, 10_000]
+    options.seconds = 5.0 if options.quick else 15.0
+    options.processes = [1, 2] if options.quick else [1, 2, 4]
+    options.orders = 60 if options.quick else 300
+    asyncio.run(everything(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

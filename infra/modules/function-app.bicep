@@ -75,7 +75,7 @@ var settings = [
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
-  { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
+  { name: 'SAS_PURGE_SCHEDULE', value: '0 5/10 * * * *' }
   { name: 'SAS_RETENTION_DAYS', value: '30' }
   { name: 'SAS_CALLBACK_KEY', value: callbackKey }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
