@@ -85,13 +85,13 @@ async def three_steps(at: datetime, *, error: bool = False) -> list[Change]:
 
 
 async def fill_memory(store: MemoryStore, count: int, ended: datetime) -> None:
-    """Commit so many finished orders, a millisecond apart, and a few in Error."""
+    """Commit so many finished orders, and a few in Error; only ``PURGED`` are old enough to go."""
     for error, number in ((False, count), (True, IN_ERROR)):
         last = (await three_steps(ended, error=error))[-1]
         for one in range(number):
             order_id = f"{'ERROR' if error else 'GROWTH'}-{one:08}"
             details = replace(last.after.details, order_id=order_id)
-            at = ended + one * timedelta(milliseconds=1)
+            at = ended + one * timedelta(milliseconds=1) + (one >= PURGED) * RETENTION / 2
             after = replace(last.after, details=details, settled_at=at)
             await store.commit(Change(None, after, last.entry))
 
