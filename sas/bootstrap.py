@@ -121,7 +121,11 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
     store = TableStore.connect(
-        settings.tables, settings.table, settings.shards, retry_budget=STORE_RETRY_BUDGET
+        settings.tables,
+        settings.table,
+        settings.shards,
+        retry_budget=STORE_RETRY_BUDGET,
+        direct_transactions=settings.direct_transactions,
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)

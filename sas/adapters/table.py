@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,10 +32,12 @@ from azure.core.exceptions import (
 from azure.data.tables import TableEntity, TableTransactionError, UpdateMode
 from azure.data.tables.aio import TableClient
 
+from sas.adapters.group_transaction import GroupTransactions
 from sas.adapters.rows import Entity
 from sas.adapters.transaction import Operation
 from sas.ports import StoreUnavailableError
 from sas.telemetry import metrics
+from sas.telemetry.usage import Usage
 
 T = TypeVar("T")
 
@@ -92,26 +94,58 @@ class RetryBudget:
 
 
 @dataclass(slots=True)
-class Meter:
-    """Counts requests (repeats included) and the rows that were read and written."""
+class Meter(Usage):
+    """Counts requests by kind, and the rows that were read and written."""
 
-    requests: int = 0
-    entities_read: int = 0
-    entities_written: int = 0
+    def count_request(self, request: Any) -> None:
+        """Count one request; the SDK's ``raw_request_hook``, called at each repeat too."""
+        asked = request.http_request
+        size = int(asked.headers.get("Content-Length") or 0)
+        self.count(_kind(asked.method, asked.url), size)
 
-    def count_request(self, _request: object) -> None:
-        """Count one request; the SDK's ``raw_request_hook``."""
-        self.requests += 1
-        metrics.storage_request()
+    def count(self, kind: str, size: int) -> None:
+        """Count one request; ``kind`` is its count of ``Usage``, ``size`` its body in bytes."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.storage_bytes += size
+        metrics.storage_request(kind, size)
+
+    def count_read(self, entities: int) -> None:
+        """Count rows that were read."""
+        self.entities_read += entities
+        metrics.entities("read", entities)
+
+    def count_written(self, entities: int) -> None:
+        """Count rows that were written or deleted."""
+        self.entities_written += entities
+        metrics.entities("written", entities)
+
+
+def _kind(method: str, url: str) -> str:
+    """Return which count of ``Usage`` a request belongs to."""
+    if method == "GET":
+        return "reads" if "(PartitionKey=" in url else "queries"
+    if method == "DELETE":
+        return "deletes"
+    return "transactions" if url.endswith("$batch") else "writes"
 
 
 class Table:
-    """A table, its retry budget and its meter."""
+    """A table, its retry budget and its meter.
 
-    def __init__(self, client: TableClient, retry_budget: RetryBudget, meter: Meter) -> None:
+    Without ``transactions`` the SDK builds and sends them.
+    """
+
+    def __init__(
+        self,
+        client: TableClient,
+        retry_budget: RetryBudget,
+        meter: Meter,
+        transactions: GroupTransactions | None = None,
+    ) -> None:
         self.retry_budget = retry_budget
         self.meter = meter
         self.client = client
+        self._transactions = transactions
 
     async def create(self) -> None:
         """Create the table. An existing one is no error."""
@@ -133,7 +167,7 @@ class Table:
                 found = await self.client.get_entity(partition, row_key)
             except ResourceNotFoundError:
                 return None
-            self.meter.entities_read += 1
+            self.meter.count_read(1)
             return found
 
         return await self._with_retries(ask)
@@ -171,7 +205,7 @@ class Table:
                 await ask()
             except no:
                 return False
-            self.meter.entities_written += 1
+            self.meter.count_written(1)
             return True
 
         return await self._with_retries(write)
@@ -212,7 +246,7 @@ class Table:
             page = await self._with_retries(lambda: _next_page(asked))
             if page is None:
                 return
-            self.meter.entities_read += len(page)
+            self.meter.count_read(len(page))
             if page:
                 yield page[:left]
                 left = None if left is None else left - len(page)
@@ -225,9 +259,8 @@ class Table:
             UnknownOutcomeError: it may be written, or may still be written later.
             StoreUnavailableError: no table, or no right to it; it was not written.
         """
-        batch = [operation.for_sdk(partition) for operation in operations]
         try:
-            done: Sequence[Mapping[str, Any]] = await self.client.submit_transaction(batch)
+            etags = await self._submit(partition, operations)
         except LOST as error:
             raise UnknownOutcomeError(first_line(error)) from error
         except HttpResponseError as error:
@@ -238,8 +271,14 @@ class Table:
                 status, text = error.status_code, first_line(error)
                 raise RefusedTransactionError(status, error.index, text) from error
             raise
-        self.meter.entities_written += len(operations)
-        return [result.get("etag") for result in done]
+        self.meter.count_written(len(operations))
+        return etags
+
+    async def _submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:
+        if self._transactions is not None:
+            return await self._transactions.submit(partition, operations)
+        batch = [operation.for_sdk(partition) for operation in operations]
+        return [done.get("etag") for done in await self.client.submit_transaction(batch)]
 
     @asynccontextmanager
     async def within_time(self) -> AsyncIterator[None]:

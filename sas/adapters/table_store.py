@@ -22,12 +22,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
+from urllib.request import getproxies
 
 from azure.core.exceptions import HttpResponseError
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
+from sas.adapters.group_transaction import GroupTransactions
 from sas.adapters.rows import Row, error_row, order_from, settled_row
 from sas.adapters.table import (
     Meter,
@@ -107,19 +110,26 @@ class TableStore:
         shards: int = 16,
         *,
         retry_budget: RetryBudget | None = None,
-        **options: Any,
+        direct_transactions: bool = True,
     ) -> Self:
         """Return a store by an endpoint, or by a connection string alone.
 
-        Without a connection string the app's managed identity is used. ``options`` go to the
-        SDK's client. Nothing is sent before the first use.
+        Without a connection string the app's managed identity is used. Transactions are built
+        here, or if not ``direct_transactions`` by the SDK. Nothing is sent before the first use.
 
         Raises:
             ValueError: neither an address nor a readable connection string.
         """
         meter = Meter()
-        settings = {"connection_timeout": 5, "read_timeout": 15} | options
-        settings |= {"retry_total": 0, "raw_request_hook": meter.count_request}
+        # aiohttp reads the environment and .netrc in two threads before every request.
+        transport = AioHttpTransport(
+            connection_timeout=5, read_timeout=15, use_env_settings=bool(getproxies())
+        )
+        settings: dict[str, Any] = {
+            "retry_total": 0,
+            "raw_request_hook": meter.count_request,
+            "transport": transport,
+        }
         text = endpoint if isinstance(endpoint, str) else endpoint.connection_string
         owned: list[Any] = []
         if text:
@@ -131,8 +141,11 @@ class TableStore:
             client = TableClient(endpoint.address, table, credential=credential, **settings)
         else:
             raise ValueError("the state store needs a connection string or an address")
-        budget = retry_budget or RetryBudget()
-        return cls(Table(client, budget, meter), shards=shards, owned=owned)
+        group = None
+        if direct_transactions:
+            group = GroupTransactions(client, transport, meter.count_request)
+        made = Table(client, retry_budget or RetryBudget(), meter, group)
+        return cls(made, shards=shards, owned=owned)
 
     @property
     def requests(self) -> int:

@@ -2,8 +2,9 @@
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
 ``act`` changes them, ``health`` shows faults of the system, ``queues`` what lies in its queues,
-``workflows`` checks a deploy. They share ``arguments`` (the namespace, the table), ``selection``
-(which orders), ``output``.
+``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with ``bill`` and ``counts``) estimates
+the bill. They share ``arguments`` (the namespace, the table), ``selection`` (which orders),
+``output``.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, health, look, queues, submit, workflows
+from sas.cli import act, cost, health, look, queues, sim, submit, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
 from sas.config import SettingError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *act.VERBS),
-    *(*health.VERBS, *queues.VERBS, *workflows.VERBS),
+    *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *cost.VERBS),
 )
 EPILOG = f"""\
 exit codes:

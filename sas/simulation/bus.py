@@ -14,10 +14,13 @@ from enum import Enum
 
 from sas.ports import BusUnavailableError, Clock, Message, Peeked, UndeliverableError
 from sas.telemetry.tracing import carried
+from sas.telemetry.usage import Usage
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
 """Room for headers and annotations: a message this close to the limit is too large."""
+PEEK_PAGE = 100
+"""Most messages that are read at once."""
 DEAD_LETTERS = "/$DeadLetterQueue"
 """What follows a queue's name in the name of its own dead-letter queue."""
 
@@ -93,14 +96,15 @@ class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
-    completes at once. Faults: ``fail_next`` sets those of the next messages; ``plan`` is called
-    with each message and decides, for seeded simulations; ``cut`` takes the whole namespace or
-    some queues away.
+    completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
+
+    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
+    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, Queue] = {}
-        self.sent = 0
+        self.meter = Usage()
         self.plan: Callable[[Message], BusFault | None] = lambda _: None
         self.away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
@@ -135,7 +139,13 @@ class MemoryBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
+        room: dict[str, int] = {}
         for message in messages:
+            size = len(message.body) + OVERHEAD_BYTES
+            if size > room.get(message.queue, 0):  # the next batch
+                self.meter.sends += 1
+                room[message.queue] = MESSAGE_BYTES_MAX
+            room[message.queue] -= size
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
@@ -152,6 +162,8 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(found)
         first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        pages = -(-len(first) // PEEK_PAGE)
+        self.meter.peeks += pages + (len(first) < limit)  # an empty page says that it was the last
         return [
             Peeked(
                 one.message.message_id,
@@ -359,7 +371,8 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue.name} is full")
         if queue.away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
-        self.sent += 1
+        self.meter.messages += 1
+        self.meter.message_bytes += len(message.body)
         now = self._clock.now()
         if not self._is_duplicate(queue, message.message_id, now):
             properties = {**message.properties, **carried()}

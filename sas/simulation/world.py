@@ -114,7 +114,7 @@ class World:
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time.
+    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence.
     """
 
     seed: int
@@ -126,6 +126,7 @@ class World:
     at_once: int | None = None
     timer_idle: timedelta = TIMER_EVERY
     instances: list[Instance] = field(default_factory=list)
+    tell: Callable[[str], None] = lambda _text: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
@@ -166,6 +167,7 @@ class World:
             raise CrashError
         if self._happens(self.faults.crash):
             self.crashes += 1
+            self.tell("a function dies between two of its steps")
             raise CrashError
 
     async def store_pause(self, operation: str, key: str) -> None:
@@ -192,6 +194,7 @@ class World:
         ``with_host``: the locks of its messages end by themselves.
         """
         self.crashes += 1
+        self.tell(f"instance {self.instances.index(instance)} dies{_held_by(instance)}")
         instance.life += 1
         for task, work in instance.running.items():
             if work.queued is not None:
@@ -305,8 +308,10 @@ class World:
     async def _deliver(self, instance: Instance, queue: str, queued: Queued) -> None:
         _life.set((instance, instance.life))
         if self._happens(self.faults.duplicate):
+            self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.again(queued)
         if self._happens(self.faults.lease_lost):  # another gets it while this one goes on
+            self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
         try:
             await instance.functions.handlers[queue](queued)
@@ -323,6 +328,7 @@ class World:
             first = next(iter(instance.running.values()), None)
             if first is not None and first.began + self.rules.function_timeout <= now:
                 self.timed_out += 1
+                self.tell("a function runs past its time limit")
                 self.kill(instance)
 
     def _next_event(self) -> datetime:
@@ -398,6 +404,11 @@ class World:
 
     def _happens(self, share: float) -> bool:
         return share > 0 and not self.calm and self.rng.random() < share
+
+
+def _held_by(instance: Instance) -> str:
+    queues = sorted({one.queued.message.queue for one in instance.running.values() if one.queued})
+    return f" while it handles messages of {', '.join(queues)}" if queues else ""
 
 
 def of_no_host() -> None:

@@ -103,6 +103,11 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
+        ({"SAS_TABLE_TRANSACTIONS": ""}, "SAS_TABLE_TRANSACTIONS"),
+        (
+            {"SAS_TABLE_TRANSACTIONS": "SDK"},
+            "SAS_TABLE_TRANSACTIONS='SDK': give direct or sdk",
+        ),
         ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
         ({"SAS_ORDER_BYTES_MAX": "4194305"}, "SAS_ORDER_BYTES_MAX"),
         ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),

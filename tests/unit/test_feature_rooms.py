@@ -1,4 +1,4 @@
-"""At most three lines of ``sas`` outside a room and the command import its feature."""
+"""At most three lines of the running system outside a room import its feature."""
 
 from __future__ import annotations
 

@@ -1,0 +1,216 @@
+"""``sas sim``: simulate the workflows of an application under every fault."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sas.cli import arguments as args
+from sas.cli import output
+from sas.cli.arguments import Verb
+from sas.cli.output import OutputError, Progress, UsageError
+from sas.cli.workflows import load
+from sas.codec.record import to_line
+
+if TYPE_CHECKING:
+    from sas.sim.plan import Plan
+    from sas.sim.play import Project
+    from sas.sim.tally import Tally
+
+DESCRIPTION = """\
+Simulate the workflows of an application: the real scheduler, agents' retries, supervisor and
+operator's commands, over queues and a table in memory. Model services stand in for the remote ones.
+Each seed draws orders, commands and faults: crashes between any two steps, lost locks, duplicates,
+lost answers, throttling, killed instances, clocks apart, services that fail, hang or refuse, a
+dependency away for seconds to days, a deploy in the middle. Time is virtual: days take seconds.
+infra/queues.json and host.json of the project give the rules of the queues and of the host.
+
+After every transition, and at the end, the invariants are checked. The same seed always plays the
+same story. --trace tells it. A seed that breaks an invariant is made as short as possible.
+
+Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
+
+  sas sim --app orders
+  sas sim --app orders --seeds 5000 --html build/sim.html
+  sas sim --app orders --seed 42 --trace
+"""
+SHOWN = 5
+"""Broken seeds that are told one by one."""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--app",
+        required=True,
+        metavar="MODULE[:NAME]",
+        help="a Workflows, a Business, or a function that returns one; a module alone means its "
+        "workflows.workflows, or its business",
+    )
+    parser.add_argument(
+        "--project",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where infra/queues.json and host.json are (default: here)",
+    )
+    whole = functools.partial(args.number, whole=True)
+    parser.add_argument("--seeds", type=whole("seeds", 1, 100_000_000), default=200, metavar="N")
+    parser.add_argument("--first", type=whole("a seed", 0, 999_999_999), default=0, metavar="SEED")
+    parser.add_argument("--jobs", type=whole("processes", 1, 256), metavar="J")
+    parser.add_argument("--orders", type=whole("orders", 1, 1000), default=6, metavar="N")
+    parser.add_argument("--seed", type=whole("a seed", 0, 999_999_999), metavar="SEED")
+    parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with charts")
+    args.add_json(parser, "JSON lines: one for each broken seed, then the totals")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.trace and arguments.seed is None:
+        raise UsageError("--trace tells one story: give its --seed")
+    from sas.sim.platform import ProjectError  # noqa: PLC0415  # slow to import
+
+    make = functools.partial(project_of, arguments.app, arguments.project)
+    try:
+        project = make()
+    except ProjectError as wrong:
+        raise UsageError(str(wrong)) from None
+    if arguments.seed is not None:
+        return _one(project, arguments)
+    tally = _many(make, arguments)
+    _print(tally, project, as_json=arguments.json)
+    if arguments.html is not None:
+        _write(arguments.html, tally, project, arguments.app)
+    if tally.broken:
+        _shrink(project, tally.broken[0][0], arguments)
+    return 1 if tally.broken else 0
+
+
+def project_of(app: str, directory: Path) -> Project:
+    """Return the project that ``--app`` and ``--project`` name.
+
+    Raises:
+        UsageError: the application cannot be loaded.
+        ProjectError: a file of the project cannot be used.
+    """
+    from sas.sim.play import Project  # noqa: PLC0415
+
+    if ":" in app:
+        return Project.of(load(app), directory)
+    try:
+        return Project.of(load(f"{app}.workflows:workflows"), directory)
+    except UsageError as first:
+        try:
+            return Project.of(load(f"{app}:business"), directory)
+        except UsageError as second:
+            raise UsageError(f"{first}; {second}") from None
+
+
+def _one(project: Project, arguments: argparse.Namespace) -> int:
+    from sas.sim.plan import drawn  # noqa: PLC0415
+    from sas.sim.play import play  # noqa: PLC0415
+
+    plan = drawn(arguments.seed, project.workflows, arguments.orders)
+    played = play(project, plan, tell=arguments.trace)
+    for line in played.story:
+        _tell(line)
+    for (workflow, state), count in sorted(played.ends.items()):
+        _tell(f"{workflow}: {output.orders(count)} {state}")
+    if not played.violations:
+        _tell(f"seed {arguments.seed}: every invariant held")
+        return 0
+    for violation in played.violations:
+        _tell(f"seed {arguments.seed}: {violation}")
+    _shrink(project, arguments.seed, arguments)
+    return 1
+
+
+def _many(make: functools.partial[Project], arguments: argparse.Namespace) -> Tally:
+    from sas.sim.run import jobs_here, played  # noqa: PLC0415
+    from sas.sim.tally import Tally  # noqa: PLC0415
+
+    tally = Tally()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+
+    def described() -> str:
+        broken = f", {len(tally.broken)} broken" if tally.broken else ""
+        return f"{tally.seeds:,} of {len(seeds):,} seeds, {tally.orders:,} orders{broken}"
+
+    progress = Progress(described)
+    with progress.shown():
+        for one in played(make, seeds, arguments.orders, arguments.jobs or jobs_here()):
+            tally.add(one)
+            progress()
+    tally.broken.sort()
+    return tally
+
+
+def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
+    if as_json:
+        for seed, violations in tally.broken:
+            output.say(to_line({"Seed": seed, "Broken": [str(one) for one in violations]}))
+        ends = [
+            {"Workflow": name, "State": state, "Orders": count}
+            for (name, state), count in sorted(tally.ends.items())
+        ]
+        totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
+        advice = list(tally.advice(project.workflows))
+        output.say(to_line({**totals, "Ends": ends, "Advice": advice}))
+        return
+    states = ("Processed", "Compensated", "Error", "Rejected")
+    names = sorted({name for name, _ in tally.ends})
+    rows = [[name, *(f"{tally.ends[name, state]:,}" for state in states)] for name in names]
+    for line in output.table(["workflow", *(state.lower() for state in states)], rows):
+        output.say(line)
+    for line in tally.advice(project.workflows):
+        _tell(line)
+    if never := tally.never_reached():
+        _tell(f"no seed led to: {', '.join(never)}")
+    for seed, violations in tally.broken[:SHOWN]:
+        _tell(f"seed {seed}: {violations[0]}")
+    held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
+    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
+
+
+def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
+    """Tell the shortest story of a seed that still breaks an invariant."""
+    from sas.sim.plan import drawn  # noqa: PLC0415
+    from sas.sim.play import play  # noqa: PLC0415
+    from sas.sim.shrink import shrunk  # noqa: PLC0415
+
+    def fails(plan: Plan) -> bool:
+        return bool(play(project, plan).violations)
+
+    output.complain(f"seed {seed} is made shorter: this plays it some hundred times")
+    plan = shrunk(drawn(seed, project.workflows, arguments.orders), fails)
+    _tell(f"the shortest story of seed {seed} that still fails:")
+    for line in play(project, plan, tell=True).story:
+        _tell(line)
+
+
+def _write(path: Path, tally: Tally, project: Project, app: str) -> None:
+    from sas.sim.report import html  # noqa: PLC0415
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(html(tally, project.workflows, app), encoding="utf-8")
+    except OSError as wrong:
+        raise OutputError(f"{path} cannot be written: {wrong.strerror}") from None
+    _tell(f"the report is in {path}")
+
+
+def _tell(text: str) -> None:
+    """Print a sentence, on several lines if the terminal is narrower."""
+    output.say(output.row([text]))
+
+
+VERBS = (
+    Verb(
+        "sim",
+        "simulate the workflows of an application under every fault",
+        DESCRIPTION,
+        _add_arguments,
+        _run,
+    ),
+)

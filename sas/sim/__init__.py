@@ -1,0 +1,1 @@
+"""Simulate a whole system with its own workflows: ``sas sim``."""

@@ -1,0 +1,218 @@
+"""What must hold after every transition, and once nothing is under way any more.
+
+The numbers are those of the invariants in ARCHITECTURE.md. Each check returns what is wrong as
+sentences, so that a simulation can tell all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sas.codec import outward
+from sas.codec.outward import AlertMessage
+from sas.codec.strict import convert
+from sas.domain.change import Change
+from sas.domain.ids import cause_of, idempotency_key, message_id
+from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Request
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.sim.system import AT_REST, System
+
+READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that did not hold: its number, and what was seen."""
+
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"invariant {self.number}: {self.text}"
+
+
+def of_change(change: Change, journal: Sequence[JournalEntry]) -> Iterator[Violation]:
+    """Yield what a transition that was just committed breaks. ``journal`` includes its entry."""
+    order, entry = change.after, change.entry
+    where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
+    if [one.seq for one in journal] != list(range(1, order.seq + 1)):
+        yield Violation(1, f"{where}: the journal has a gap")
+    causes = [one.cause for one in journal if one.cause is not None]
+    if len(set(causes)) != len(causes):
+        yield Violation(1, f"{where}: cause {entry.cause} is recorded twice")
+    if change.before is None:
+        return
+    for old, new in zip(change.before.steps, order.steps, strict=False):
+        yield from _of_step(old, new, where)
+    if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
+        yield Violation(10, f"{where}: the order went back from undo to do")
+    for message in entry.messages:
+        if isinstance(message, Request) and message.epoch != order.steps[message.step].epoch:
+            yield Violation(6, f"{where}: a request has another epoch than its step")
+
+
+def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation]:
+    if new.epoch < old.epoch:
+        yield Violation(6, f"{where}: the epoch of {new.name} became lower")
+    if new.call.generation < old.call.generation:
+        yield Violation(7, f"{where}: the generation of {new.name} became lower")
+    if old.process_state is StepState.COMPENSATED and new != old:
+        yield Violation(10, f"{where}: {new.name} changed after its undo was confirmed")
+
+
+def at_end(system: System) -> Iterator[Violation]:
+    """Yield what does not hold of a system where nothing is under way any more."""
+    yield from _unread(system)
+    told, alerted = _told(system), _alerted(system)
+    for order_id in system.submitted:
+        stored = system.store.orders.get(order_id)
+        if stored is None or stored.order.process_state not in AT_REST:
+            state = "gone" if stored is None else stored.order.process_state.value
+            yield Violation(12, f"order {order_id} never ended: {state}")
+            continue
+        yield from _of_order(system, stored.order, stored.journal, told[order_id], alerted)
+    yield from _commands(system, alerted)
+
+
+def _unread(system: System) -> Iterator[Violation]:
+    for queue in system.bus.queues.values():
+        lying = len(queue.waiting) + len(queue.locked)
+        if lying and queue.name not in READ_BY_PEOPLE:
+            yield Violation(12, f"{lying} messages lie in queue {queue.name}")
+
+
+def _told(system: System) -> dict[str, dict[str, str]]:
+    """Return the notifications of each order, by id: the kind of each."""
+    found: dict[str, dict[str, str]] = {order_id: {} for order_id in system.submitted}
+    for message in system.bus.messages(REPLIES_TO):
+        event = outward.decode_notification(message.body)
+        found.setdefault(event.data.order_id, {})[event.id] = outward.notice_of(event.type)
+    return found
+
+
+def _alerted(system: System) -> dict[str, str]:
+    """Return the kind of each alert, by its id."""
+    messages = system.bus.messages(QUEUES.alerts)
+    return {one.message_id: convert(one.body, AlertMessage).kind for one in messages}
+
+
+def _of_order(
+    system: System,
+    order: Order,
+    journal: Sequence[JournalEntry],
+    told_ids: dict[str, str],
+    alerted: dict[str, str],
+) -> Iterator[Violation]:
+    state = order.process_state
+    told = Counter(told_ids.values())
+    where = f"order {order.order_id} ({state.value})"
+    if state is OrderState.REJECTED:
+        if told["rejected"] != 1:
+            yield Violation(12, f"{where} was told rejected {told['rejected']} times")
+        return
+    for step in order.steps:
+        yield from _effects(system, order, step, where)
+    yield from _messages(order, journal, told_ids, alerted, where)
+    yield from _of_state(state, told, where)
+    if told["completed"] and state is not OrderState.PROCESSED and not _touched(system, order):
+        yield Violation(4, f"{where} was told that it is completed")
+
+
+def _messages(
+    order: Order,
+    journal: Sequence[JournalEntry],
+    told_ids: dict[str, str],
+    alerted: dict[str, str],
+    where: str,
+) -> Iterator[Violation]:
+    """Everything that the journal says was to be sent was sent, and nothing else."""
+    due: Counter[str] = Counter()
+    for entry in journal:
+        for index, message in enumerate(entry.messages):
+            own_id = message_id(order.order_id, entry.seq, index)
+            if isinstance(message, Notify):
+                due[message.notice.value] += 1
+                if own_id not in told_ids:
+                    yield Violation(2, f"{where} was never told {message.notice.value}")
+            elif isinstance(message, Alert) and own_id not in alerted:
+                yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
+    told = Counter(told_ids.values())
+    more = {kind: told[kind] - due[kind] for kind in told if told[kind] > due[kind]}
+    more.pop("received", None)  # a duplicate submission is told so
+    if more:
+        yield Violation(1, f"{where} was told more than its journal says: {more}")
+
+
+def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Violation]:
+    """What an application was told never contradicts the end of its order."""
+    if bool(told["undone"]) != (state is OrderState.COMPENSATED):
+        yield Violation(4, f"{where} was told undone {told['undone']} times")
+    if state is OrderState.PROCESSED and told["completed"] != 1:
+        yield Violation(4, f"{where} was told completed {told['completed']} times")
+    if state is OrderState.ERROR and not told["failed"]:
+        yield Violation(4, f"{where} was never told that it failed")
+
+
+def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iterator[Violation]:
+    """Yield what is wrong with the effects of a step at its service.
+
+    Processed means that its effect is there, once; Compensated that none is. What an operator
+    skipped or undid by hand, and a step without an undo, are the operator's and the workflow's.
+    """
+    where = f"{where}: {step.name}"
+    agents = system.workflows.find(order.details.workflow).steps[step.number].agents
+    limited = any(step.name in system.agents[agent].limits for agent in agents)
+    keys = [
+        idempotency_key(order.order_id, step.name, number, other)
+        for number in range(step.call.generation + 1)
+        for other in (None, *agents)
+    ]
+    known = [system.ledger.by_key[key] for key in keys if key in system.ledger.by_key]
+    if order.process_state is OrderState.ERROR and {*step.undo.routes} - {step.call.route}:
+        return  # what another agent may have done is in force until somebody helps
+    in_force = sum(effects.in_force for effects in known)
+    if not limited and any(effects.done > 1 for effects in known):
+        yield Violation(7, f"{where} had its effect twice under one key")
+    if not limited and in_force > 1:
+        yield Violation(7, f"{where} has {in_force} effects in force under several keys")
+    if order.process_state is OrderState.PROCESSED and not _skipped(step) and not in_force:
+        yield Violation(10, f"{where} has no effect")
+    if order.process_state is OrderState.PROCESSED and step.call.edited and not _skipped(step):
+        contents = [effects.content for effects in known if effects.in_force]
+        if contents != [json.loads(step.call.edited)]:
+            yield Violation(7, f"{where} was done with an older input")
+    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
+    by_hand = step.undo.status is UndoStatus.BY_HAND
+    if order.process_state is OrderState.COMPENSATED and in_force and not (no_undo or by_hand):
+        yield Violation(10, f"{where} is still in force")
+
+
+def _skipped(step: StepRecord) -> bool:
+    """Return whether a result is an operator's word and not the service's."""
+    return isinstance(step.result, str | None) and "done_by" not in (step.result or "")
+
+
+def _touched(system: System, order: Order) -> bool:
+    return order.order_id in {order_id for order_id, _ in system.commands.values()}
+
+
+def _commands(system: System, alerted: dict[str, str]) -> Iterator[Violation]:
+    """Every command is carried out once, refused, or put aside."""
+    aside = b"".join(one.body for one in system.bus.messages(QUEUES.rejected))
+    for command_id, (order_id, seen) in system.commands.items():
+        stored = system.store.orders.get(order_id)
+        journal = stored.journal if stored else []
+        cause = cause_of(QUEUES.scheduler, command_id)
+        done = [one for one in journal if one.cause == cause]
+        carried = [one for one in done if one.what is not JournalWord.FENCED]
+        refused = f"refused/{command_id}" in alerted
+        if not (carried or refused or command_id.encode() in aside):
+            yield Violation(13, f"command {command_id} on order {order_id} was lost")
+        if carried and refused:
+            yield Violation(13, f"command {command_id} was carried out and refused")
+        if carried and carried[0].seq != seen + 1:
+            yield Violation(13, f"command {command_id} was carried out on a stale page")

@@ -1,0 +1,255 @@
+"""What happens in one simulation: orders, operators and faults, all drawn from one seed.
+
+A plan is a list of items. Any part of it is a plan too, so a plan that fails can be made shorter
+until nothing can be left out (``sas.sim.shrink``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from sas.domain.workflow import Workflows
+from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.simulation.remote import RemoteFaults
+from sas.simulation.world import Faults
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+VERBS = ("resubmit", "resubmit", "skip", "undo", "cancel", "acknowledge")
+_LASTS = (
+    (1.0, 20.0),
+    (20.0, 3 * MINUTE),
+    (3 * MINUTE, 40 * MINUTE),
+    (HOUR, 8 * HOUR),
+    (DAY, 3 * DAY),
+)
+_HOW_OFTEN = (60, 80, 50, 4, 1)
+COPIES_S = 60.0
+_COPYING = frozenset({"crash", "duplicate", "lease_lost", "bus_lost_answer"})
+"""Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
+detection. Every copy is put back too. At the shares of a simulation they would multiply beyond
+number in an outage that is longer than ``COPIES_S``; at those of Azure they do not
+(docs/adr/0024).
+"""
+_STAGE_SECONDS = 180.0
+"""Orders arrive, and faults begin, within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """An application sends an order, perhaps more than once."""
+
+    at_s: float
+    order_id: str
+    workflow: str
+    urgent: bool
+    times: int
+
+    def __str__(self) -> str:
+        often = f", {self.times} times" if self.times > 1 else ""
+        lane = " in the urgent lane" if self.urgent else ""
+        return f"order {self.order_id} ({self.workflow}) is sent{lane}{often}"
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A dependency is away for a while. ``what`` is one of ``dependencies``."""
+
+    at_s: float
+    lasts_s: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: away for {told_seconds(self.lasts_s)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Instances are killed and start again: one of them, or all (None)."""
+
+    at_s: float
+    instance: int | None
+    with_host: bool
+
+    def __str__(self) -> str:
+        who = "every instance" if self.instance is None else f"instance {self.instance}"
+        return f"{who} is killed" + (" with its host" if self.with_host else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """An operator gives a command. ``stale``: for an order as it was one change ago."""
+
+    at_s: float
+    order_id: str
+    verb: str
+    stale: bool
+    edited: bool
+    twice: bool
+
+    def __str__(self) -> str:
+        how = [name for name in ("stale", "edited", "twice") if getattr(self, name)]
+        return f"the operator gives {self.verb} {self.order_id}" + "".join(f", {h}" for h in how)
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Instances start with a newer version of every workflow, one after the other."""
+
+    at_s: float
+
+    def __str__(self) -> str:
+        return "a new version of every workflow is deployed, one instance after the other"
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """A fault that happens by chance: a field of ``Faults`` or ``RemoteFaults``, and its share."""
+
+    name: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"by chance, {self.share:.2%} of the times: {self.name.replace('_', ' ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The clock of an instance is some seconds ahead of the others."""
+
+    instance: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"the clock of instance {self.instance} is {self.seconds:+.1f} s apart"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What an agent is asked for happens outside, and ends by a callback."""
+
+    agent: str
+
+    def __str__(self) -> str:
+        return f"the service of agent {self.agent} works on its own and calls back"
+
+
+Item = Submit | Away | Kill | Press | Deploy | Chance | Apart | Outside
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The items of one simulation, and the seed of everything that is left to chance."""
+
+    seed: int
+    instances: int
+    items: tuple[Item, ...]
+
+    def of(self, *kinds: type[Item]) -> list[Item]:
+        """Return the items of some kinds."""
+        return [item for item in self.items if isinstance(item, kinds)]
+
+
+def dependencies(agents: Sequence[str]) -> list[str]:
+    """Return everything that may be away."""
+    inner = [QUEUES.orders, QUEUES.scheduler, QUEUES.replies, *map(QUEUES.agent, agents)]
+    outer = [REPLIES_TO, QUEUES.alerts, QUEUES.rejected, QUEUES.dead_letters]
+    return [
+        *("table", "one shard of the table", "namespace"),
+        *(f"queue {name} disabled" for name in (*inner, *outer)),
+        *(f"queue {name} takes nothing" for name in (*inner, *outer[:2])),
+        *(f"service {name}" for name in agents),
+    ]
+
+
+def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
+    """Return the plan of a seed: up to ``orders`` orders, and some of all that can happen."""
+    rng = random.Random(seed)  # noqa: S311  a simulation repeats itself
+    names = sorted({workflow.name for workflow in workflows})
+    agents = sorted(workflows.agents())
+    instances = rng.randint(1, 3)
+    items: list[Item] = [
+        Submit(
+            _moment(rng),
+            f"O-{number}",
+            rng.choice(names),
+            rng.random() < 0.2,
+            1 + (rng.random() < 0.2),
+        )
+        for number in range(rng.randint(1, orders))
+    ]
+    ids = [f"O-{number}" for number in range(len(items))]
+    items += _chances(rng)
+    items += [Apart(n, rng.uniform(-4, 4)) for n in range(instances) if rng.random() < 0.3]
+    items += [Outside(agent) for agent in agents if rng.random() < 0.08]
+    items += [_away(rng, agents) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
+    for _ in range(rng.choice((0, 0, 1, 2, 4))):
+        one = None if rng.random() < 0.4 else rng.randrange(instances)
+        items.append(Kill(_moment(rng), one, rng.random() < 0.3))
+    for _ in range(rng.choice((0, 0, 1, 3, 6))):
+        chance = [rng.random() < share for share in (0.15, 0.4, 0.2)]
+        items.append(Press(_moment(rng, 4), rng.choice(ids), rng.choice(VERBS), *chance))
+    if rng.random() < 0.1:
+        items.append(Deploy(_moment(rng)))
+    if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
+        items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
+    return Plan(seed, instances, tuple(items))
+
+
+def _moment(rng: random.Random, times: float = 1.0) -> float:
+    return round(rng.uniform(0, _STAGE_SECONDS * times * rng.random()), 1)
+
+
+def _away(rng: random.Random, agents: Sequence[str]) -> Away:
+    ((least, most),) = rng.choices(_LASTS, _HOW_OFTEN)
+    return Away(_moment(rng), round(rng.uniform(least, most), 1), rng.choice(dependencies(agents)))
+
+
+_SHARES = {
+    "crash": 0.02,
+    "stalls": 0.004,
+    "lease_lost": 0.05,
+    "duplicate": 0.08,
+    "store_down": 0.03,
+    "store_throttled": 0.05,
+    "store_lost_answer": 0.05,
+    "store_conflict": 0.08,
+    "bus_down": 0.03,
+    "bus_lost_answer": 0.05,
+    "transient": 0.3,
+    "lost_answer": 0.2,
+    "hangs": 0.2,
+    "refused": 0.15,
+    "undo_refused": 0.1,
+    "later": 0.2,
+}
+"""The largest share of each fault."""
+
+
+def _chances(rng: random.Random) -> list[Item]:
+    found: list[Item] = []
+    for name, most in _SHARES.items():
+        if rng.random() < 0.35:
+            found.append(Chance(name, round(most * rng.random() ** 2, 5)))
+    if rng.random() < 0.3:
+        found.append(Chance("beats", 1.0))
+    return found
+
+
+def faults_of(plan: Plan) -> tuple[Faults, RemoteFaults]:
+    """Return the faults by chance of a plan."""
+    shares = {item.name: item.share for item in plan.items if isinstance(item, Chance)}
+    inner = {one.name for one in fields(Faults)}
+    world = Faults(**{name: share for name, share in shares.items() if name in inner})
+    beats = bool(shares.pop("beats", 0.0))
+    own = {name: share for name, share in shares.items() if name not in inner}
+    return world, RemoteFaults(**own, beats=beats)
+
+
+def told_seconds(seconds: float) -> str:
+    """Return a duration for people."""
+    for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,109 @@
+"""The platform as it is deployed: the rules of the queues, and of the host."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+from sas.domain.queues import Queues
+from sas.simulation.bus import DEAD_LETTERS, QueueRules
+from sas.simulation.world import HostRules
+
+QUEUES = Queues()
+REPLIES_TO = "responses-simulation"
+_WINDOW = "duplicateDetectionHistoryTimeWindow"
+_DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
+
+
+class ProjectError(ValueError):
+    """A file of the project cannot be used. The message names it and says what is wrong."""
+
+
+def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
+    """Return the rules of every queue, from ``infra/queues.json`` of a project.
+
+    A project without this file has what ``infra/queues.json`` of the template says.
+
+    Raises:
+        ProjectError: the file is not such a list.
+    """
+    described = _described(project / "infra" / "queues.json")
+    names = {
+        QUEUES.alerts: "kept",
+        QUEUES.rejected: "kept",
+        QUEUES.dead_letters: "deadLetters",
+        REPLIES_TO: "response",
+    }
+    for urgent in ("", "-urgent"):
+        names[QUEUES.orders + urgent] = "orders"
+        names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
+        for internal in (QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks):
+            names[internal + urgent] = "internal"
+    rules = {
+        name: _rules(described.get(kind, {}), forwards=name != QUEUES.dead_letters)
+        for name, kind in names.items()
+    }
+    return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules()}
+
+
+def host_rules(project: Path) -> HostRules:
+    """Return the settings of ``host.json`` of a project; the defaults if it has none.
+
+    Raises:
+        ProjectError: the file cannot be read.
+    """
+    path = project / "host.json"
+    if not path.exists():
+        return HostRules()
+    try:
+        host = json.loads(path.read_text(encoding="utf-8"))
+        bus = host.get("extensions", {}).get("serviceBus", {})
+        return HostRules(
+            function_timeout=_clock_time(host.get("functionTimeout", "00:10:00")),
+            lock_renewal_max=_clock_time(bus.get("maxAutoLockRenewalDuration", "00:10:00")),
+            calls_max=int(bus.get("maxConcurrentCalls", 16)),
+        )
+    except (ValueError, AttributeError, TypeError) as wrong:
+        raise ProjectError(f"{path} cannot be read: {wrong}") from None
+
+
+def _described(path: Path) -> dict[str, dict[str, object]]:
+    if not path.exists():
+        return {}
+    try:
+        kinds = json.loads(path.read_text(encoding="utf-8"))["kinds"]
+        return {name: kind["properties"] for name, kind in kinds.items()}
+    except (ValueError, KeyError, AttributeError, TypeError) as wrong:
+        raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
+
+
+def _rules(own: dict[str, object], *, forwards: bool) -> QueueRules:
+    def time(name: str, default: timedelta) -> timedelta:
+        return _iso_time(str(own[name])) if name in own else default
+
+    detects = bool(own.get("requiresDuplicateDetection", False))
+    return QueueRules(
+        lock_time=time("lockDuration", _MINUTE),
+        deliveries_max=int(str(own.get("maxDeliveryCount", 5))),
+        duplicate_window=time(_WINDOW, timedelta(minutes=10)) if detects else None,
+        time_to_live=time("defaultMessageTimeToLive", _DAYS),
+        dead_letters_expired=bool(own.get("deadLetteringOnMessageExpiration", True)),
+        forwards_dead_letters_to=QUEUES.dead_letters if forwards else None,
+    )
+
+
+def _iso_time(text: str) -> timedelta:
+    """Return a duration of days, hours, minutes and seconds: P14D, PT1M."""
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text)
+    if found is None:
+        raise ProjectError(f"infra/queues.json: {text!r} is not a duration such as PT1M or P14D")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def _clock_time(text: str) -> timedelta:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return timedelta(hours=hours, minutes=minutes, seconds=seconds)

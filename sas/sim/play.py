@@ -1,0 +1,283 @@
+"""Play one plan: what happened, what was broken, and the story if somebody wants to read it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sas.domain.change import Change
+from sas.domain.messages import JournalEntry
+from sas.domain.order import Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.workflow import Workflow, Workflows
+from sas.ports import Call
+from sas.sim.invariants import Violation, at_end, of_change
+from sas.sim.plan import DAY, HOUR, Away, Plan
+from sas.sim.platform import host_rules, queue_rules
+from sas.sim.system import System, seeded
+from sas.simulation.bus import QueueRules
+from sas.simulation.clock import START
+from sas.simulation.world import HostRules
+
+QUIET_S = 12 * HOUR
+"""How long orders may take after the last outage, beside the time that their steps are allowed: a
+message that was given up may wait for an hour, some times."""
+VIOLATIONS_MAX = 20
+AT_ONCE_MAX = 2000
+"""Most transitions within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What is simulated: the workflows of an application, on its own platform."""
+
+    workflows: Workflows
+    queues: Mapping[str, QueueRules]
+    host: HostRules
+
+    @classmethod
+    def of(cls, workflows: Workflows, directory: Path) -> Project:
+        """Return a project by its directory; raises ProjectError."""
+        agents = sorted(workflows.agents())
+        return cls(workflows, queue_rules(directory, agents), host_rules(directory))
+
+    @property
+    def patience_s(self) -> float:
+        """How long the slowest order may take once no fault begins any more, in seconds."""
+        return QUIET_S + 4 * max(map(_longest_s, self.workflows))
+
+
+def _longest_s(workflow: Workflow) -> float:
+    """Return the sum of the times that steps, undos and rests are allowed, in seconds."""
+    total = workflow.deadline.total_seconds() if workflow.deadline else 0.0
+    for rule in workflow.rules.steps:
+        tries = rule.failures_max + 1
+        allowed = (rule.time_allowed + rule.undo_time).total_seconds()
+        total += tries * (allowed + rule.backoff.delay(tries).total_seconds())
+        if rule.extended_wait is not None:
+            total += rule.extended_wait.times * rule.extended_wait.time.total_seconds()
+    return total
+
+
+@dataclass(slots=True)
+class StepTally:
+    """What happened to one step over all orders."""
+
+    dispatched: int = 0
+    done: int = 0
+    refused: int = 0
+    timeouts: int = 0
+    timeouts_answered: int = 0
+    """Timeouts although its service had done the work: the time allowed is short for it."""
+    undone: int = 0
+    undo_failed: int = 0
+    left_in_force: int = 0
+    """Effects in force in an order that was undone: the step has no undo."""
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Played:
+    """One plan, played. ``words`` counts transitions by the state of the order after them."""
+
+    plan: Plan
+    violations: list[Violation] = field(default_factory=list)
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    words: Counter[tuple[str, str]] = field(default_factory=Counter)
+    steps: defaultdict[tuple[str, str], StepTally] = field(
+        default_factory=lambda: defaultdict(StepTally)
+    )
+    seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def orders(self) -> int:
+        """How many orders came to an end."""
+        return sum(self.ends.values())
+
+
+def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
+    """Play a plan to its end. ``tell``: write its story. The same plan has the same story."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return asyncio.run(_Play(project, plan, tell=tell).run())
+    finally:
+        logging.disable(disabled)
+
+
+class _Play:
+    """A system, and what watches it."""
+
+    def __init__(self, project: Project, plan: Plan, *, tell: bool) -> None:
+        self._project, self._plan = project, plan
+        self._played = Played(plan)
+        self._telling = tell
+        self._requested: dict[tuple[str, str, int], datetime] = {}
+        self._system: System | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._moment, self._at_once = START, 0
+
+    async def run(self) -> Played:
+        seeded(self._plan)
+        project, played = self._project, self._played
+        self._say(f"seed {self._plan.seed}, {self._plan.instances} instances")
+        for item in self._plan.items:
+            if not hasattr(item, "at_s"):
+                self._say(str(item))
+        system = System(self._plan, project.workflows, project.queues, project.host, self._say)
+        self._system = system
+        self._watch(system)
+        ends = (one.at_s + one.lasts_s for one in self._plan.items if isinstance(one, Away))
+        lasts = max(ends, default=0.0)
+        hours_max = (lasts + self._project.patience_s) / HOUR
+        self._running = asyncio.ensure_future(system.world.run(system.at_rest, hours_max))
+        try:
+            await self._running
+        except TimeoutError:
+            self._say("not everything comes to an end")
+        except asyncio.CancelledError:
+            self._say("it goes on without end, and no time goes by")
+        finally:
+            await system.close()
+        for violation in at_end(system):
+            self._broken(violation)
+        self._tally(system)
+        return played
+
+    def _say(self, text: str) -> None:
+        if self._telling:
+            self._played.story.append(f"{self._time()}  {text}")
+
+    def _time(self) -> str:
+        now = self._system.world.clock.now() if self._system else START
+        seconds = (now - START).total_seconds()
+        days, rest = divmod(seconds, DAY)
+        hours, rest = divmod(rest, HOUR)
+        minutes, left = divmod(rest, 60)
+        ahead = f"{int(days)}d " if days else ""
+        return f"{ahead}{int(hours):02}:{int(minutes):02}:{left:06.3f}"
+
+    def _broken(self, violation: Violation) -> None:
+        if len(self._played.violations) < VIOLATIONS_MAX:
+            self._played.violations.append(violation)
+            self._say(f"BROKEN: {violation}")
+
+    # --- what is watched ---
+
+    def _watch(self, system: System) -> None:
+        store, world = system.store, system.world
+        write = store._write  # noqa: SLF001  the twin of a table
+
+        def written(change: Change) -> Order:
+            order = write(change)
+            self._saw(change, store.orders[order.order_id].journal)
+            return order
+
+        store._write = written  # type: ignore[method-assign]  # noqa: SLF001
+        if not self._telling:
+            return
+
+        world.tell = self._say
+        for name, agent in system.agents.items():
+            self._hear(name, agent)
+
+    def _hear(self, name: str, agent: Any) -> None:
+        for verb in ("do", "undo"):
+            setattr(agent, verb, self._heard(name, verb, getattr(agent, verb)))
+
+    def _heard(self, name: str, verb: str, call_of: Any) -> Any:
+        async def heard(call: Call) -> Any:
+            what = f"service {name} is asked to {verb} {call.key}"
+            self._say(what)
+            try:
+                result = await call_of(call)
+            except Exception as wrong:
+                self._say(f"{what}: {type(wrong).__name__}: {wrong}")
+                raise
+            self._say(f"{what}: {result!r}")
+            return result
+
+        return heard
+
+    def _saw(self, change: Change, journal: Sequence[JournalEntry]) -> None:
+        """Check and count one transition."""
+        order, entry = change.after, change.entry
+        for violation in of_change(change, journal):
+            self._broken(violation)
+        self._played.words[entry.what.value, order.process_state.value] += 1
+        self._check_time(entry.at)
+        steps = " ".join(f"{one.name}={one.process_state.value}" for one in order.steps)
+        sends = ", ".join(type(one).__name__.lower() for one in entry.messages)
+        self._say(
+            f"order {order.order_id} seq {entry.seq}: {entry.what.value}, by {entry.by}"
+            f" [{steps}]" + (f"; sends {sends}" if sends else "")
+        )
+        workflow = order.details.workflow
+        before = change.before.steps if change.before else ()
+        for old, new in zip(before, order.steps, strict=False):
+            self._saw_step(order, old, new, self._played.steps[workflow, new.name], entry.at)
+
+    def _check_time(self, at: datetime) -> None:
+        """End a simulation in which transitions follow each other for ever at one moment."""
+        self._at_once = self._at_once + 1 if at - self._moment < timedelta(seconds=1) else 0
+        if not self._at_once:
+            self._moment = at
+        if self._at_once > AT_ONCE_MAX and self._running is not None:
+            self._running.cancel()
+
+    def _saw_step(
+        self, order: Order, old: StepRecord, new: StepRecord, tally: StepTally, at: datetime
+    ) -> None:
+        key = (order.order_id, new.name, 0)
+        if new.epoch > old.epoch:
+            tally.dispatched += 1
+            self._requested.setdefault(key, at)
+        if (
+            new.process_state is StepState.PROCESSED
+            and old.process_state is not StepState.PROCESSED
+        ):
+            tally.done += 1
+            if key in self._requested:
+                tally.seconds.append((at - self._requested.pop(key)).total_seconds())
+        if new.failure_count > old.failure_count:
+            tally.timeouts += 1
+            system = self._system
+            known = system.ledger.by_key.items() if system else ()
+            prefix = f"{order.order_id}/{new.name}"
+            tally.timeouts_answered += any(
+                effects.in_force for name, effects in known if name.startswith(prefix)
+            )
+        if new.error is not None and old.error is None and new.failure_count == old.failure_count:
+            tally.refused += 1
+        if new.process_state is StepState.COMPENSATED and old.epoch and old != new:
+            tally.undone += old.process_state is StepState.COMPENSATING
+        tally.undo_failed += new.undo_failed and not old.undo_failed
+
+    def _tally(self, system: System) -> None:
+        for order_id in system.submitted:
+            stored = system.store.orders.get(order_id)
+            if stored is None:
+                continue
+            order = stored.order
+            workflow = order.details.workflow
+            self._played.ends[workflow, order.process_state.value] += 1
+            if order.settled_at is not None:
+                took = order.settled_at - order.details.submitted_at
+                self._played.seconds[workflow].append(took.total_seconds())
+            if order.process_state is not OrderState.COMPENSATED:
+                continue
+            for step in order.steps:
+                prefix = f"{order_id}/{step.name}"
+                left = any(
+                    effects.in_force
+                    for key, effects in system.ledger.by_key.items()
+                    if key == prefix or key.startswith((f"{prefix}/", f"{prefix}@"))
+                )
+                no_undo = step.undo.status is UndoStatus.NOT_NEEDED
+                self._played.steps[workflow, step.name].left_in_force += left and no_undo

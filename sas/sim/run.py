@@ -1,0 +1,50 @@
+"""Play many seeds in several processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+
+from sas.sim.plan import drawn
+from sas.sim.play import Played, Project, play
+
+_project: Project | None = None
+_orders = 0
+Load = Callable[[], Project]
+
+
+def played(load: Load, seeds: Iterable[int], orders: int, jobs: int) -> Iterator[Played]:
+    """Yield each seed's simulation as it ends. ``load`` makes the project, once in each process."""
+    if jobs == 1:
+        project = load()
+        for seed in seeds:
+            yield play(project, drawn(seed, project.workflows, orders))
+        return
+    left = iter(seeds)
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(load, orders)) as pool:
+        under_way: set[Future[Played]] = {pool.submit(_play, s) for s in islice(left, jobs * 2)}
+        try:
+            while under_way:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                under_way |= {pool.submit(_play, seed) for seed in islice(left, len(done))}
+                for one in done:
+                    yield one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def jobs_here() -> int:
+    """Return how many processes this machine runs well."""
+    return os.cpu_count() or 1
+
+
+def _begin(load: Load, orders: int) -> None:
+    global _project, _orders
+    _project, _orders = load(), orders
+
+
+def _play(seed: int) -> Played:
+    assert _project is not None  # noqa: S101  the pool began with it
+    return play(_project, drawn(seed, _project.workflows, _orders))

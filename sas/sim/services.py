@@ -1,0 +1,104 @@
+"""Model services behind the agents of any workflow: what a remote service should do, and may do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from sas.domain.workflow import Workflows
+from sas.ports import AwaitCallback, Call, Callback, Clock, RefusedError, TransientError
+from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
+from sas.simulation.world import of_no_host
+
+Tell = Callable[[Callback, bytes], Awaitable[bool]]
+"""Hands the result of a callback over; False if it was not taken."""
+
+
+class ModelService(SimulatedAgent):
+    """Respects keys and refuses one after its undo.
+
+    ``limits`` are the steps with a call limit: their service keeps no tombstones, and cuts every
+    call off that arrives later than that after CompleteBy. With ``tell`` the work happens outside,
+    and ends by a callback.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        ledger: RemoteLedger,
+        faults: RemoteFaults,
+        rng: random.Random,
+        *,
+        limits: Mapping[str, timedelta],
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__(clock, ledger, faults, rng)
+        self.limits = limits
+        self._tell = tell
+
+    async def _do(self, call: Call) -> Any:
+        limit = self.limits.get(call.step)
+        if limit is not None:
+            return await self._cut_off(call, limit)
+        if self._tell is not None:
+            return await self._outside(call, self._tell)
+        return await super()._do(call)
+
+    async def _undo(self, call: Call) -> Any:
+        result = await super()._undo(call)
+        if call.step in self.limits:
+            self._ledger.of(call.key).tombstone = False
+        return result
+
+    async def _cut_off(self, call: Call, limit: timedelta) -> Any:
+        await self._travel()
+        if self._clock.now() > call.complete_by + limit:
+            raise TransientError("cut off")
+        effects = self._ledger.of(call.key)
+        effects.done += not effects.in_force
+        effects.in_force, effects.content = True, call.order
+        await self._answer()
+        return {"done_by": call.key}
+
+    async def _outside(self, call: Call, tell: Tell) -> Any:
+        await self._travel()
+        effects = self._ledger.of(call.key)
+        if effects.tombstone:
+            raise RefusedError("undone", "this key was undone")
+        if effects.in_force:
+            return {"done_by": call.key}
+        left = (call.complete_by - self._clock.now()).total_seconds()
+        within = timedelta(seconds=max(left, 1.0) * self._rng.uniform(2, 10))
+        effects.content = call.order
+        task = asyncio.ensure_future(self._happens(call.key, call.callback(within), within, tell))
+        self.calls.add(task)
+        task.add_done_callback(self._landed)
+        await self._answer()
+        return AwaitCallback(within, "for somebody outside")
+
+    async def _happens(self, key: str, callback: Callback, within: timedelta, tell: Tell) -> None:
+        of_no_host()
+        await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 0.8))
+        effects = self._ledger.of(key)
+        if effects.tombstone:
+            return
+        effects.done += not effects.in_force
+        effects.in_force = True
+        body = json.dumps({"outcome": "done", "result": {"done_by": key}}).encode()
+        while not await tell(callback, body):
+            await self._clock.sleep(self._rng.uniform(1, 5))
+
+
+def call_limits(workflows: Workflows) -> dict[str, dict[str, timedelta]]:
+    """Return the call limits of steps by name, for each agent that can do them."""
+    found: dict[str, dict[str, timedelta]] = {}
+    for workflow in workflows:
+        for step in workflow.steps:
+            if step.undo is not None and step.undo.call_limit is not None:
+                for agent in step.agents:
+                    found.setdefault(agent, {})[step.name] = step.undo.call_limit
+    return found

@@ -1,0 +1,363 @@
+"""A transaction as bytes, its answer, and its signature, compared with the SDK's."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any, Self
+from uuid import UUID
+
+import pytest
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.core.exceptions import DecodeError, ServiceRequestError
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.data.tables import EdmType, EntityProperty, TableTransactionError
+from azure.data.tables._serialize import _add_entity_properties
+from azure.data.tables.aio import TableClient
+from opentelemetry import trace
+
+from sas.adapters import group_transaction
+from sas.adapters.group_transaction import GroupTransactions, read_answer, typed, write_body
+from sas.adapters.transaction import Operation, deletion
+
+ACCOUNT = "https://mine.table.core.windows.net"
+KEY = base64.b64encode(b"a key of an account").decode()
+MIXED = "multipart/mixed; boundary=batchresponse_1"
+ETAG = "W/\"datetime'2026-03-01T12%3A00%3A00.1234567Z'\""
+
+
+class Colour(str, Enum):  # noqa: UP042  a StrEnum prints another text
+    RED = "red"
+
+
+OPERATIONS = [
+    Operation("update", {"RowKey": "order|a'b%41 +é", "Seq": 2, "Gone": None}, ETAG),
+    Operation("create", {"RowKey": "x", "Text": "ü\n🛒", "Yes": True}),
+    Operation("upsert", {"RowKey": "y", "Bytes": b"\x00\xff"}),
+    deletion("z"),
+]
+GOLDEN = """\
+--batch_M
+Content-Type: multipart/mixed; boundary=changeset_M
+
+--changeset_M
+Content-Type: application/http
+Content-Transfer-Encoding: binary
+Content-ID: 0
+
+PUT https://mine/t(PartitionKey='0%27%277',RowKey='order%7Ca%27%27b%2541%20%2B%C3%A9') HTTP/1.1
+DataServiceVersion: 3.0
+Accept: application/json;odata=minimalmetadata
+Content-Type: application/json
+Content-Length: 130
+If-Match: W/"datetime'2026-03-01T12%3A00%3A00.1234567Z'"
+
+{"PartitionKey":"0'7","PartitionKey@odata.type":"Edm.String",\
+"RowKey":"order|a'b%41 +é","RowKey@odata.type":"Edm.String","Seq":2}
+--changeset_M
+Content-Type: application/http
+Content-Transfer-Encoding: binary
+Content-ID: 1
+
+POST https://mine/t HTTP/1.1
+DataServiceVersion: 3.0
+Accept: application/json;odata=minimalmetadata
+Content-Type: application/json
+Content-Length: 167
+Prefer: return-no-content
+
+{"PartitionKey":"0'7","PartitionKey@odata.type":"Edm.String",\
+"RowKey":"x","RowKey@odata.type":"Edm.String",\
+"Text":"ü\\n🛒","Text@odata.type":"Edm.String","Yes":true}
+--changeset_M
+Content-Type: application/http
+Content-Transfer-Encoding: binary
+Content-ID: 2
+
+PUT https://mine/t(PartitionKey='0%27%277',RowKey='y') HTTP/1.1
+DataServiceVersion: 3.0
+Accept: application/json;odata=minimalmetadata
+Content-Type: application/json
+Content-Length: 154
+
+{"PartitionKey":"0'7","PartitionKey@odata.type":"Edm.String",\
+"RowKey":"y","RowKey@odata.type":"Edm.String",\
+"Bytes":"AP8=","Bytes@odata.type":"Edm.Binary"}
+--changeset_M
+Content-Type: application/http
+Content-Transfer-Encoding: binary
+Content-ID: 3
+
+DELETE https://mine/t(PartitionKey='0%27%277',RowKey='z') HTTP/1.1
+DataServiceVersion: 3.0
+Accept: application/json;odata=minimalmetadata
+If-Match: *
+
+
+--changeset_M--
+
+--batch_M--
+"""
+
+
+def test_a_transaction_is_these_bytes() -> None:
+    made = write_body("https://mine/t", "0'7", OPERATIONS, "M")
+    assert made.decode() == GOLDEN.replace("\n", "\r\n")
+
+
+VALUES: list[object] = [
+    *("", "text", "ü\n\x00 🛒", Colour.RED, True, False, 0, 7, -(2**31), 2**31 - 1),
+    *(0.0, 2.5, 1e300, float("inf"), float("-inf"), float("nan"), b"", b"\x00\xff"),
+    *(None, EntityProperty(None, EdmType.INT64), UUID(int=7)),
+    *(datetime(2026, 3, 1, 12, 0, 0, 5, UTC), datetime(2026, 3, 1)),  # noqa: DTZ001
+    datetime(2026, 3, 1, tzinfo=timezone(timedelta(hours=2))),
+    *(EntityProperty(2**63 - 1, EdmType.INT64), EntityProperty("5", EdmType.INT64)),
+    *(EntityProperty(5, "Edm.Int32"), EntityProperty(5, EdmType.DOUBLE)),
+    *(EntityProperty(b"x", EdmType.BINARY), EntityProperty("x", EdmType.BINARY)),
+    *(EntityProperty(UUID(int=7), EdmType.GUID), EntityProperty(7, EdmType.STRING)),
+    *(EntityProperty("2026-03-01T00:00:00Z", EdmType.DATETIME), EntityProperty(1, "Edm.Boolean")),
+    *(EntityProperty("NaN", EdmType.DOUBLE), EntityProperty(float("nan"), EdmType.DOUBLE)),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_property_has_the_type_that_the_sdk_gives_it(value: object) -> None:
+    row = {"RowKey": "r", "Column": value}
+    assert typed("p", row) == _add_entity_properties({"PartitionKey": "p", **row})
+
+
+def test_a_time_that_was_read_is_written_with_all_its_digits() -> None:
+    class Read(datetime):
+        tables_service_value = "2026-03-01T00:00:00.1234567Z"
+
+    row = {"RowKey": "r", "Column": Read(2026, 3, 1, tzinfo=UTC)}
+    assert typed("p", row) == _add_entity_properties({"PartitionKey": "p", **row})
+    assert typed("p", row)["Column"].endswith("1234567Z")
+
+
+@pytest.mark.parametrize(
+    "value", [2**31, -(2**31) - 1, EntityProperty(2**63, EdmType.INT64), {}, [1], 1j], ids=repr
+)
+def test_what_the_sdk_refuses_to_write_is_refused(value: object) -> None:
+    row = {"RowKey": "r", "Column": value}
+    with pytest.raises(TypeError):
+        _add_entity_properties({"PartitionKey": "p", **row})
+    with pytest.raises(TypeError):
+        typed("p", row)
+
+
+def answer(*parts: str) -> bytes:
+    """An answer as the service sends it: each part is a status line with headers, and a body."""
+    made = "".join(
+        "--changesetresponse_2\r\nContent-Type: application/http\r\n"
+        f"Content-Transfer-Encoding: binary\r\n\r\n{part}\r\n"
+        for part in parts
+    )
+    return (
+        "--batchresponse_1\r\nContent-Type: multipart/mixed; boundary=changesetresponse_2\r\n\r\n"
+        f"{made}--changesetresponse_2--\r\n--batchresponse_1--\r\n"
+    ).encode()
+
+
+def done(number: int) -> str:
+    return f'HTTP/1.1 204 No Content\r\nDataServiceVersion: 3.0;\r\nETag: W/"{number}"\r\n\r\n'
+
+
+CREATED = 'HTTP/1.1 201 Created\r\netag: W/"9"\r\nContent-Type: application/json\r\n\r\n{"a":1}'
+DELETED = "HTTP/1.1 204 No Content\r\nDataServiceVersion: 1.0;\r\n\r\n"
+
+
+def refusal(status: int, code: str, text: str) -> str:
+    told = {"odata.error": {"code": code, "message": {"lang": "en-US", "value": text}}}
+    return f"HTTP/1.1 {status} Refused\r\nContent-ID: 1\r\n\r\n{json.dumps(told)}"
+
+
+def test_each_operation_has_its_etag_and_a_deletion_none() -> None:
+    content = answer(done(1), CREATED, DELETED, done(4))
+    assert read_answer(MIXED, content, 4) == ['W/"1"', 'W/"9"', None, 'W/"4"']
+    quoted = 'multipart/mixed; boundary="batchresponse_1"'
+    assert read_answer(quoted, content, 4)[0] == 'W/"1"'
+
+
+def test_the_refused_operation_has_its_status_index_code_and_text() -> None:
+    text = "7:The specified entity already exists.\nRequestId:1"
+    content = answer(refusal(409, "EntityAlreadyExists", text))
+    with pytest.raises(TableTransactionError) as caught:
+        read_answer(MIXED, content, 12)
+    refused: Any = caught.value
+    assert (refused.status_code, refused.index) == (409, 7)
+    assert refused.error_code == "EntityAlreadyExists"
+    assert refused.message.startswith("7:The specified entity already exists.\n")
+
+
+@pytest.mark.parametrize("parts", [[done(1), CREATED, DELETED], [refusal(412, "c", "0:stale")]])
+def test_no_answer_that_was_cut_off_is_taken_for_one(parts: list[str]) -> None:
+    content = answer(*parts)
+    for size in range(len(content) - 2):  # the last two bytes are a line's end
+        with pytest.raises(DecodeError):
+            read_answer(MIXED, content[:size], 3)
+
+
+def test_no_answer_that_lost_bytes_is_a_success() -> None:
+    """Bytes are lost within headers, boundaries and status lines, one stretch at a time."""
+    content = answer(done(1), done(2), done(3))
+    whole = read_answer(MIXED, content, 3)
+    for start in range(len(content)):
+        for size in (1, 2, 7, 40, 200):
+            broken = content[:start] + content[start + size :]
+            try:
+                etags = read_answer(MIXED, broken, 3)
+            except (DecodeError, TableTransactionError):
+                continue
+            assert len(etags) == 3
+            assert broken.count(b"HTTP/1.1 204") == 3
+            assert sum(a != b for a, b in zip(etags, whole, strict=True)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (MIXED, answer(done(1), done(2))),
+        (MIXED, answer(done(1), done(2), done(3), done(4))),
+        (MIXED, answer()),
+        (MIXED, b""),
+        (MIXED, b"\xff" + answer(done(1), done(2), done(3))),
+        ("application/json", answer(done(1), done(2), done(3))),
+        ("", answer(done(1), done(2), done(3))),
+        (MIXED, answer("HTTP/1.1 two No Content\r\n\r\n", done(2), done(3))),
+        (MIXED, answer(done(1), done(2), done(3)) + answer(done(1), done(2), done(3))),
+    ],
+)
+def test_an_answer_to_something_else_is_no_answer(kind: str, content: bytes) -> None:
+    with pytest.raises(DecodeError, match="answer"):
+        read_answer(kind, content, 3)
+
+
+def test_an_answer_without_bound_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_transaction, "ANSWER_BYTES_MAX", 100)
+    with pytest.raises(DecodeError, match="too large"):
+        read_answer(MIXED, answer(done(1)), 1)
+
+
+class Recording(AioHttpTransport):  # type: ignore[misc]  # azure-core names it lazily: Any
+    """Notes requests, answers the first ones, and is cut off at the one after them."""
+
+    def __init__(self, *answers: SimpleNamespace) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.requests: list[tuple[str, dict[str, str]]] = []
+
+    async def send(self, request: Any, **_: Any) -> Any:
+        self.requests.append((request.url, dict(request.headers)))
+        if not self.answers:
+            raise ServiceRequestError("cut off")
+        return self.answers.pop(0)
+
+
+class Tokens:
+    """A credential that notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        self.asked.append((scopes, options))
+        return AccessToken(f"token-{len(self.asked)}", 2**33)
+
+    async def close(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+@asynccontextmanager
+async def both_ways(
+    credential: Any, *answers: SimpleNamespace
+) -> AsyncIterator[tuple[Recording, GroupTransactions, TableClient]]:
+    transport = Recording(*answers)
+    client = TableClient(ACCOUNT, "t", credential=credential, transport=transport, retry_total=0)
+    async with client:
+        yield transport, GroupTransactions(client, transport, lambda _: None), client
+
+
+async def sent_both_ways(credential: Any) -> list[tuple[str, dict[str, str]]]:
+    """The request that we make and the request that the SDK makes."""
+    async with both_ways(credential) as (transport, direct, client):
+        with pytest.raises(ServiceRequestError):
+            await direct.submit("p", OPERATIONS)
+        with pytest.raises(ServiceRequestError):
+            await client.submit_transaction([one.for_sdk("p") for one in OPERATIONS])
+        return transport.requests
+
+
+async def test_an_account_key_signs_what_the_sdk_signs() -> None:
+    sent = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+    for url, headers in sent:
+        assert url == f"{ACCOUNT}/$batch"
+        signed = f"POST\n\n{headers['Content-Type']}\n{headers['x-ms-date']}\n/mine/$batch"
+        made = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
+        expected = f"SharedKey mine:{base64.b64encode(made).decode()}"
+        assert headers["Authorization"] == expected
+    ours, theirs = (headers for _, headers in sent)
+    same = ("x-ms-version", "DataServiceVersion", "MaxDataServiceVersion", "Accept")
+    assert [ours[name] for name in same] == [theirs[name] for name in same]
+    assert theirs.keys() - ours.keys() == {"x-ms-client-request-id", "User-Agent"}
+
+
+async def test_a_shared_access_signature_is_in_the_address_as_the_sdk_puts_it() -> None:
+    sent = await sent_both_ways(AzureSasCredential("sv=1&sig=a%2Bb"))
+    assert [url for url, _ in sent] == [f"{ACCOUNT}/$batch?sv=1&sig=a%2Bb"] * 2
+    assert not any("Authorization" in headers for _, headers in sent)
+
+
+async def test_an_identity_signs_with_the_scope_that_the_sdk_asks_for() -> None:
+    tokens = Tokens()
+    sent = await sent_both_ways(tokens)
+    bearers = [headers["Authorization"] for _, headers in sent]
+    assert bearers == ["Bearer token-1", "Bearer token-2"]
+    assert tokens.asked[0] == tokens.asked[1]
+    assert tokens.asked[0][0] == ("https://storage.azure.com/.default",)
+
+
+async def test_a_token_is_asked_for_once_and_again_in_the_tenant_that_the_service_names() -> None:
+    tokens = Tokens()
+    challenge = "Bearer authorization_uri=https://login.example/tenant-7/oauth2/authorize"
+    refused = SimpleNamespace(status_code=401, headers={"WWW-Authenticate": challenge})
+    content = answer(*map(done, range(4)))
+    fine = SimpleNamespace(status_code=202, headers={"Content-Type": MIXED}, content=content)
+    async with both_ways(tokens, refused, fine, fine) as (transport, direct, _):
+        etags = [f'W/"{number}"' for number in range(4)]
+        assert await direct.submit("p", OPERATIONS) == etags
+        assert await direct.submit("p", OPERATIONS) == etags
+    bearers = [headers["Authorization"] for _, headers in transport.requests]
+    assert bearers == ["Bearer token-1", "Bearer token-2", "Bearer token-2"]
+    assert tokens.asked[1][1]["tenant_id"] == "tenant-7"
+
+
+async def test_no_two_transactions_have_the_same_boundary() -> None:
+    async with both_ways(AzureNamedKeyCredential("mine", KEY)) as (transport, direct, _):
+        for _ in range(3):
+            with pytest.raises(ServiceRequestError):
+                await direct.submit("p", OPERATIONS)
+    assert len({headers["Content-Type"] for _, headers in transport.requests}) == 3
+
+
+async def test_a_transaction_carries_the_trace_where_the_sdks_tracing_is_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        off = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+        monkeypatch.setenv("AZURE_TRACING_ENABLED", "true")
+        on = await sent_both_ways(AzureNamedKeyCredential("mine", KEY))
+    assert not any("traceparent" in headers for _, headers in off)
+    ours, theirs = (headers["traceparent"] for _, headers in on)
+    assert ours.split("-")[1] == theirs.split("-")[1] == f"{0xABC:032x}"
