@@ -83,7 +83,7 @@ def install(name: str) -> None:
     mark, wanted = home / "installed.json", json.dumps(asdict(needs))
     if mark.exists() and mark.read_text(encoding="utf-8") == wanted:
         return
-    print(f"installing {name} into {home.relative_to(PROJECT)}", flush=True)
+    print(f"installing {name} into {home}", flush=True)
     home.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-m", "venv", "--clear", str(home / "venv")], "a virtual environment")
     _run([python_of(name), "-m", "pip", "install", "-q", *needs.python], "PyPI")

@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery, chain
 
-from benchmarks.peers.apps.saga import SECONDS_MAX, STEPS, BlockingServices, RefusedError
+from benchmarks.peers.apps.saga import SECONDS_MAX, STEPS, BlockingServices
 
 app = Celery("saga", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"])
 app.conf.update(
@@ -50,6 +50,3 @@ def order(order_id: str, content: dict[str, Any]) -> Any:
     ]
     tasks[-1].set(task_id=order_id)
     return chain(*tasks)
-
-
-__all__ = ["RefusedError", "app", "do", "order", "undo"]

@@ -38,9 +38,10 @@ async def undo(step: str, order_id: str) -> dict[str, Any]:
 async def queued_do(step: str, order_id: str, order: Any, results: Any) -> dict[str, Any]:
     """Carry out a step that came over the queue; a refusal is a result."""
     try:
-        return await do(step, order_id, order, results)
+        found: dict[str, Any] = await do(step, order_id, order, results)
     except RefusedError as refused:
         return {"refused": str(refused)}
+    return found
 
 
 @DBOS.workflow()
@@ -48,7 +49,8 @@ async def inline(order_id: str, order: dict[str, Any]) -> str:
     """Carry out one order; the steps run here."""
 
     async def call(step: str, results: dict[str, Any]) -> dict[str, Any]:
-        return await do(step, order_id, order, results)
+        found: dict[str, Any] = await do(step, order_id, order, results)
+        return found
 
     return await _saga(order_id, call)
 

@@ -89,7 +89,8 @@ class Celery:
         self._listening = asyncio.create_task(self._listen())
 
     async def order(self, order_id: str) -> str:
-        told = self._waiting[order_id] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = told
         chain = self._app.order(order_id, CONTENT)
         await asyncio.to_thread(chain.apply_async)
         return await told
@@ -119,7 +120,8 @@ class Ours:
         self._listening = asyncio.create_task(self._listen())
 
     async def order(self, order_id: str) -> str:
-        told = self._waiting[order_id] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[order_id] = told
         await self._client.submit(self._new(order_id, self._content))
         return await told
 
