@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -170,7 +171,7 @@ async def test_finished_orders_are_listed_within_moments(store: StateStore) -> N
         await store.commit(cases.rejected(f"o-{number}", at=NOW + number * SECOND))
 
     async def found(**bounds: timedelta) -> list[str]:
-        moments = {name: NOW + offset for name, offset in bounds.items()}
+        moments: dict[str, Any] = {name: NOW + offset for name, offset in bounds.items()}
         return [s.order_id for s in await store.finished(10, **moments)]
 
     assert await found(until=SECOND) == ["o-0", "o-1"]
