@@ -14,7 +14,7 @@ from benchmarks.peers.rigs import Rig
 from orders.content import amount_due
 
 READY_S = 30.0
-QUIET_S = 90.0
+QUIET_S = 120.0
 """Longest time without the end of an order, before a run is given up."""
 
 
