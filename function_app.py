@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import azure.functions as func
 
 import orders
-from sas.bootstrap import Application, bootstrap, checked, closed_with_loop
+from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import CONNECTION, queue_named, read_applications
 from sas.engine.delivery import Delivery
 
@@ -138,3 +138,6 @@ async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the bin
 async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Remove finished orders that are older than the retention."""
     await application().purger.run()
+
+
+load_ahead()

@@ -62,14 +62,11 @@ class FoundFunction:
 
 
 @dataclass(frozen=True)
-class IndexedFunction:
+class IndexedFunction(FoundFunction):
     """One function of the app that can run."""
 
-    name: str
-    code: Callable[..., Any]
     trigger: Trigger
     outputs: tuple[Output, ...]
-    signature: Signature
     directory: Path
 
 
@@ -100,10 +97,12 @@ def _import(script: Path) -> ModuleType:
     try:
         module = importlib.import_module(script.stem)
     except (Exception, SystemExit) as error:
-        raise IndexingError(
-            f"{script.name} cannot be imported: {type(error).__name__}: {error}"
-            f"{_place(error, script.parent)}."
-        ) from error
+        what, kind = str(error).rstrip("."), type(error).__name__
+        said = f"{kind}: {what}{_place(error, script.parent)}"
+        file = getattr(sys.modules.get(type(error).__module__), "__file__", None)
+        if file and _is_own(Path(file), script.parent.resolve()):  # it says what to do
+            said = f"{what} ({kind})"
+        raise IndexingError(f"{script.name} cannot be imported: {said}.") from error
     found = Path(module.__file__ or "").resolve()
     if found != script.resolve():
         raise IndexingError(f"import function_app found {found}, not {script}: correct PYTHONPATH.")
@@ -116,10 +115,14 @@ def _place(error: BaseException, app_dir: Path) -> str:
     own = [
         f" at {path.relative_to(root)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if (path := Path(frame.filename).resolve()).is_relative_to(root)
-        and "site-packages" not in path.parts
+        if _is_own(path := Path(frame.filename).resolve(), root)
     ]
     return own[-1] if own else ""
+
+
+def _is_own(path: Path, root: Path) -> bool:
+    """Whether a file is the app's, and not an installed package's."""
+    return path.is_relative_to(root) and "site-packages" not in path.parts
 
 
 def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:
@@ -210,7 +213,7 @@ def select(
 def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
     """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
     trigger, outputs = read_bindings(found.name, found.bindings, settings)
-    return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
+    return IndexedFunction(**vars(found), trigger=trigger, outputs=outputs, directory=app_dir)
 
 
 def converter_for(binding: str) -> Any:

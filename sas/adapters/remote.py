@@ -11,13 +11,14 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
-
-import aiohttp
 
 from sas.ports import RefusedError, TransientError
 from sas.telemetry.tracing import carried
+
+if TYPE_CHECKING:
+    import aiohttp
 
 ANSWER_BYTES_MAX = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429})
@@ -33,7 +34,7 @@ class HttpService:
     def __init__(self, name: str, base_url: str, *, attempt_seconds: float = 30.0) -> None:
         self._name = name
         self._base_url = base_url.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=attempt_seconds)
+        self._attempt_seconds = attempt_seconds
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = (
             WeakKeyDictionary()
         )
@@ -52,6 +53,8 @@ class HttpService:
                 type (RFC 9457).
             TransientError: any failure that may pass, with the service's Retry-After.
         """
+        import aiohttp  # noqa: PLC0415  # 0.1 s that a cold start need not wait for
+
         try:
             async with self._session().request(
                 method,
@@ -74,10 +77,13 @@ class HttpService:
             await session.close()
 
     def _session(self) -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415
+
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None or session.closed:
-            session = aiohttp.ClientSession(timeout=self._timeout)
+            timeout = aiohttp.ClientTimeout(total=self._attempt_seconds)
+            session = aiohttp.ClientSession(timeout=timeout)
             self._sessions[loop] = session
         return session
 

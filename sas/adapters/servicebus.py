@@ -6,12 +6,12 @@ The Functions host receives messages and calls the functions with them.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any, Self
 
 from azure.core.exceptions import AzureError
@@ -35,7 +35,13 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.ports import BusUnavailableError, Message, Peeked, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Message,
+    Peeked,
+    UndeliverableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import carried
 from sas.telemetry.usage import Usage
@@ -114,10 +120,13 @@ class ServiceBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """See ``MessageBus.send``."""
+        by_queue: dict[str, list[Message]] = {}
+        for message in messages:
+            by_queue.setdefault(message.queue, []).append(message)
         try:
             async with asyncio.timeout(self._send_s):
-                for queue, group in groupby(messages, key=lambda message: message.queue):
-                    await self._send_to(queue, list(group))
+                for queue, group in by_queue.items():
+                    await self._send_to(queue, group)
         except TimeoutError as error:
             raise BusUnavailableError(
                 f"the bus did not take {len(messages)} messages within {self._send_s:g} s. "
@@ -169,10 +178,17 @@ class ServiceBus:
             raise BusUnavailableError(why(queue, error)) from error
 
     async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
-        """Read pages until there are ``limit`` messages. After an error the receiver is closed."""
-        receiver = self._receivers.pop(queue, None) or self._client.get_queue_receiver(queue)
+        """Read a queue. A link that was kept may be detached meanwhile: then a new one is used."""
+        kept = self._receivers.pop(queue, None)
+        if kept is not None:
+            with suppress(ServiceBusError):
+                return await self._read(kept, queue, limit)
+        return await self._read(self._client.get_queue_receiver(queue), queue, limit)
+
+    async def _read(self, receiver: ServiceBusReceiver, queue: str, limit: int) -> list[Peeked]:
+        """Read pages until there are enough messages. After an error the receiver is closed."""
         try:
-            found = await peek_all(receiver, limit, self.meter)
+            found = await peek_all(receiver, limit, self.meter, PEEK_BYTES_MAX)
         except BaseException:
             self.senders.close_later(receiver)
             raise
@@ -317,10 +333,13 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     return made
 
 
-async def peek_all(receiver: ServiceBusReceiver, limit: int, meter: Usage) -> list[Peeked]:
-    """Read pages until there are ``limit`` messages."""
+async def peek_all(
+    receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
+) -> list[Peeked]:
+    """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
     found: list[Peeked] = []
-    while len(found) < limit:
+    size = 0
+    while len(found) < limit and size < bytes_max:
         first = found[-1].sequence + 1 if found else 1
         most = min(limit - len(found), PEEK_PAGE)
         meter.peeks += 1
@@ -329,6 +348,7 @@ async def peek_all(receiver: ServiceBusReceiver, limit: int, meter: Usage) -> li
         if not page:
             break
         found += [_as_peeked(message) for message in page]
+        size = sum(len(one.body) for one in found)
     return found
 
 

@@ -12,13 +12,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sas.ports import BusUnavailableError, Clock, Message, Peeked, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Clock,
+    Message,
+    Peeked,
+    UndeliverableError,
+)
 from sas.telemetry.tracing import carried
 from sas.telemetry.usage import Usage
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
-"""Room for headers and annotations: a message this close to the limit is too large."""
+"""Room for headers and annotations, without the application's properties."""
 PEEK_PAGE = 100
 """Most messages that are read at once."""
 DEAD_LETTERS = "/$DeadLetterQueue"
@@ -78,7 +85,8 @@ class Queue:
     """One queue: its rules, its messages that wait, are locked, or expired.
 
     ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
-    takes no send, because it is full, disabled for sending or throttled.
+    takes no send, because it is full, disabled for sending or throttled. ``forbids``: the app lacks
+    the right to send to it.
     """
 
     name: str
@@ -86,6 +94,7 @@ class Queue:
     length_max: int | None = None
     away: bool = False
     refuses: bool = False
+    forbids: bool = False
     waiting: list[Queued] = field(default_factory=list)
     expired: list[Queued] = field(default_factory=list)
     locked: list[Queued] = field(default_factory=list)
@@ -141,7 +150,9 @@ class MemoryBus:
         """Send messages in order. See ``MessageBus.send``."""
         room: dict[str, int] = {}
         for message in messages:
-            size = len(message.body) + OVERHEAD_BYTES
+            if message.queue in self.queues and self.queues[message.queue].forbids:
+                raise UndeliverableError(f"no right to send to {message.queue}", message)
+            size = _size_of(message)
             if size > room.get(message.queue, 0):  # the next batch
                 self.meter.sends += 1
                 room[message.queue] = MESSAGE_BYTES_MAX
@@ -161,9 +172,11 @@ class MemoryBus:
         if not self.reachable(found):
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(found)
-        first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
-        pages = -(-len(first) // PEEK_PAGE)
-        self.meter.peeks += pages + (len(first) < limit)  # an empty page says that it was the last
+        ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
+        first = [one for one, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX]
+        pages, is_end = -(-len(first) // PEEK_PAGE), len(first) == len(ordered) < limit
+        self.meter.peeks += pages + is_end  # an empty page says that it was the last
         return [
             Peeked(
                 one.message.message_id,
@@ -363,9 +376,10 @@ class MemoryBus:
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
-        if len(message.body) + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        size = _size_of(message)
+        if size > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
-                f"the message has {len(message.body)} bytes: more than the bus accepts", message
+                f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")
@@ -398,3 +412,12 @@ class MemoryBus:
             return True
         seen[message_id] = now
         return False
+
+
+def _size_of(message: Message) -> int:
+    properties = message.properties.items()
+    return (
+        OVERHEAD_BYTES
+        + len(message.body)
+        + sum(len(key.encode()) + len(text.encode()) for key, text in properties)
+    )
