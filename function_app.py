@@ -10,6 +10,7 @@ cannot be used, and put back what waits for something. So nothing here decides a
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 
 import azure.functions as func
@@ -18,6 +19,10 @@ import orders
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import CONNECTION, queue_named, read_applications
 from sas.engine.delivery import Delivery
+
+# The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
+# SDK writes some 40 an order, the app itself one at most.
+logging.getLogger("azure").setLevel(logging.WARNING)
 
 app = func.FunctionApp()
 

@@ -45,8 +45,6 @@ _CHILD_READY_S = 120.0
 _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
-# The SDK logs every frame and retry at INFO.
-_NOISY_LOGGERS = ("azure", "aiohttp", "asyncio", "urllib3")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -128,14 +126,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Log to standard error at the default level of host.json."""
+    """Log to standard error at the default level of host.json: every logger, as the worker does."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(LOG_LEVELS[level])
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, LOG_LEVELS[level]))
+    logging.basicConfig(level=LOG_LEVELS[level], handlers=[handler], force=True)
 
 
 def _print_ready(line: dict[str, Any]) -> None:

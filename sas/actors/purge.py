@@ -20,7 +20,7 @@ from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import Exporter, StoreUnavailableError, Summary
-from sas.telemetry import tracing
+from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -47,6 +47,8 @@ class Purge:
     left: int = 0
     """Orders that changed since they were listed, have messages not yet sent, or came too late."""
     failed: int = 0
+    late: timedelta = timedelta(0)
+    """By how much the oldest order that is left is over its retention."""
     stop_at: datetime | None = field(default=None, compare=False)
 
 
@@ -88,10 +90,18 @@ class Purger:
         until = began - self._retention
         shards = [self._shard(shard, began, until, found) for shard in store.shards]
         failed = [down for down in await asyncio.gather(*shards) if down is not None]
-        log.info("purge of what ended before %s: %s", until, found)
         if len(failed) == len(shards):
             raise failed[0]
+        if not failed:
+            await self._tell_lag(until, found)
+        log.info("purge of what ended before %s: %s", until, found)
         return found
+
+    async def _tell_lag(self, until: datetime, found: Purge) -> None:
+        if self._is_over(found) or found.removed < found.looked_at:
+            left = await self._context.store.finished(1, until=until)
+            found.late = until - left[0].at if left else timedelta(0)
+        metrics.purged(found.late.total_seconds())
 
     async def _shard(
         self, shard: str, now: datetime, until: datetime, found: Purge
