@@ -206,6 +206,7 @@ def settled_row(order: Order) -> Entity | None:
         "At": key_time(order.settled_at),
         "ProcessState": order.process_state.value,
         "Workflow": order.details.workflow,
+        "SubmittedAt": key_time(order.details.submitted_at),
     }
 
 

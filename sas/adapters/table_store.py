@@ -522,7 +522,10 @@ def _summary(row: Row) -> Summary | None:
     """Return an order of a list; None if its row is of a newer version, or was broken by hand."""
     try:
         state = OrderState(row["ProcessState"])
-        return Summary(parse_key_time(row["At"]), row["OrderID"], state, row["Workflow"])
+        submitted = row.get("SubmittedAt")
+        submitted_at = parse_key_time(submitted) if submitted else None
+        at = parse_key_time(row["At"])
+        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
         return None

@@ -233,6 +233,7 @@ def journal_row(order_id: str, entry: JournalEntry) -> Entity:
         "By": rows.clean(entry.by),
         "CommitId": entry.commit_id,
         "Cause": None if entry.cause is None else rows.clean(entry.cause),
+        "Reason": rows.clean(entry.reason) or None,
         **rows.chunked("Messages", messages_to_json(entry.messages)),
     }
 
@@ -247,6 +248,7 @@ def entry_from(row: Row) -> JournalEntry:
         commit_id=row["CommitId"],
         cause=row.get("Cause"),
         messages=messages_from_json(rows.joined("Messages", row) or "[]"),
+        reason=row.get("Reason") or "",
     )
 
 

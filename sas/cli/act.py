@@ -1,9 +1,7 @@
 """The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
 
 Each is shown first, confirmed, sent as a command to the scheduler, and awaited. The scheduler
-decides by the same rules once the command arrives. A command that is carried out leaves its cause
-in the journal. A command that is refused leaves nothing there; then the order has a later seq than
-the command names, or the scheduler keeps for a while why it refused.
+decides by the same rules once the command arrives (``sas.operate.commands``).
 """
 
 from __future__ import annotations
@@ -12,58 +10,29 @@ import argparse
 import asyncio
 import getpass
 import os
-import time
-import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sas.adapters.endpoints import Endpoint
-from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Work
-from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
-from sas.cli.selection import Wanted, is_failed
-from sas.codec import internal
-from sas.codec.internal import CommandMessage
-from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
+from sas.cli.output import one_line
 from sas.config import read_queues
-from sas.domain.command import can_undo, why_not
-from sas.domain.ids import cause_of
-from sas.domain.messages import JournalEntry, JournalWord, Verb
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
-from sas.domain.queues import Queues, lane
-from sas.engine.refusals import CommandRefusals
-from sas.ports import (
-    BusUnavailableError,
-    Message,
-    MessageBus,
-    StateStore,
-    UndeliverableError,
-)
+from sas.domain.messages import Verb
+from sas.domain.order import Order
+from sas.domain.queues import Queues
+from sas.operate import commands, finding
+from sas.operate.commands import Asked, Ended, Intent, outlook, refusal
+from sas.operate.errors import NotPossibleError, UsageError
+from sas.operate.finding import Wanted
+from sas.ports import StateStore
 
 OPERATOR = "SAS_OPERATOR"
-NAME_LENGTH_MAX = 100
 WAIT_S = 30.0
-POLL_S = 0.25
-SEND_MAX = 100
-"""Commands handed to the bus at once."""
-GONE = "the order does not exist any more (finished orders are purged in the end)"
-UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
 """The states of many orders that a verb can change at once, if not only Error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """What an operator wants of an order, or of several."""
-
-    verb: Verb
-    by: str
-    step: str | None = None
-    input: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,104 +45,6 @@ class Plan:
     sure: bool
     dry_run: bool
     wait_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One command for one order. ``seq`` is the order's seq that the operator saw; None: any."""
-
-    order_id: str
-    seq: int | None
-    urgent: bool = False
-    command_id: str = field(default_factory=lambda: f"sas-{uuid.uuid4().hex}")
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a command: its journal row, or why there is no row."""
-
-    asked: Asked
-    entry: JournalEntry | None = None
-    refused: str = ""
-
-    @property
-    def carried_out(self) -> bool:
-        """Whether the scheduler carried it out."""
-        return self.entry is not None and self.entry.what is not JournalWord.FENCED
-
-
-# -- What a command would do, or why it cannot ------------------------------------------------
-
-
-def refusal(order: Order, intent: Intent) -> str:
-    """Return why a command is not possible for an order, or nothing."""
-    if order.rejected:
-        return "it was rejected, and no step began: submit it again"
-    names = [step.name for step in order.steps]
-    if intent.step is not None and intent.step not in names:
-        return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    if _possible(order, intent):
-        return ""
-    if intent.step is not None and order.process_state is OrderState.ERROR:
-        own = order.steps[names.index(intent.step)].process_state.value
-        return f"the step must be in Error, and {intent.step} is {own}"
-    return why_not(order, intent.verb)
-
-
-def _possible(order: Order, intent: Intent) -> bool:
-    match intent.verb:
-        case Verb.RESUBMIT | Verb.SKIP:
-            return bool(_failed(order, intent))
-        case Verb.UNDO:
-            return can_undo(order)
-        case Verb.CANCEL:
-            return order.process_state in UNDER_WAY and order.direction is Direction.DO
-        case Verb.ACKNOWLEDGE:
-            return order.process_state is OrderState.ERROR
-
-
-def outlook(order: Order, intent: Intent) -> str:
-    """Return what a possible command would do."""
-    failed = _failed(order, intent)
-    match intent.verb:
-        case Verb.RESUBMIT:
-            with_input = " with the given input" if intent.input is not None else ""
-            return f"run again{with_input}: {_each(failed)}"
-        case Verb.SKIP:
-            if any(step.undo_failed for step in failed):
-                return f"count as undone by hand: {_each(failed)}"
-            return f"count as done, with the result {intent.input or 'null'}: {_each(failed)}"
-        case Verb.UNDO:
-            return f"undo the order (there is no way back); {_ledger(order)}"
-        case Verb.CANCEL:
-            out = [step.name for step in order.steps if step.process_state is StepState.PROCESSING]
-            waiting = f"wait for {', '.join(out)}, " if out else ""
-            undo = "undo the order (there is no way back)"
-            return f"start no new step, {waiting}then {undo}; {_ledger(order)}"
-        case Verb.ACKNOWLEDGE:
-            return "note that you have seen that it is in Error; nothing else changes"
-
-
-def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
-    return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
-
-
-def _each(failed: Sequence[StepRecord]) -> str:
-    return "; ".join(
-        ("undo of " if step.undo_failed else "")
-        + step.name
-        + (f" ({step.error.code}: {step.error.message})" if step.error else "")
-        for step in failed
-    )
-
-
-def _ledger(order: Order) -> str:
-    begun = [step.name for step in reversed(order.steps) if step.epoch > 0]
-    if not begun:
-        return "no step ever began"
-    return (
-        f"these steps began and are undone in this order, if they have an undo: {', '.join(begun)}"
-    )
 
 
 # -- The command line -------------------------------------------------------------------------
@@ -195,8 +66,9 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     )
     many = parser.add_argument_group("many orders at once")
     selection.add_arguments(many, MANY.get(verb, ["error"]), default=None, limit=1000)
+    add_name(parser)
     parser.add_argument(
-        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+        "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask before sending")
     parser.add_argument("--dry-run", action="store_true", help="only print what would happen")
@@ -233,15 +105,29 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
-    by = arguments.by or os.environ.get(OPERATOR) or _user()
-    if len(by) > NAME_LENGTH_MAX:
-        raise UsageError(f"--by has {len(by)} characters: at most {NAME_LENGTH_MAX} are kept")
-    if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
-        raise UsageError(f"--by (or {OPERATOR}) is {by!r}: give a name that can be printed")
+    by = name_of(arguments)
+    reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return Intent(verb, by)
+        return Intent(verb, by, reason=reason)
     given = _input(arguments.input) if arguments.input is not None else None
-    return Intent(verb, by, arguments.step, given)
+    return Intent(verb, by, arguments.step, given, reason)
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add --by."""
+    parser.add_argument(
+        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+    )
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    """Return the name of the operator, as the journal keeps it.
+
+    Raises:
+        UsageError: the journal does not take this name.
+    """
+    by = arguments.by or os.environ.get(OPERATOR) or _user()
+    return commands.check_name(by, "--by" if arguments.by else OPERATOR)
 
 
 def _input(text: str) -> str:
@@ -253,15 +139,7 @@ def _input(text: str) -> str:
             raise UsageError(f"cannot read {text[1:]}: {wrong.strerror}") from None
     else:
         body = text.encode("utf-8", "surrogateescape")
-    try:
-        parse(body)
-        made = body.decode().strip()
-        check_depth(made, CONTENT_DEPTH_MAX)
-    except MalformedError as wrong:
-        raise UsageError(f"--input: {wrong}") from None
-    if utf16_units(made) > EDITED_UNITS_MAX:
-        raise UsageError(f"--input has over {EDITED_UNITS_MAX:,} characters: give less")
-    return made
+    return commands.checked_input(body, "--input")
 
 
 def _user() -> str:
@@ -287,9 +165,9 @@ def _for_fingerprint(plan: Plan, wanted: Wanted) -> Plan:
 
 async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) -> int:
     verb = plan.intent.verb
-    order = await selection.load(store, order_id)
+    order = await finding.load(store, order_id)
     if seq is not None and seq != order.seq:
-        why = await _what_changed(store, order, seq)
+        why = await commands.what_changed(store, order, seq)
         raise NotPossibleError(one_line(f"nothing was sent: {why}"))
     if no := refusal(order, plan.intent):
         raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
@@ -307,7 +185,7 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
 
 async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     verb = plan.intent.verb
-    found = [order async for order in selection.each(store, wanted)]
+    found = [order async for order in finding.each(store, wanted)]
     possible = [order for order in found if not refusal(order, plan.intent)]
     _announce(plan, found, possible, wanted.limit)
     if not possible or plan.dry_run:
@@ -322,7 +200,7 @@ async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
     verb = plan.intent.verb.value
     more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
-    kinds = selection.grouped(possible, plan.intent.step)
+    kinds = finding.grouped(possible, plan.intent.step)
     output.say(f"{verb} of {output.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
     if left := len(found) - len(possible):
         output.say(f"{verb} is not possible for {output.orders(left)} more: left unchanged")
@@ -332,12 +210,14 @@ async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[
     sent = 0
     try:
         async with args.open_bus(plan.bus) as bus:
-            for batch in _batches(asked):
+            for batch in commands.batches(asked):
                 sent += len(batch)
-                await _send(bus, batch, plan, sent_before=sent - len(batch), of=len(asked))
+                before, of = sent - len(batch), len(asked)
+                intent, queues = plan.intent, plan.queues
+                await commands.send(bus, batch, intent, queues, sent_before=before, of=of)
         if plan.wait_s is None:
             return [Ended(one) for one in asked]
-        return await _wait(store, asked, plan.queues, plan.wait_s)
+        return await commands.wait(store, asked, plan.queues, plan.wait_s)
     except asyncio.CancelledError:
         output.complain(
             f"sas: interrupted: up to {sent:,} of {len(asked):,} commands were sent and will be "
@@ -359,7 +239,7 @@ async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
         now = order.process_state.value if order else "gone"
         output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
         return 0
-    output.complain(one_line(f"sas: {_why_not_done(ended, plan.wait_s)}"))
+    output.complain(one_line(f"sas: {commands.why_not_done(ended, plan.wait_s)}"))
     return 1
 
 
@@ -371,112 +251,11 @@ def _tell_many(plan: Plan, ended: list[Ended]) -> int:
     failed = [one for one in ended if not one.carried_out]
     output.say(f"sent {len(ended):,}, carried out {len(ended) - len(failed):,}")
     for one in failed[:10]:
-        why = _why_not_done(one, plan.wait_s)
+        why = commands.why_not_done(one, plan.wait_s)
         output.complain(one_line(f"sas: order {one.asked.order_id}: {why}"))
     if len(failed) > 10:
         output.complain(f"sas: and {len(failed) - 10:,} more")
     return 1 if failed else 0
-
-
-def _why_not_done(ended: Ended, wait_s: float) -> str:
-    if ended.entry is not None:
-        return "the command was dead-lettered: see operator-alerts and the function app's log"
-    if ended.refused:
-        return f"not carried out: {ended.refused}."
-    return (
-        f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
-        f"operator-alerts for refused/{ended.asked.command_id}; it may still be carried out later"
-    )
-
-
-# -- Sending, and waiting for the journal -----------------------------------------------------
-
-
-def _batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    lanes = sorted(asked, key=lambda one: not one.urgent)  # a batch has one queue; urgent first
-    return (lanes[start : start + SEND_MAX] for start in range(0, len(lanes), SEND_MAX))
-
-
-async def _send(
-    bus: MessageBus, batch: Sequence[Asked], plan: Plan, *, sent_before: int, of: int
-) -> None:
-    try:
-        await bus.send([_message(one, plan.intent, plan.queues) for one in batch])
-    except (BusUnavailableError, UndeliverableError) as failed:
-        raise UnavailableError(
-            f"{failed} {sent_before:,} of {of:,} commands were sent before. To give the "
-            "command again is safe: an order that has changed refuses it."
-        ) from None
-
-
-def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
-    """Return a command for the scheduler's queue, in the lane of its order."""
-    command = CommandMessage(
-        id=asked.command_id,
-        order_id=asked.order_id,
-        verb=intent.verb.value,
-        by=intent.by,
-        seq=asked.seq,
-        step=intent.step,
-        input=internal.raw(intent.input),
-    )
-    queue = lane(queues.scheduler, urgent=asked.urgent)
-    return Message(queue, asked.command_id, internal.encode(command))
-
-
-async def _wait(
-    store: StateStore, asked: Sequence[Asked], queues: Queues, wait_s: float
-) -> list[Ended]:
-    """Return what became of each command, as far as known after ``wait_s`` without news."""
-    gate = asyncio.Semaphore(selection.CONCURRENT)
-
-    async def look(one: Asked) -> Ended:
-        async with gate:
-            return await _look_for(store, one, queues)
-
-    ended: dict[str, Ended] = {}
-    left, news_at = list(asked), time.monotonic()
-    while left:
-        for one in await asyncio.gather(*(look(one) for one in left)):
-            if one.entry is not None or one.refused:
-                ended[one.asked.command_id] = one
-                news_at = time.monotonic()
-        left = [one for one in left if one.command_id not in ended]
-        if left and time.monotonic() - news_at >= wait_s:
-            break
-        await asyncio.sleep(POLL_S if left else 0)
-    return [ended.get(one.command_id, Ended(one)) for one in asked]
-
-
-async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
-    """Return what became of one command so far."""
-    cause = cause_of(queues.scheduler, asked.command_id)
-    entry = await store.recorded(asked.order_id, cause)
-    if entry is not None:
-        return Ended(asked, entry)
-    order = await store.load(asked.order_id)
-    if order is not None and asked.seq in {order.seq, None}:
-        return Ended(asked, None, await CommandRefusals(store).reason(asked.command_id))
-    if asked.seq is None:
-        return Ended(asked, None, GONE)
-    # The order changed, by this command or before it arrived: only now the cause tells which.
-    entry = await store.recorded(asked.order_id, cause)
-    return Ended(asked, entry, "" if entry else await _what_changed(store, order, asked.seq))
-
-
-async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str:
-    """Return what changed since the operator saw an order, in one sentence."""
-    if order is None:
-        return GONE
-    now = f"the order is at seq {order.seq} ({order.process_state.value})"
-    if order.seq < seq:
-        return f"you gave seq {seq}, but {now}: check which seq you saw"
-    since = [one for one in await store.journal(order.order_id) if one.seq > seq]
-    changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
-    more = ", ..." if len(since) > 5 else ""
-    return (
-        f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"
-    )
 
 
 # -- The verbs --------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli.output import NotPossibleError, UnavailableError, UsageError
 from sas.config import (
     CONNECTION,
     SettingError,
@@ -20,6 +19,7 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
+from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import OperatorBus, OtherVersionError, StateStore, StoreUnavailableError
 
 Work = Callable[[StateStore], Awaitable[int]]

@@ -17,13 +17,15 @@ from typing import TextIO
 from sas.cli import arguments as args
 from sas.cli import health, output, selection
 from sas.cli.arguments import Verb, Work
-from sas.cli.output import UsageError, one_line, time_of
-from sas.cli.selection import STATES, Wanted, is_failed
+from sas.cli.output import one_line, time_of
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.features.claim_check import ClaimCheck
+from sas.operate import finding
+from sas.operate.errors import UsageError
+from sas.operate.finding import STATES, Wanted, is_failed
 from sas.ports import StateStore, Summary
 
 # -- sas list ---------------------------------------------------------------------------------
@@ -56,15 +58,15 @@ def _list(arguments: argparse.Namespace) -> Work:
 
 async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
     found, failures = 0, Counter[str]()
-    async for order in selection.each(store, wanted):
+    async for order in finding.each(store, wanted):
         found += 1
-        failures.update(selection.fingerprints(order))
+        failures.update(finding.fingerprints(order))
         record = record_of(order, (), content=False)
         output.say(to_line(record) if as_json else _list_line(order))
     if as_json:
         return 0
     what = "in Error" if wanted.state == "error" else "under way"
-    _list_end(f"{output.orders(found)} {what}", selection.in_words(failures), found, wanted.limit)
+    _list_end(f"{output.orders(found)} {what}", finding.in_words(failures), found, wanted.limit)
     if active := await health.incidents(store):
         kinds = ", ".join(sorted({one.kind.value for one in active}))
         output.say(f"incidents of the system: {kinds}; see `sas incidents`")
@@ -72,11 +74,11 @@ async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> i
 
 
 async def _list_finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
-    found = await selection.find_finished(store, wanted)
+    found = await finding.find_finished(store, wanted)
     for one in found:
         output.say(to_line(_finished_record(one)) if as_json else _finished_line(one))
     if not as_json:
-        parts = selection.in_words(Counter(one.process_state.value for one in found))
+        parts = finding.in_words(Counter(one.process_state.value for one in found))
         _list_end(f"{output.orders(len(found))} finished", parts, len(found), wanted.limit)
     return 0
 
@@ -88,13 +90,13 @@ def _list_end(said: str, parts: str, found: int, limit: int) -> None:
 
 def _list_line(order: Order) -> str:
     parts = [
-        time_of(selection.since(order)),
+        time_of(finding.since(order)),
         f"{order.order_id:<20}",
         f"{order.details.workflow}/{order.details.version}",
         order.process_state.value,
     ]
     parts += [
-        f"{selection.fingerprint(step)}: {step.error.message}"
+        f"{finding.fingerprint(step)}: {step.error.message}"
         for step in order.steps
         if step.error and is_failed(step)
     ]
@@ -144,7 +146,7 @@ def _show(arguments: argparse.Namespace) -> Work:
         raise UsageError("--content needs --json: the text shows no content")
 
     async def show(store: StateStore) -> int:
-        order = await selection.load(store, arguments.order_id)
+        order = await finding.load(store, arguments.order_id)
         journal = await store.journal(order.order_id)
         if arguments.content:
             order = await ClaimCheck(store).fetch_all(order)
@@ -275,7 +277,8 @@ def _below(step: StepRecord) -> list[str]:
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}"))
+    why = f": {entry.reason}" if entry.reason else ""
+    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}{why}"))
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
 
@@ -356,10 +359,10 @@ async def _export_line(store: StateStore, order: Order, until: datetime) -> str 
 
 async def _finished(store: StateStore, until: datetime) -> AsyncIterator[Sequence[Order]]:
     """Yield finished orders, a few at a time: their content is read at once."""
-    async for batch in selection.summaries(store, in_error=False, until=until):
+    async for batch in finding.summaries(store, in_error=False, until=until):
         ids = [one.order_id for one in batch]
-        for start in range(0, len(ids), selection.CONCURRENT):
-            loaded = await selection.load_all(store, ids[start : start + selection.CONCURRENT])
+        for start in range(0, len(ids), finding.CONCURRENT):
+            loaded = await finding.load_all(store, ids[start : start + finding.CONCURRENT])
             yield [order for order in loaded if _ended(order, until)]
 
 

@@ -2,8 +2,8 @@
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
 ``act`` changes them, ``health`` shows faults of the system, ``queues`` what lies in its queues,
-``workflows`` checks a deploy, ``sim`` simulates. They share ``arguments`` (the namespace, the
-table), ``selection`` (which orders), ``output``.
+``workflows`` checks a deploy, ``sim`` simulates, ``desk`` starts the page. They share ``arguments``
+(the namespace, the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, health, look, queues, sim, submit, workflows
+from sas.cli import act, desk, health, look, queues, sim, submit, workflows
 from sas.cli.arguments import Verb
-from sas.cli.output import INTERRUPTED, UNAVAILABLE, USAGE, CommandError, OutputError
+from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
+from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *act.VERBS),
-    *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS),
+    *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\
 exit codes:

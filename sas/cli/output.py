@@ -1,7 +1,4 @@
-"""What a command prints: results on stdout; progress, questions and errors on stderr.
-
-Also the errors that end a command: each has its exit code and one sentence.
-"""
+"""What a command prints: results on stdout; progress, questions and errors on stderr."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TextIO
 
-USAGE = 2
-UNAVAILABLE = 3
+from sas.operate.errors import UsageError
+
 INTERRUPTED = 130
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -27,30 +24,8 @@ _live: Progress | None = None
 """The live line on the terminal; every other line goes above it."""
 
 
-class CommandError(Exception):
-    """A command ends: its text is one sentence, its class has the exit code."""
-
-    exit_code = 1
-
-
-class NotPossibleError(CommandError):
-    """What was asked for is not there, or not in a state for it. Nothing was changed."""
-
-
-class UsageError(CommandError):
-    """The caller must change something: an argument, a setting, a line of the input."""
-
-    exit_code = USAGE
-
-
 class OutputError(UsageError):
     """The output could not be written: the disk is full, for instance."""
-
-
-class UnavailableError(CommandError):
-    """Service Bus or Storage did not answer, or refused. The same command may work later."""
-
-    exit_code = UNAVAILABLE
 
 
 def say(text: str) -> None:

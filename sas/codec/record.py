@@ -95,6 +95,7 @@ def _entry(entry: JournalEntry) -> dict[str, Any]:
         "What": entry.what.value,
         "By": entry.by,
         "Cause": entry.cause,
+        "Reason": entry.reason or None,
         "Sent": [_sent(message) for message in entry.messages],
     }
 

@@ -129,12 +129,14 @@ class Origin:
     commit_id: str
     cause: str | None
     at: datetime
+    reason: str = ""
 
     def entry(
         self, seq: int, what: JournalWord, messages: tuple[Outgoing, ...] = ()
     ) -> JournalEntry:
         """Return a journal row of this origin."""
-        return JournalEntry(seq, self.at, what, self.by, self.commit_id, self.cause, messages)
+        own = (self.by, self.commit_id, self.cause)
+        return JournalEntry(seq, self.at, what, *own, messages, self.reason)
 
 
 def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:

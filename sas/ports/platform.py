@@ -63,12 +63,16 @@ class LostContentError(UnreadableError):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One order in a list, read from an index row without loading the order."""
+    """One order in a list, read from an index row without loading the order.
+
+    ``submitted_at`` is None if an older version wrote the row.
+    """
 
     at: datetime
     order_id: str
     process_state: OrderState
     workflow: str
+    submitted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,7 @@ class MemoryStore:
         self.requests = 0
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._settled_rows: dict[bool, list[tuple[datetime, str]]] = {True: [], False: []}
         self._held: dict[HeldDue, Message] = {}
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
@@ -231,6 +233,7 @@ class MemoryStore:
         stored = self.orders.get(order.order_id)
         if stored is None or stored.order.token != order.token:
             return False
+        self._index(stored.order, None)
         del self.orders[order.order_id]
         self.payloads.pop(order.order_id, None)
         return True
@@ -292,6 +295,7 @@ class MemoryStore:
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
+        self._index(stored.order if stored else None, written)
         stored = stored or Stored(written)
         stored.order = written
         stored.journal.append(entry)
@@ -321,14 +325,30 @@ class MemoryStore:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Summary]:
-        found = [
-            Summary(at, order.order_id, order.process_state, order.details.workflow)
-            for order in (stored.order for stored in self.orders.values())
-            if (at := order.settled_at) is not None
-            and (order.process_state is OrderState.ERROR) is in_error
-            and (since or at) <= at <= (until or at)
-        ]
-        return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
+        rows = self._settled_rows[in_error]
+        start = bisect_left(rows, (since, "")) if since else 0
+        found = (
+            _summary(self.orders[order_id].order, at)
+            for at, order_id in rows[start : start + limit]
+            if order_id in self.orders and (until is None or at <= until)
+        )
+        return list(found)
+
+    def _index(self, before: Order | None, after: Order | None) -> None:
+        """Keep the rows that list settled orders as the table does: sorted by time, then by id."""
+        for order in (before, after):
+            if order is not None and order.settled_at is not None:
+                rows = self._settled_rows[order.process_state is OrderState.ERROR]
+                row = (order.settled_at, order.order_id)
+                if order is after:
+                    insort(rows, row)
+                else:
+                    del rows[bisect_left(rows, row)]
+
+
+def _summary(order: Order, at: datetime) -> Summary:
+    details = order.details
+    return Summary(at, order.order_id, order.process_state, details.workflow, details.submitted_at)
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:

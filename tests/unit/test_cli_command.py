@@ -11,8 +11,8 @@ import pytest
 from sas.adapters.endpoints import Endpoint
 from sas.cli.arguments import Connection, read_connection
 from sas.cli.main import VERBS, main
-from sas.cli.output import USAGE, UsageError
 from sas.domain.queues import Queues
+from sas.operate.errors import USAGE, UsageError
 
 ROOT = Path(__file__).parents[2]
 CONNECTION = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"

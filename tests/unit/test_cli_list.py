@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from sas.cli import selection
-from sas.cli.output import UsageError
-from sas.cli.selection import Wanted, each, find_finished, fingerprints, grouped, moment
+from sas.cli.selection import moment
 from sas.domain.order import Order
+from sas.operate import finding
+from sas.operate.errors import UsageError
+from sas.operate.finding import Wanted, each, find_finished, fingerprints, grouped
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -36,7 +37,7 @@ def ids(orders: list[Order]) -> list[str]:
 async def test_orders_in_error_are_found_over_batches_oldest_first_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH", 2)
     store = MemoryStore()
     for number in range(7):  # three of one moment: a batch ends among them
         await in_error(store, f"o-{number}", at=NOW + min(number, 3) * SECOND)
@@ -70,7 +71,7 @@ async def test_orders_under_way_are_found_by_their_due_rows_and_finished_ones_ar
 async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH", 2)
     store, rules = MemoryStore(), cases.rules_of(1)
     for number in range(5):
         order = await store.commit(cases.submitted(f"p-{number}", rules))
@@ -120,7 +121,7 @@ def test_what_is_no_moment_is_bad_usage() -> None:
 async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(finding, "BATCH", 2)
     store = MemoryStore()
     for number in range(7):
         await store.commit(cases.submitted(f"o-{number}"))
@@ -132,7 +133,7 @@ async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(
         return await load(order_id)
 
     monkeypatch.setattr(store, "load", counted)
-    found = selection.each(store, selection.Wanted("running", limit=5))
+    found = finding.each(store, finding.Wanted("running", limit=5))
     assert (await anext(found)) is not None
     assert len(loaded) == 2
     assert len([order async for order in found]) == 4

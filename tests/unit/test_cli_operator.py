@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli import act
 from sas.cli import arguments as args
 from sas.cli.main import main
 from sas.codec import internal
@@ -20,6 +19,7 @@ from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command
+from sas.operate import commands
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
@@ -259,7 +259,7 @@ async def test_where_the_bus_fails_half_way_it_is_said_how_many_were_sent(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Said,
 ) -> None:
-    monkeypatch.setattr(act, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_MAX", 2)
     await failed(store, "A", "B", "C")
     scheduler.down_after = 2
     assert sas("undo", "--state", "error", "--yes") == 3
@@ -299,3 +299,13 @@ def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
     monkeypatch.delenv("AzureWebJobsStorage", raising=False)
     assert main(["list"]) == 2
     assert "the setting SAS_TABLES is missing" in capsys.readouterr().err
+
+
+async def test_a_reason_travels_with_the_command(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A")
+    assert sas("undo", "A", "--yes", "--reason", "the customer\n asked") == 0
+    assert [command.reason for command in scheduler.got] == ["the customer asked"]
+    assert sas("undo", "A", "--yes", "--reason", "x" * 501) == 2
+    assert "--reason has 501 characters: at most 500 are kept" in capsys.readouterr().err
