@@ -247,7 +247,7 @@ def actors(  # noqa: PLR0913  one value for each setting
 
     return Application(
         context=context,
-        receiver=Receiver(context.bus, context.clock, function_time),
+        receiver=Receiver(context.bus, context.clock, function_time, context.report_mismatch),
         business=business,
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),

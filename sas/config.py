@@ -17,7 +17,12 @@ from itertools import pairwise, permutations
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
-from sas.codec.orders import ORDER_BYTES_LIMIT, ORDER_BYTES_MAX
+from sas.codec.orders import (
+    MESSAGE_BYTES_MAX,
+    ORDER_BYTES_LIMIT,
+    ORDER_BYTES_MAX,
+    PUT_BACK_BYTES,
+)
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.features.callbacks.codec import CallbackKeys
@@ -70,6 +75,8 @@ _NOT_OF_INSTANCE = re.compile(r"[^A-Za-z0-9._:-]")
 _REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
 _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
+MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
+"""Highest value of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Premium."""
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
@@ -330,9 +337,20 @@ def read_order_bytes_max(env: Mapping[str, str]) -> int:
     """Return the largest order message that is accepted, in bytes.
 
     Raises:
-        SettingError: it is not a number, or more than can be stored.
+        SettingError: it is not a number, more than can be stored, or more than can be put back.
     """
-    return _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
+    most = _whole(
+        env, "SAS_MESSAGE_BYTES_MAX", MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_LIMIT
+    )
+    found = _whole(env, "SAS_ORDER_BYTES_MAX", ORDER_BYTES_MAX, 1024, ORDER_BYTES_LIMIT)
+    if found > most - PUT_BACK_BYTES:
+        raise SettingError(
+            f"SAS_ORDER_BYTES_MAX={found}: give at most {most - PUT_BACK_BYTES:,}, because a "
+            f"message has {most:,} bytes and needs {PUT_BACK_BYTES:,} of them for its properties. "
+            "If orders takes larger ones (Premium), set SAS_MESSAGE_BYTES_MAX to its "
+            "MaxMessageSizeInKilobytes times 1024"
+        )
+    return found
 
 
 def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
@@ -358,7 +376,8 @@ def _check_references(env: Mapping[str, str]) -> None:
         if name.startswith(_OUR_SETTINGS) and _REFERENCE.search(text):
             raise SettingError(
                 f"{name} is a Key Vault reference that was not resolved: let the app's identity "
-                "read that secret (role Key Vault Secrets User), and restart the app"
+                "read that secret (role Key Vault Secrets User), and have Azure ask again "
+                "(docs/operating.md, Keys). Messages wait in their queues"
             )
 
 

@@ -100,10 +100,12 @@ def _import(script: Path) -> ModuleType:
     try:
         module = importlib.import_module(script.stem)
     except (Exception, SystemExit) as error:
-        raise IndexingError(
-            f"{script.name} cannot be imported: {type(error).__name__}: {error}"
-            f"{_place(error, script.parent)}."
-        ) from error
+        what, kind = str(error).rstrip("."), type(error).__name__
+        said = f"{kind}: {what}{_place(error, script.parent)}"
+        file = getattr(sys.modules.get(type(error).__module__), "__file__", None)
+        if file and _is_own(Path(file), script.parent.resolve()):  # it says what to do
+            said = f"{what} ({kind})"
+        raise IndexingError(f"{script.name} cannot be imported: {said}.") from error
     found = Path(module.__file__ or "").resolve()
     if found != script.resolve():
         raise IndexingError(f"import function_app found {found}, not {script}: correct PYTHONPATH.")
@@ -116,10 +118,14 @@ def _place(error: BaseException, app_dir: Path) -> str:
     own = [
         f" at {path.relative_to(root)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if (path := Path(frame.filename).resolve()).is_relative_to(root)
-        and "site-packages" not in path.parts
+        if _is_own(path := Path(frame.filename).resolve(), root)
     ]
     return own[-1] if own else ""
+
+
+def _is_own(path: Path, root: Path) -> bool:
+    """Whether a file is the app's, and not an installed package's."""
+    return path.is_relative_to(root) and "site-packages" not in path.parts
 
 
 def _remove_modules(app_dir: Path, before: dict[str, ModuleType]) -> None:

@@ -44,8 +44,10 @@ from sas.engine.transition import ContentionError, Source, TransitionRunner
 from sas.ports import (
     BusUnavailableError,
     OtherVersionError,
+    StoreMismatchError,
     StoreUnavailableError,
     UnavailableError,
+    UndeliverableError,
 )
 from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
@@ -111,7 +113,6 @@ class Supervisor:
         self._excuses = excuses or Excuses()
         self._function_time = function_time
         self._resting: dict[Due, datetime] = {}
-        self._gives_way = False
         self._lease_ends_at: datetime | None = None
         self._next_shard = random.randrange(256)  # noqa: S311  instances begin at different ones
 
@@ -132,8 +133,7 @@ class Supervisor:
     async def _sweep(self) -> Sweep:
         now = self._context.clock.now()
         found = Sweep(now + self._function_time)
-        gives_way, self._gives_way = self._gives_way, False
-        if gives_way or not await self._leads():
+        if not await self._leads():
             found.led = False
             return found
         self._excuses.begin_sweep()
@@ -149,10 +149,6 @@ class Supervisor:
             rows = await self._due(shard, now, resting[shard], found)
             found.saw(rows)
             await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
-        self._gives_way = found.left > 0
-        if self._gives_way:  # the next sweep is another instance's, if there is one
-            self._lease_ends_at = None
-            await self._lease(now)
         if found.shards_failed and not found.shards_read:
             raise StoreUnavailableError("not one shard could be read: the next sweep does it")
         for task in self._context.sweep_tasks:
@@ -177,7 +173,7 @@ class Supervisor:
         now, holder = self._context.clock.now(), self._context.instance
         try:
             return await self._context.store.acquire_lease(LEASE, holder, until, now)
-        except StoreUnavailableError as down:  # it only saves work
+        except (StoreUnavailableError, StoreMismatchError) as down:  # it only saves work
             log.warning("the sweep goes on without its lease: %s", down)
             return True
 
@@ -235,8 +231,11 @@ class Supervisor:
         scope = f"supervisor, {type(broken).__name__}"
         incident = Incident(AlertKind.UNREADABLE, scope, text, now, now + REST)
         try:
-            await self._context.incidents.report(incident, *order_ids)
-        except UnavailableError as down:
+            if isinstance(broken, StoreMismatchError):
+                await self._context.report_mismatch(broken, *order_ids)
+            else:
+                await self._context.incidents.report(incident, *order_ids)
+        except (UnavailableError, UndeliverableError) as down:
             log.warning("what cannot be read is reported later: %s", down)
 
     def _leave(self, row: Due, lacks: OtherVersionError) -> None:

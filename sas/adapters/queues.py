@@ -43,7 +43,8 @@ class OperatorServiceBus(ServiceBus):
                     again = not held.keys().isdisjoint(numbers)
                     held.update(zip(numbers, got, strict=True))
                     for move in [one for one in left if one.sequences <= held.keys()]:
-                        await self.send([move.message])
+                        if move.message is not None:
+                            await self.send([move.message])
                         left.remove(move)
                         yield await _complete(receiver, [held.pop(n) for n in move.sequences])
                     if again or max(numbers, default=last) >= last:

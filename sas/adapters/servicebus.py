@@ -6,6 +6,7 @@ The Functions host receives messages and calls the functions with them.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -34,7 +35,13 @@ from azure.servicebus.exceptions import (
 )
 
 from sas.adapters.endpoints import Endpoint, token_credential
-from sas.ports import BusUnavailableError, Message, Peeked, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Message,
+    Peeked,
+    UndeliverableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import carried
 
@@ -165,10 +172,17 @@ class ServiceBus:
             raise BusUnavailableError(why(queue, error)) from error
 
     async def _peeked(self, queue: str, limit: int) -> list[Peeked]:
-        """Read pages until there are ``limit`` messages. After an error the receiver is closed."""
-        receiver = self._receivers.pop(queue, None) or self._client.get_queue_receiver(queue)
+        """Read a queue. A link that was kept may be detached meanwhile: then a new one is used."""
+        kept = self._receivers.pop(queue, None)
+        if kept is not None:
+            with suppress(ServiceBusError):
+                return await self._read(kept, queue, limit)
+        return await self._read(self._client.get_queue_receiver(queue), queue, limit)
+
+    async def _read(self, receiver: ServiceBusReceiver, queue: str, limit: int) -> list[Peeked]:
+        """Read pages until there are enough messages. After an error the receiver is closed."""
         try:
-            found = await peek_all(receiver, limit)
+            found = await peek_all(receiver, limit, PEEK_BYTES_MAX)
         except BaseException:
             self.senders.close_later(receiver)
             raise
@@ -313,16 +327,20 @@ def to_sdk(message: Message) -> ServiceBusMessage:
     return made
 
 
-async def peek_all(receiver: ServiceBusReceiver, limit: int) -> list[Peeked]:
-    """Read pages until there are ``limit`` messages."""
+async def peek_all(
+    receiver: ServiceBusReceiver, limit: int, bytes_max: float = math.inf
+) -> list[Peeked]:
+    """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
     found: list[Peeked] = []
-    while len(found) < limit:
+    size = 0
+    while len(found) < limit and size < bytes_max:
         first = found[-1].sequence + 1 if found else 1
         most = min(limit - len(found), PEEK_PAGE)
         page = await receiver.peek_messages(most, sequence_number=first)
         if not page:
             break
         found += [_as_peeked(message) for message in page]
+        size = sum(len(one.body) for one in found)
     return found
 
 

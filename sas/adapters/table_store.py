@@ -183,7 +183,8 @@ class TableStore:
             raise StoreMismatchError(
                 f"the table was created with {meta['Shards']} shards, this start asks for "
                 f"{len(self._shards)}: orders would not be found. Set the number of shards back "
-                f"to {meta['Shards']}, or name a new table."
+                f"to {meta['Shards']}, or name a new table",
+                "number of shards",
             )
 
     async def _partition(self, order_id: str) -> str:

@@ -1,4 +1,4 @@
-"""``sas queues``: what waits and lies in the queues, and sending again what was given up."""
+"""``sas queues``: what waits and lies in the queues; sending again or removing what was given up."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
 from sas.cli.output import time_of
 from sas.codec.orders import with_submission_id
-from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
+from sas.codec.outward import CLOUDEVENTS_TYPE, AlertMessage, RejectedMessage, rejected_body
 from sas.codec.record import to_line
 from sas.codec.strict import MalformedError, Reason, convert
 from sas.config import SettingError, read_queues
@@ -40,6 +40,9 @@ redrive sends messages again, then removes them: from a dead-letter subqueue to 
 orders-rejected to the queue that refused them. An order that was given up gets a new submission_id,
 or it would be ignored; no other body changes. A crash in between sends twice, and loses nothing.
 
+remove deletes single messages that you dealt with, by --id: from orders-rejected, operator-alerts,
+or a dead-letter subqueue. There is no way back: keep what you need with peek --json --content.
+
 You need the role Azure Service Bus Data Receiver on the queue, and to redrive also Azure Service
 Bus Data Sender on the target. At most 1,000 messages of a queue are read.
 
@@ -47,6 +50,7 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues peek orders-rejected --limit 5
   sas queues redrive orders-rejected --all --dry-run
   sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
+  sas queues remove orders-rejected --id MESSAGE_ID
 """
 READ_MAX = 1000
 AT_ONCE = 8
@@ -64,19 +68,19 @@ Seen = tuple[Peeked, RejectedMessage | None]
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", nargs="?", choices=["peek", "redrive"], help="default: the list of queues")
-    add("name", nargs="?", metavar="QUEUE", help="the queue of peek and redrive")
+    add("action", nargs="?", choices=["peek", "redrive", "remove"], help="default: the list of queues")
+    add("name", nargs="?", metavar="QUEUE", help="the queue of peek, redrive and remove")
     add("--app", metavar="MODULE:NAME", help="list: also the queues of these workflows' agents")
     add("--queue", action="append", default=[], metavar="QUEUE", help="list: also this queue")
     add("--dead-letter", action="store_true", help="the queue's dead-letter subqueue")
     limit = args.number("messages", 1, READ_MAX, whole=True)
     add("--limit", type=limit, default=20, metavar="N", help="peek: at most so many (default: 20)")
     add("--content", action="store_true", help="peek --json: whole bodies (may be personal)")
-    add("--id", action="append", default=[], metavar="ID", help="redrive: the one of this id")
+    add("--id", action="append", default=[], metavar="ID", help="the one of this id")
     add("--all", action="store_true", help="redrive: all")
     add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
-    add("--dry-run", action="store_true", help="redrive: only show what would be sent")
-    add("--yes", action="store_true", help="redrive: do not ask (it asks above 10 messages)")
+    add("--dry-run", action="store_true", help="only show what would be sent or removed")
+    add("--yes", action="store_true", help="do not ask (redrive asks above 10 messages)")
     args.add_json(parser)
     args.add_connection(parser)
 
@@ -98,7 +102,9 @@ def _run(arguments: argparse.Namespace) -> int:
             f"the messages of {name} wait for their reader; give --dead-letter for those that it "
             f"gave up (only {queues.rejected} is redriven without it)"
         )
-    work = {None: _list, "peek": _peek, "redrive": _redrive}[action]
+    if action == "remove":
+        _check_removal(arguments, queues)
+    work = {None: _list, "peek": _peek, "redrive": _redrive, "remove": _remove}[action]
 
     async def run() -> int:
         async with args.open_bus(args.read_bus(arguments, os.environ)) as bus:
@@ -175,7 +181,10 @@ async def _peek(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues)
     found = await _seen(bus, arguments, queues, int(arguments.limit))
     shown = None if arguments.content and arguments.json else SHOWN_MAX
     records = [_record(*one, shown) for one in found]
-    below = [[str(one[name]) for name in ("Description", "Body") if one[name]] for one in records]
+    if arguments.name == queues.alerts:
+        records = [record | _alert(one) for record, (one, _) in zip(records, found, strict=True)]
+    shown_below = ("Description",) if arguments.name == queues.alerts else ("Description", "Body")
+    below = [[str(one[name]) for name in shown_below if one[name]] for one in records]
     if found or arguments.json:
         _print(arguments, ("MessageId", "EnqueuedAt", "Reason", "Source"), records, below)
     else:
@@ -202,6 +211,16 @@ def _part(one: Peeked) -> RejectedMessage | None:
         return None
 
 
+def _alert(one: Peeked) -> Record:
+    """Return what an alert says, whole: its text tells the operator what to do."""
+    try:
+        alert = convert(one.body, AlertMessage)
+    except MalformedError:
+        return {"Description": one.body.decode(errors="replace")[:SHOWN_MAX]}
+    about = alert.order_id or alert.scope
+    return {"Reason": alert.kind, "Source": about, "Description": alert.text}
+
+
 def _record(one: Peeked, part: RejectedMessage | None, shown: int | None) -> Record:
     said, body = one.properties, part.body if part else one.body.decode(errors="replace")
     return {
@@ -223,8 +242,8 @@ def _record(one: Peeked, part: RejectedMessage | None, shown: int | None) -> Rec
 async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path = _path(arguments)
     found = await _seen(bus, arguments, queues, READ_MAX)
-    moves, left = _planned(found, arguments, queues)
-    count, targets = len(moves), Counter(move.message.queue for move in moves)
+    moves, left = _planned(found, arguments, lambda group: _again(group, arguments, queues))
+    count, targets = len(moves), Counter(move.message.queue for move in moves if move.message)
     of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
     output.say(output.one_line(f"redrive of {_messages(count)} of {path}: {of or 'nothing'}"))
     for line in left:
@@ -250,10 +269,51 @@ async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queu
     return 1 if left or removed < count else 0
 
 
+# -- remove -----------------------------------------------------------------------------------
+
+
+def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
+    """Refuse to remove what its reader has not had, or more than was named."""
+    if not arguments.id or arguments.all:
+        raise UsageError("give --id MESSAGE_ID (once or more): remove takes single messages")
+    if not arguments.dead_letter and arguments.name not in {queues.rejected, queues.alerts}:
+        raise UsageError(
+            f"the messages of {arguments.name} wait for their reader; give --dead-letter for those "
+            f"that it gave up (only {queues.rejected} and {queues.alerts} are removed from without)"
+        )
+
+
+async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
+    path = _path(arguments)
+    found = await _seen(bus, arguments, queues, READ_MAX)
+    moves, left = _planned(found, arguments, lambda _: None)
+    output.say(output.one_line(f"removal of {_messages(len(moves))} from {path}"))
+    for line in left:
+        output.complain(f"sas: {output.one_line(line)}")
+    if not moves or arguments.dry_run:
+        return 1 if left else 0
+    question = f"remove {_messages(len(moves))} for good"
+    if not arguments.yes and not output.confirmed(question):
+        return 1
+    removed = 0
+    async with aclosing(bus.move(path, moves)) as moving:
+        async for is_removed in moving:
+            removed += is_removed
+    output.say(f"removed {removed:,} of {len(moves):,}")
+    if removed < len(moves):
+        output.complain("sas: the others were gone, or another reader has them: look again")
+    return 1 if left or removed < len(moves) else 0
+
+
+# -- what both do -----------------------------------------------------------------------------
+
+
 def _planned(
-    found: Sequence[Seen], arguments: argparse.Namespace, queues: Queues
+    found: Sequence[Seen],
+    arguments: argparse.Namespace,
+    message_of: Callable[[Sequence[Seen]], Message | None],
 ) -> tuple[list[Move], list[str]]:
-    """Return what to send, and why other messages stay. Parts of a message go together."""
+    """Return the moves, and why other messages stay. Parts of a message go together."""
     groups: dict[str, list[Seen]] = {}
     for one, part in found:
         key = part.id.rpartition("/")[0] if part else f"#{one.sequence}"
@@ -266,7 +326,7 @@ def _planned(
         if arguments.all or wanted & ids:
             wanted -= ids
             try:
-                message = _again(group, arguments, queues)
+                message = message_of(group)
                 moves.append(Move(frozenset(one.sequence for one, _ in group), message))
             except NotPossibleError as why:
                 left.append(f"{min(ids)} stays: {why}")
@@ -334,7 +394,7 @@ def _messages(count: int) -> str:
 VERBS = (
     args.Verb(
         "queues",
-        "show what lies in the queues, and send it again",
+        "show what lies in the queues; send it again, or remove it",
         DESCRIPTION,
         _add_arguments,
         _run,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +29,8 @@ from sas.operate.errors import UnavailableError, UsageError
 
 SEND_ORDERS_MAX = 500
 """Orders handed to the client at once."""
+SAID_EVERY_S = 60.0
+"""Shortest time between two lines that say that Service Bus does not answer."""
 SEEN_MAX = 10_000
 """Notifications remembered, to count a repeated one once; and orders that ended."""
 
@@ -62,6 +65,8 @@ async def submit_and_follow(plan: Plan) -> int:
         UnavailableError: Service Bus refused or did not answer.
     """
     run = _Run(plan)
+    client_log, waits = logging.getLogger("sas.client"), _Waits()
+    client_log.addHandler(waits)
     try:
         async with _client(plan.connection, urgent=plan.urgent) as client:
             with run.progress.shown():
@@ -71,9 +76,12 @@ async def submit_and_follow(plan: Plan) -> int:
         raise
     except InputError as wrong:
         raise UsageError(f"{wrong}. {run.sent_before()}") from None
-    except (SubmitError, FollowError) as failed:
+    except SubmitError as failed:
         raise UnavailableError(f"{failed} {run.sent_before()}") from None
+    except FollowError as failed:
+        raise UnavailableError(f"{failed} {run.sent_to_follow()}") from None
     finally:
+        client_log.removeHandler(waits)
         run.summarise()
     return 0 if run.tally.went_well else 1
 
@@ -83,6 +91,7 @@ class _Run:
         self.tally = Tally()
         self._plan = plan
         self._began = time.monotonic()
+        self._quiet = False
         self.progress = output.Progress(self._describe)
 
     async def everything(self, client: OrdersClient) -> None:
@@ -130,9 +139,8 @@ class _Run:
 
     def _enough(self) -> bool:
         self.progress()
-        return self.tally.finished or (
-            self.tally.all_sent and self.tally.quiet_s() >= self._plan.quiet_s
-        )
+        self._quiet = self.tally.all_sent and self.tally.quiet_s() >= self._plan.quiet_s
+        return self.tally.finished or self._quiet
 
     def _describe(self) -> str:
         tally = self.tally
@@ -152,6 +160,15 @@ class _Run:
         were = "1 order was" if count == 1 else f"{count:,} orders were"
         return f"{were} sent before; to send one again is safe."
 
+    def sent_to_follow(self) -> str:
+        """Say what becomes of the orders that cannot be followed any longer."""
+        if not self.tally.submitted:
+            return self.sent_before()
+        return (
+            "The orders that were sent are processed all the same: sas list shows them, and to "
+            "submit them again with --follow is safe."
+        )
+
     def summarise(self) -> None:
         """Print the counts, and what to do about orders that have not ended."""
         counts = self.tally.counts() if self._plan.follow else {"submitted": self.tally.submitted}
@@ -160,7 +177,7 @@ class _Run:
         else:
             said = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
             output.say(", ".join(said))
-        if self._plan.follow and self.tally.all_sent and self.tally.waiting:
+        if self._quiet and self.tally.waiting:
             some = ", ".join(output.one_line(one) for one in islice(self.tally.waiting, 3))
             more = ", ..." if len(self.tally.waiting) > 3 else ""
             output.complain(
@@ -168,6 +185,20 @@ class _Run:
                 f"not ended ({some}{more}): look at operator-alerts and sas list, or wait longer "
                 "with --patience"
             )
+
+
+class _Waits(logging.Handler):
+    """Prints why the client waits, once a minute: it sends and receives at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said_at: float | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if self._said_at is None or now - self._said_at >= SAID_EVERY_S:
+            self._said_at = now
+            output.complain(f"sas: {output.one_line(record.getMessage())}")
 
 
 @dataclass(slots=True)

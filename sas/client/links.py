@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -25,11 +26,14 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 CLOSE_S = 5.0
 """Longest wait for a link to close, in seconds: a dead connection may not answer."""
 PAUSE_S = 0.5
 """Pause before a failed operation is tried again, in seconds."""
+SILENT_S = 5.0
+"""An operation that takes longer is logged, in seconds: nobody should wait without knowing why."""
 POLL_S = 1.0
 """Longest wait of one read, in seconds."""
 _REFUSALS = (
@@ -52,13 +56,24 @@ class LockLostError(LinkError):
 async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T:
     """Try an operation until it succeeds, and return its result.
 
-    A broken connection is opened again. All attempts together take at most ``patience_s``.
+    A broken connection is opened again. All attempts together take at most ``patience_s``. After
+    ``SILENT_S`` a warning says that it goes on trying.
 
     Raises:
         LinkError: Service Bus refused the operation, or the patience has run out.
     """
-    deadline = asyncio.get_running_loop().time() + patience_s
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
     last: Exception | None = None
+
+    def warn() -> None:
+        said = _why(last or TimeoutError())
+        log.warning(
+            "Service Bus has not answered for %g s: %s Trying again, for up to %g s in all.",
+            *(SILENT_S, said, patience_s),
+        )
+
+    warning = loop.call_later(SILENT_S, warn)
     try:
         async with asyncio.timeout_at(deadline):
             while True:
@@ -72,6 +87,8 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
     except (ServiceBusError, TimeoutError) as failed:
         why = last if last and isinstance(failed, TimeoutError) else failed
         raise LinkError(_why(why)) from why
+    finally:
+        warning.cancel()
 
 
 async def receive(
@@ -217,4 +234,5 @@ def _why(failed: Exception) -> str:
         case TimeoutError():
             return "no answer in time: check that the namespace (or the broker) can be reached."
     said = str(failed).strip().splitlines()
-    return f"{said[0] if said else type(failed).__name__} (is the namespace or broker up?)"
+    what = said[0].rstrip(".") if said else type(failed).__name__
+    return f"{what}: check that the namespace (or the broker) is up."

@@ -27,8 +27,16 @@ from sas.codec.strict import (
 )
 from sas.domain.ids import InvalidIdError, check_order_id
 
-ORDER_BYTES_MAX = 256 * 1024
-"""Default of SAS_ORDER_BYTES_MAX, the largest order message: the limit of Service Bus Standard."""
+MESSAGE_BYTES_MAX = 256 * 1024
+"""Default of SAS_MESSAGE_BYTES_MAX: the largest message of Service Bus Standard, with its headers
+and properties.
+"""
+PUT_BACK_BYTES = 4 * 1024
+"""Room for headers and properties. A message that is put back carries more than its sender gave it:
+its first MessageId, when it came, why it waits, its trace, and as a dead letter why it is one.
+"""
+ORDER_BYTES_MAX = MESSAGE_BYTES_MAX - PUT_BACK_BYTES
+"""Default of SAS_ORDER_BYTES_MAX: the largest body of an order message."""
 ORDER_BYTES_LIMIT = PAYLOAD_BYTES_MAX
 """Highest value of SAS_ORDER_BYTES_MAX."""
 ID_LENGTH_MAX = 128

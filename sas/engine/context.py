@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from sas.codec.outward import AlertMessage
 from sas.domain.change import Change, Incident
+from sas.domain.ids import digest_id, key_time
 from sas.domain.messages import AlertKind
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -23,11 +24,21 @@ from sas.engine.messages import Addresses, alert
 from sas.engine.outbox import Outbox
 from sas.engine.outward import Outward
 from sas.engine.rejections import Rejections
-from sas.ports import Clock, ConflictError, KeyMissingError, MessageBus, StateStore, UnreadableError
+from sas.ports import (
+    Clock,
+    ConflictError,
+    KeyMissingError,
+    MessageBus,
+    StateStore,
+    StoreMismatchError,
+    UnreadableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
+MISMATCH_SEEN_AGAIN = timedelta(minutes=5)
+"""Within this time a message that a wrong deploy puts back was seen again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,30 @@ class Context:
         self.kept.keep(after)
         metrics.committed(change)
         return after
+
+    async def report_mismatch(self, wrong: StoreMismatchError, *order_ids: str) -> None:
+        """Alert the operator of a deploy that does not fit the state store.
+
+        With another number of shards the store keeps nothing, not even an incident. Then each call
+        sends one alert, and duplicate detection drops all but the first of a day.
+
+        Raises:
+            StoreUnavailableError, BusUnavailableError: no alert was sent; report it again.
+            UndeliverableError: no queue takes it.
+        """
+        now = self.clock.now()
+        text = f"{wrong}. Until then its messages are put back, and nothing is lost."
+        until = now + MISMATCH_SEEN_AGAIN
+        incident = Incident(AlertKind.NOT_RUNNABLE, wrong.scope, text, now, until)
+        try:
+            await self.incidents.report(incident, *order_ids)
+        except StoreMismatchError:
+            own_id = f"not-runnable/{digest_id(wrong.scope, now.date().isoformat())}"
+            kind = AlertKind.NOT_RUNNABLE.value
+            body = AlertMessage(
+                kind=kind, at=key_time(now), text=text, id=own_id, scope=wrong.scope
+            )
+            await self.bus.send([alert(body, self.to)])
 
     async def report_unreadable(
         self, wrong: UnreadableError, body: AlertMessage, again_after: timedelta

@@ -19,7 +19,14 @@ from typing import TypeGuard
 
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
-from sas.ports import Clock, Message, MessageBus, UnavailableError, UndeliverableError
+from sas.ports import (
+    Clock,
+    Message,
+    MessageBus,
+    StoreMismatchError,
+    UnavailableError,
+    UndeliverableError,
+)
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
@@ -32,6 +39,10 @@ FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
+READ = ("sas_", "trace", "DeadLetter")
+"""The properties that this system reads begin so. A copy carries no others: a sender's own may be
+so large that the copy would not fit its queue.
+"""
 FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
@@ -50,11 +61,15 @@ class GivenUpError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Hands messages to their handlers. ``function_time`` is the time that one function has."""
+    """Hands messages to their handlers. ``function_time`` is the time that one function has.
+
+    ``report_mismatch`` tells the operator of a deploy that puts messages back.
+    """
 
     bus: MessageBus
     clock: Clock
     function_time: timedelta
+    report_mismatch: Callable[[StoreMismatchError], Awaitable[None]] | None = None
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Return what the handler returns; None if the message was put back.
@@ -72,6 +87,8 @@ class Receiver:
             try:
                 return await handler(delivery)
             except UnavailableError as away:
+                if isinstance(away, StoreMismatchError):
+                    await self._report(away)
                 delay = delay_s(times, away.delay_max_s)
                 times += 1
                 delivery = _with(delivery, away.put_back_with)
@@ -82,12 +99,23 @@ class Receiver:
                     raise
             await self.clock.sleep(delay)
 
+    async def _report(self, wrong: StoreMismatchError) -> None:
+        if self.report_mismatch is not None:
+            try:
+                await self.report_mismatch(wrong)
+            except (UnavailableError, UndeliverableError) as down:
+                log.warning("a wrong deploy is reported later: %s", down)
+
     async def _put_back(
         self, delivery: Delivery, times: int, delay: float, away: UnavailableError
     ) -> bool:
         """Send a scheduled copy of a message to its own queue; False if that is away too."""
         now = self.clock.now()
-        properties = {key: text for key, text in delivery.properties.items() if _is_text(text)}
+        properties = {
+            key: text
+            for key, text in delivery.properties.items()
+            if key.startswith(READ) and _is_text(text)
+        }
         first_at = properties.get(FIRST_AT) or key_time(delivery.enqueued_at or now)
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
         if delivery.source_queue:

@@ -64,6 +64,7 @@ class Versions(VersionCheck):
             raise StoreMismatchError(
                 f"workflow {key[0]!r} version {key[1]} was redefined since its orders began: give "
                 "the new definition a version of its own and keep the old one "
-                "(sas workflows check says which orders use it)"
+                "(sas workflows check says which orders use it)",
+                f"workflow {key[0]} {key[1]}",
             )
         self._checked.add(key)

@@ -20,6 +20,7 @@ from sas.ports.business import (
     TransientError,
 )
 from sas.ports.platform import (
+    PEEK_BYTES_MAX,
     BusUnavailableError,
     Clock,
     ConflictError,
@@ -46,6 +47,7 @@ from sas.ports.platform import (
 
 __all__ = [
     "LIMIT_MAX",
+    "PEEK_BYTES_MAX",
     "Agent",
     "AwaitCallback",
     "Blocking",

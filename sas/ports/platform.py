@@ -43,10 +43,16 @@ class OtherVersionError(UnavailableError):
     """
 
 
-class StoreMismatchError(Exception):
+class StoreMismatchError(UnavailableError):
     """The table was written with another number of shards, or another definition of a workflow
-    under the same version.
+    under the same version. An operator mends the deploy; until then messages are put back.
+
+    ``scope`` names what does not fit.
     """
+
+    def __init__(self, text: str, scope: str = "state store") -> None:
+        super().__init__(text)
+        self.scope = scope
 
 
 class UnreadableError(Exception):
@@ -252,10 +258,17 @@ class Peeked:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A message to send, and the sequence numbers of those that are removed once it is sent."""
+    """A message to send, and the sequence numbers of those that are removed once it is sent.
+
+    Without a message they are only removed.
+    """
 
     sequences: frozenset[int]
-    message: Message
+    message: Message | None
+
+
+PEEK_BYTES_MAX = 4 * 1024 * 1024
+"""A peek ends once it has read so many bytes of bodies: about 40 answers of Service Bus."""
 
 
 class UndeliverableError(Exception):
@@ -286,6 +299,7 @@ class MessageBus(Protocol):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """Return at most ``limit`` messages of a queue, oldest first, and leave them there.
 
+        It ends once their bodies have ``PEEK_BYTES_MAX`` bytes, so that large ones take no longer.
         Scheduled messages and those that a function handles right now are among them.
 
         Raises:
@@ -298,13 +312,13 @@ class MessageBus(Protocol):
 
 class OperatorBus(MessageBus, Protocol):
     """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
-    a queue or of its dead-letter subqueue.
+    a queue or of its dead-letter subqueue. ``peek`` reads messages of any size.
     """
 
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it stands for.
 
-        Yields for each message that was sent whether all those were removed. What was not removed
+        Yields for each move whether all those were removed. What was not removed
         stays: nothing is lost, and the next move sends it again. A move whose messages are gone is
         left out. Other messages that lie before them are delivered once, and abandoned.
 

@@ -12,12 +12,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sas.ports import BusUnavailableError, Clock, Message, Peeked, UndeliverableError
+from sas.ports import (
+    PEEK_BYTES_MAX,
+    BusUnavailableError,
+    Clock,
+    Message,
+    Peeked,
+    UndeliverableError,
+)
 from sas.telemetry.tracing import carried
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
-"""Room for headers and annotations: a message this close to the limit is too large."""
+"""Room for headers and annotations, without the application's properties."""
 DEAD_LETTERS = "/$DeadLetterQueue"
 """What follows a queue's name in the name of its own dead-letter queue."""
 
@@ -151,7 +158,8 @@ class MemoryBus:
         if not self.reachable(found):
             raise BusUnavailableError(f"queue {queue} is away")
         self._expire(found)
-        first = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
+        before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
         return [
             Peeked(
                 one.message.message_id,
@@ -159,7 +167,8 @@ class MemoryBus:
                 one.visible_at,
                 one.message.properties,
             )
-            for one in first
+            for one, size in zip(ordered, before, strict=False)
+            if size < PEEK_BYTES_MAX
         ]
 
     async def close(self) -> None:
@@ -351,9 +360,12 @@ class MemoryBus:
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
-        if len(message.body) + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        size = len(message.body) + sum(
+            len(key.encode()) + len(text.encode()) for key, text in message.properties.items()
+        )
+        if size + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
-                f"the message has {len(message.body)} bytes: more than the bus accepts", message
+                f"the message has {size} bytes: more than the bus accepts", message
             )
         if queue.length_max is not None and len(queue.waiting) >= queue.length_max:
             raise BusUnavailableError(f"queue {queue.name} is full")

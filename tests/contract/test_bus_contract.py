@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
 from devstack.servicebus import Broker
-from sas.ports import BusUnavailableError, Message, UndeliverableError
+from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, Message, UndeliverableError
 from tests.contract.bus_rigs import QUEUES, WITH_DETECTION, BrokerRig, BusRig, MemoryRig
 
 A, B, RESPONSES = QUEUES
@@ -92,11 +93,14 @@ async def test_a_message_to_no_queue_is_undeliverable_and_named(rig: BusRig) -> 
     assert await rig.receive(B, 1) == [message(B, 3)]
 
 
-@pytest.mark.parametrize("size", [262_144, 400_000, 2_000_000])
+@pytest.mark.parametrize(
+    ("size", "properties"),
+    [(262_144, {}), (400_000, {}), (2_000_000, {}), (258_048, {"own": "x" * 5000})],
+)
 async def test_a_message_too_large_is_undeliverable_and_named_and_blocks_no_other(
-    rig: BusRig, size: int
+    rig: BusRig, size: int, properties: dict[str, str]
 ) -> None:
-    large = message(A, 2, b"x" * size)
+    large = replace(message(A, 2, b"x" * size), properties=properties)
     with pytest.raises(UndeliverableError) as caught:
         await rig.bus.send([message(A, 1), large, message(A, 3)])
     assert caught.value.undelivered == large
@@ -172,3 +176,12 @@ async def test_a_peek_into_a_queue_that_does_not_exist_says_so(rig: BusRig) -> N
 async def test_a_peek_reads_more_messages_than_one_page_holds(rig: BusRig) -> None:
     await rig.bus.send([message(B, number) for number in range(130)])
     assert len(await rig.bus.peek(B, 1000)) == 130
+
+
+async def test_a_peek_ends_after_some_megabytes_so_that_large_messages_take_no_longer(
+    rig: BusRig,
+) -> None:
+    for number in range(60):
+        await rig.bus.send([message(B, number, b"x" * 200_000)])
+    found = await rig.bus.peek(B, 1000)
+    assert PEEK_BYTES_MAX <= sum(len(one.body) for one in found) < 2 * PEEK_BYTES_MAX

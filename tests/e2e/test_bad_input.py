@@ -98,9 +98,9 @@ BAD: dict[str, Bad] = {
     "an order_id that begins with a space": told(" B", "invalid-order-id", "space"),
     "an unknown workflow": told("B-flow", "unknown-workflow", "'nothing'", workflow="nothing"),
     "an unknown version": told("B-99", "unknown-workflow", "99", workflow_version=99),
-    "300 KB": told("B-300", "too-large", "262,144", order={"text": "x" * 300_000}),
+    "300 KB": told("B-300", "too-large", "258,048", order={"text": "x" * 300_000}),
     "one byte too many": Bad(
-        order("B-byte", order={"t": "x" * (262_144 - len(order("B-byte", order={"t": ""})) + 1)}),
+        order("B-byte", order={"t": "x" * (258_048 - len(order("B-byte", order={"t": ""})) + 1)}),
         "too-large",
         is_told=True,
     ),

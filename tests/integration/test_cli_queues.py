@@ -114,6 +114,13 @@ async def test_one_message_in_the_middle_goes_and_the_others_stay_readable(
     assert sorted(await bodies(broker, SHOP)) == ["0", "1", "2", "3", "4"]
 
 
+async def test_one_message_is_removed_and_the_others_stay_readable(broker: Broker) -> None:
+    await give_up(broker, SHOP, 5)
+    assert await sas("remove", SHOP, "--dead-letter", "--id", "m-3", "--yes") == 0
+    assert await bodies(broker, SHOP) == []
+    assert await bodies(broker, SHOP + DEAD) == ["0", "1", "2", "4"]
+
+
 async def test_a_crash_between_sending_and_removing_loses_nothing(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

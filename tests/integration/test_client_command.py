@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from devstack.servicebus import Broker
 from devstack.servicebus.wire.links import QueueSenderLink
+from sas.adapters.endpoints import Endpoint
+from sas.cli import submission
+from sas.cli.arguments import Connection
+from sas.cli.output import UnavailableError
+from sas.cli.reading import Item
+from sas.cli.submission import Plan, submit_and_follow
+from sas.client import NewOrder, OrdersClient, links
+from sas.codec.orders import ORDER_BYTES_MAX
+from sas.domain.queues import Queues
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 
@@ -221,6 +231,22 @@ async def test_a_response_queue_that_does_not_exist_ends_with_3(broker: Broker) 
     code, _, err = await run(broker, *arguments, stdin=lines("A"))
     assert code == 3
     assert "sas: queue 'responses-nobody' cannot be read: there is no such queue" in err
+
+
+async def test_a_bus_that_does_not_answer_is_told_soon_and_once(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "SILENT_S", 0.5)
+    monkeypatch.setattr(submission, "OrdersClient", partial(OrdersClient, patience_s=3.0))
+    where = Connection(Endpoint(broker.connection_string), REPLIES, Queues(), ORDER_BYTES_MAX)
+    orders = iter([Item(1, NewOrder("A", {}))])
+    await broker.stop_listening()
+    with pytest.raises(UnavailableError, match=r"the broker\) is up\..* Nothing was sent\."):
+        await submit_and_follow(Plan(where, orders, True, False, 300.0, False))
+    said = capsys.readouterr().err
+    assert said.startswith("sas: Service Bus has not answered for 0.5 s: ")
+    assert said.endswith("Trying again, for up to 3 s in all.\n")
+    assert said.count("\n") == 1
 
 
 async def test_an_orders_queue_that_does_not_exist_ends_with_3() -> None:

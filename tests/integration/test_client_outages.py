@@ -165,8 +165,8 @@ async def test_an_outage_longer_than_the_patience_ends_with_a_sentence() -> None
             assert (await anext(events)).data.order_id == "A-1"
             await proxy.go()
             began = time.monotonic()
-            with pytest.raises(FollowError, match="is the namespace or broker up"):
+            with pytest.raises(FollowError, match="check that the namespace"):
                 await anext(events)
-        with pytest.raises(SubmitError, match="is the namespace or broker up"):
+        with pytest.raises(SubmitError, match="check that the namespace"):
             await client.submit(order(1))
         assert 5 < time.monotonic() - began < 100

@@ -138,10 +138,13 @@ async def test_an_order_at_fault_is_named_and_those_before_it_were_sent(
 async def test_an_order_larger_than_the_link_takes_is_refused_and_the_next_one_goes_through(
     broker: Broker, client: OrdersClient, sdk: Sdk
 ) -> None:
-    with pytest.raises(InvalidOrderError, match="at most 262,144 are accepted"):
+    with pytest.raises(InvalidOrderError, match="at most 258,048 are accepted"):
         await client.submit(order(1, 300 * 1024))
-    with pytest.raises(SubmitError, match="larger than the namespace takes"):
-        await client.submit(order(1, 262_144 - 160))
+    async with OrdersClient(
+        broker.connection_string, reply_queue=REPLIES, order_bytes_max=4 * 1024 * 1024
+    ) as larger:
+        with pytest.raises(SubmitError, match="larger than the namespace takes"):
+            await larger.submit(order(1, 262_144 - 160))
     await client.submit(order(2))
     assert len(await sdk.taken(broker, "orders")) == 1
 

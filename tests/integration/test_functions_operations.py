@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
+from devstack.functions.bindings import IndexingError
 from sas.domain.ids import shard_of
 from tests.contract import cases
 from tests.functions_rig import EVERY_SECOND, SHOP, Rig, body_of, rig, until
@@ -29,6 +30,26 @@ async def made() -> AsyncIterator[Rig]:
     async with rig() as running:
         yield running
         running.nothing_lost()
+
+
+async def test_a_start_without_key_vault_says_why_and_takes_no_message(made: Rig) -> None:
+    """Azure gives the text of a reference that it cannot resolve."""
+    await made.submit("V-1")
+    away = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/callbacks)"
+    with pytest.raises(IndexingError) as stopped:
+        async with made.host(SAS_CALLBACK_KEY=away):
+            pass
+    assert str(stopped.value) == (
+        "function_app.py cannot be imported: SAS_CALLBACK_KEY is a Key Vault reference that was "
+        "not resolved: let the app's identity read that secret (role Key Vault Secrets User), and "
+        "have Azure ask again (docs/operating.md, Keys). Messages wait in their queues "
+        "(SettingError)."
+    )
+    assert made.broker.counts("orders").active == 1
+    async with made.host():
+        await made.ends("V-1", "Processed")
+        await made.quiet()
+    assert await made.rejected() == []
 
 
 async def test_orders_under_way_end_whole_while_finished_ones_are_purged_beside_them(

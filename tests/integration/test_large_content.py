@@ -24,6 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["short_pauses"]  # fixtures of every test here
 
 PREMIUM_BYTES = 4 * 1024 * 1024
+PREMIUM = {"SAS_ORDER_BYTES_MAX": str(PREMIUM_BYTES), "SAS_MESSAGE_BYTES_MAX": "5242880"}
 SAID = "r" * 900_000
 
 
@@ -50,7 +51,7 @@ async def made() -> AsyncIterator[Rig]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(business, "business", changed)
-        async with rig(SAS_ORDER_BYTES_MAX=str(PREMIUM_BYTES)) as running:
+        async with rig(**PREMIUM) as running:
             running.broker.update_queue("orders", max_message_kilobytes=5 * 1024)
             yield running
             running.nothing_lost()

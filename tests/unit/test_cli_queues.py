@@ -13,7 +13,13 @@ import pytest
 
 from sas.cli import arguments as args
 from sas.cli.main import main
-from sas.codec.outward import CLOUDEVENTS_TYPE, Rejection, encode, rejected_parts
+from sas.codec.outward import (
+    CLOUDEVENTS_TYPE,
+    AlertMessage,
+    Rejection,
+    encode,
+    rejected_parts,
+)
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
 from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import BusUnavailableError, Message, MessageBus, Move, Peeked
@@ -56,7 +62,8 @@ class Lake:
         for number, move in enumerate(moves):
             if number == self.fail_after:
                 raise BusUnavailableError("the bus is away.")
-            self.sent.append(move.message)
+            if move.message is not None:
+                self.sent.append(move.message)
             if self.removes:
                 rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
                 self.lying[path] = rest
@@ -155,9 +162,28 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
     assert capsys.readouterr().out == "orders/$DeadLetterQueue is empty\n"
 
 
+def test_peek_shows_what_an_alert_says_whole(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "step ship failed: no carrier delivers to this address. " * 4 + "Resubmit it, or skip it."
+    alert = AlertMessage(kind="step-failed", at="x", text=text, id="A-1/4/0", order_id="A-1")
+    lake.put("operator-alerts", encode(alert), b"no alert")
+    assert main(["queues", "peek", "operator-alerts"]) == 0
+    shown = capsys.readouterr().out
+    assert "step-failed  A-1" in shown
+    assert text in shown
+    assert '"kind"' not in shown
+    assert "no alert" in shown
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["remove", REJECTED],
+        ["remove", REJECTED, "--all"],
+        ["remove", REJECTED, "--all", "--id", "m-1"],
+        ["remove", "scheduler", "--id", "m-1"],
+        ["remove", SHOP, "--id", "m-1"],
         ["peek"],
         ["peek", REJECTED, "--content"],
         ["redrive", REJECTED],
@@ -166,8 +192,37 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
     ],
 )
 def test_what_is_not_clear_is_refused(lake: Lake, arguments: list[str]) -> None:
+    lake.put(arguments[1] if arguments[1:] else REJECTED, b"{}")
     assert main(["queues", *arguments]) == USAGE
     assert lake.sent == []
+    assert [len(lying) for lying in lake.lying.values()] == [1]
+
+
+def test_a_rejected_message_that_was_dealt_with_is_removed_with_all_its_parts_and_no_other(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.reject(b"x" * 250_000)
+    lake.reject(ORDER)
+    first, *_, other = (one.message_id for one in lake.lying[REJECTED])
+    many = len(lake.lying[REJECTED])
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["queues", "remove", REJECTED, "--id", first]) == USAGE
+    assert "remove 1 message for good: there is no terminal" in capsys.readouterr().err
+    assert main(["queues", "remove", REJECTED, "--id", first, "--dry-run"]) == 0
+    assert len(lake.lying[REJECTED]) == many > 2
+    assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 0
+    assert [one.message_id for one in lake.lying[REJECTED]] == [other]
+    assert lake.sent == []
+    assert capsys.readouterr().out.splitlines()[-1] == "removed 1 of 1"
+    assert main(["queues", "remove", REJECTED, "--id", first, "--yes"]) == 1
+
+
+def test_an_alert_and_a_dead_letter_can_be_removed_too(lake: Lake) -> None:
+    lake.put("operator-alerts", b"{}", b"{}")
+    lake.put(SHOP + DEAD, b"{}")
+    assert main(["queues", "remove", "operator-alerts", "--id", "m-1", "--yes"]) == 0
+    assert main(["queues", "remove", SHOP, "--dead-letter", "--id", "m-1", "--yes"]) == 0
+    assert [len(lying) for lying in lake.lying.values()] == [1, 0]
 
 
 def test_a_refused_message_goes_back_to_where_it_was_refused_with_its_body(

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from sas.cli.submission import SEEN_MAX, Tally
+from sas.adapters.endpoints import Endpoint
+from sas.cli import submission
+from sas.cli.arguments import Connection
+from sas.cli.output import UnavailableError
+from sas.cli.reading import Item
+from sas.cli.submission import SEEN_MAX, Plan, Tally, submit_and_follow
+from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.outward import Notification, NotificationData
+from sas.domain.queues import Queues
 
 _NUMBER = iter(range(10**9))
 
@@ -159,3 +167,29 @@ def test_memory_holds_only_what_has_not_ended_and_a_bounded_past() -> None:
     assert tally.waiting == {}
     assert len(tally._seen) == SEEN_MAX
     assert len(tally._ended) == SEEN_MAX
+
+
+class LosesTheBus(OrdersClient):
+    """A client that sends, and whose response queue cannot be read any longer after that."""
+
+    async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
+        on_sent(len(list(orders)))
+
+    async def follow(self, *_: Any, until: Any, **__: Any) -> AsyncGenerator[Notification]:
+        yield told("A-1", "received")
+        until()
+        raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")
+
+
+async def test_a_bus_that_goes_away_while_orders_are_followed_is_what_the_advice_is_about(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submission, "OrdersClient", LosesTheBus)
+    endpoint = Endpoint("Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=x")
+    where = Connection(endpoint, "responses-me", Queues(), 1024)
+    orders = iter([Item(1, NewOrder("A-1", {}))])
+    with pytest.raises(UnavailableError, match="are processed all the same: sas list shows them"):
+        await submit_and_follow(Plan(where, orders, True, False, 300.0, False))
+    shown = capsys.readouterr()
+    assert "unfinished 1" in shown.out
+    assert shown.err == ""

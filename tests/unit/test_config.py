@@ -29,7 +29,7 @@ def test_the_least_settings_are_two_connections() -> None:
     assert config.table == "orders"
     assert config.shards == 16
     assert config.queues == Queues()
-    assert config.order_bytes_max == 256 * 1024
+    assert config.order_bytes_max == 252 * 1024
     assert (config.agent_first_delay, config.agent_delay_max) == (0.2, 10.0)
     assert config.source == "/scheduler-agent-supervisor"
 
@@ -110,6 +110,8 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ),
         ({"SAS_ORDER_BYTES_MAX": "1023"}, "SAS_ORDER_BYTES_MAX"),
         ({"SAS_ORDER_BYTES_MAX": "4194305"}, "SAS_ORDER_BYTES_MAX"),
+        ({"SAS_ORDER_BYTES_MAX": "258049"}, "set SAS_MESSAGE_BYTES_MAX"),
+        ({"SAS_MESSAGE_BYTES_MAX": "262143"}, "SAS_MESSAGE_BYTES_MAX"),
         ({"SAS_FUNCTION_SECONDS": "0"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_FUNCTION_SECONDS": "soon"}, "SAS_FUNCTION_SECONDS"),
         ({"SAS_AGENT_FIRST_DELAY_SECONDS": "nan"}, "SAS_AGENT_FIRST_DELAY_SECONDS"),

@@ -79,11 +79,22 @@ def test_what_the_app_imported_is_forgotten_so_that_the_next_app_gets_its_own(
     assert str(tmp_path / "two") not in sys.path
 
 
+def test_a_wrong_setting_is_told_in_the_sentence_of_the_app(tmp_path: Path) -> None:
+    (tmp_path / "own_settings.py").write_text("class SettingError(ValueError): pass\n")
+    code = "import own_settings\nraise own_settings.SettingError('SIZE=0: give a number.')\n"
+    with pytest.raises(IndexingError) as wrong:
+        found_in(tmp_path, code)
+    assert str(wrong.value) == (
+        "function_app.py cannot be imported: SIZE=0: give a number (SettingError)."
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
         ("import nonsense_module\n", "cannot be imported: ModuleNotFoundError"),
         ("def f(:\n", "cannot be imported: SyntaxError"),
+        ("import json\njson.loads('{')\n", r"JSONDecodeError: .* at function_app.py:2\.$"),
         ("import sys\nsys.exit(3)\n", "cannot be imported: SystemExit: 3 at function_app.py:2"),
         ("def g():\n    1 / 0\ng()\n", r"ZeroDivisionError: .* at function_app.py:2\.$"),
         ("x = 1\n", "has no azure.functions.FunctionApp"),

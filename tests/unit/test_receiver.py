@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.engine.delivery import Delivery
+from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
+from sas.domain.ids import key_time
+from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
 from sas.engine.receiver import (
     DELAY_MAX_S,
     SOURCE,
@@ -15,7 +17,13 @@ from sas.engine.receiver import (
     Receiver,
     delay_s,
 )
-from sas.ports import BusUnavailableError, Message, StoreUnavailableError, UnavailableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    OtherVersionError,
+    StoreUnavailableError,
+    UnavailableError,
+)
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
 
@@ -68,6 +76,28 @@ async def test_a_message_whose_store_is_away_comes_again_with_its_own_id_and_pro
     assert await door.receive(again) == "handled"
     assert [one.message_id for one in door.seen] == [FIRST.message_id] * 2
     assert door.seen[1].properties["traceparent"] == "00-1"
+
+
+@pytest.mark.parametrize("own_bytes", [0, PUT_BACK_BYTES - 1024])
+async def test_the_largest_order_is_put_back_whatever_its_message_carries(own_bytes: int) -> None:
+    """With the longest MessageId, trace and source, as a dead letter that was put back before."""
+    away = OtherVersionError("away")
+    away.put_back_with[LEFT_SINCE] = key_time(datetime.now(UTC))
+    door = Door(*[away] * 3)
+    properties = {
+        "traceparent": "t" * 55,
+        "tracestate": "s" * 512,
+        "DeadLetterReason": "MaxDeliveryCountExceeded",
+        "DeadLetterErrorDescription": "d" * 200,
+        OUTSIDE_SENT: "yes",
+        "own": "x" * own_bytes,
+    }
+    largest = Delivery(
+        b"x" * ORDER_BYTES_MAX, "🛒" * 128, QUEUE, properties=properties, source_queue="q" * 260
+    )
+    assert await door.receive(largest) is None
+    assert await door.receive(await door.next()) is None
+    assert (await door.next()).body == largest.body
 
 
 async def test_a_dead_letter_that_is_put_back_keeps_the_queue_it_came_from() -> None:

@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
+from sas.actors.agent import RetryPolicy
+from sas.actors.supervisor import LEASE_TIME
+from sas.bootstrap import Application, actors, wired
 from sas.domain.expire import DEPLOY_TIME
-from sas.domain.workflow import NO_TIME
+from sas.domain.workflow import NO_TIME, Workflow, Workflows
 from sas.engine.delivery import DEPLOY_WAIT, LEFT_SINCE, Delivery
 from sas.engine.receiver import DELAY_MAX_S, Receiver, delay_s
-from sas.ports import Message, OtherVersionError
-from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, command, delivery, done, kit, order
+from sas.features.circuit_breaker.rules import BreakerPolicy
+from sas.features.field_encryption.encryption import FieldEncryption
+from sas.ports import Message, OtherVersionError, StoreMismatchError, StoreUnavailableError
+from tests.unit.actors_kit import (
+    CARE,
+    CHAIN,
+    KEYS,
+    QUEUES,
+    Kit,
+    command,
+    delivery,
+    done,
+    kit,
+    order,
+)
 
 NEWER = replace(CHAIN, version=2)
 
@@ -156,6 +173,69 @@ async def test_an_agent_calls_nothing_for_a_workflow_that_its_instance_lacks() -
     assert newer.state() == "Processed"
 
 
+def redeployed(made: Kit, *workflows: Workflow) -> Application:
+    """Return what a start with these workflows makes over the same table and bus."""
+    business = replace(made.business, workflows=Workflows(workflows))
+    context = wired(
+        *(made.store, made.bus, made.clock, made.context.to, "redeployed"),
+        business.workflows,
+        FieldEncryption(),
+    )
+    return actors(
+        context,
+        business,
+        policy=RetryPolicy(0.2, 2.0),
+        circuit=BreakerPolicy(0),
+        callback_keys=KEYS,
+    )
+
+
+async def test_a_workflow_redefined_under_its_version_puts_messages_back_and_is_told_once() -> None:
+    made = kit(duplicate_window=timedelta(minutes=10))
+    right = redeployed(made, CHAIN, CARE)
+    order_message = Message(QUEUES.orders, "m-1", order())
+    await made.run(right.receive(right.submitter.handle, delivery(order_message)))
+    wake = made.bus.take(QUEUES.scheduler)
+    assert wake is not None
+    wrong = redeployed(made, replace(CHAIN, steps=CHAIN.steps[:1]), CARE)
+    for _ in range(40):
+        assert await made.run(wrong.receive(wrong.scheduler.handle, delivery(wake))) is None
+        await made.run(wrong.supervisor.sweep())
+        wake = await comes_again(made, QUEUES.scheduler, DELAY_MAX_S)
+    (told, later) = made.alerts()
+    assert (told.kind, told.scope) == ("not-runnable", "workflow chain 1")
+    assert "give the new definition a version of its own" in told.text
+    assert (later.scope, later.id) == (told.scope, told.id[:-1] + "2")
+    await made.run(right.receive(right.scheduler.handle, delivery(wake)))
+    await made.drain()
+    assert made.state() == "Processed"
+    assert made.rejected() == []
+
+
+async def test_a_wrong_number_of_shards_puts_messages_back_and_is_told_once_a_day() -> None:
+    made = kit(duplicate_window=timedelta(days=7))
+    app = redeployed(made, CHAIN, CARE)
+    begin = made.store._begin
+
+    async def refuse(*_args: object) -> NoReturn:
+        raise StoreMismatchError("the table was created with 16 shards", "number of shards")
+
+    made.store._begin = refuse  # type: ignore[method-assign,assignment]
+    message = Message(QUEUES.orders, "m-1", order())
+    for _ in range(40):
+        assert await made.run(app.receive(app.submitter.handle, delivery(message))) is None
+        with pytest.raises(StoreUnavailableError):
+            await made.run(app.supervisor.sweep())
+        message = await comes_again(made, QUEUES.orders, DELAY_MAX_S)
+    (told,) = made.alerts()
+    assert (told.kind, told.scope) == ("not-runnable", "number of shards")
+    assert "put back" in told.text
+    made.store._begin = begin  # type: ignore[method-assign]
+    await made.run(app.receive(app.submitter.handle, delivery(message)))
+    await made.drain()
+    assert made.state() == "Processed"
+
+
 async def expired() -> tuple[Kit, Kit]:
     """Return both sides; a step of a newer version has passed its CompleteBy."""
     older, newer = sides()
@@ -172,17 +252,18 @@ async def test_a_supervisor_leaves_a_due_row_to_a_newer_instance() -> None:
     swept = await older.run(older.supervisor.sweep())
     assert (swept.done, swept.failed, swept.left) == ({}, 0, 1)
     assert newer.order() == before
+    await newer.later(LEASE_TIME.total_seconds())
     assert await newer.sweep() == {"step reset": 1}
     assert newer.alerts() == []
 
 
-async def test_a_supervisor_that_left_a_due_row_lets_one_turn_pass() -> None:
+async def test_a_lone_supervisor_that_left_a_due_row_sweeps_at_every_firing() -> None:
     older, _ = await expired()
     led = []
     for _ in range(4):
         led.append((await older.run(older.supervisor.sweep())).led)
-        await older.later(2)
-    assert led == [True, False, True, True]  # in the third the row still rests
+        await older.later(10)
+    assert led == [True] * 4
 
 
 async def test_a_version_that_is_missing_for_longer_than_a_deploy_takes_is_an_incident() -> None:

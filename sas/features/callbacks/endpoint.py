@@ -24,16 +24,15 @@ from sas.domain.order import CLOCK_SKEW, Order
 from sas.domain.queues import lane
 from sas.engine.context import Context
 from sas.engine.delivery import Delivery
-from sas.engine.transition import ApplyResult, ContentionError, Source, TransitionRunner
+from sas.engine.transition import ApplyResult, Source, TransitionRunner
 from sas.features.callbacks import codec, results
 from sas.features.callbacks import rules as decisions
 from sas.features.callbacks.codec import CallbackKeys, CallbackMessage, Claims, ForgedError
 from sas.features.callbacks.rules import CallbackResult, StepStatus
 from sas.ports import (
     Business,
-    BusUnavailableError,
     Message,
-    StoreUnavailableError,
+    UnavailableError,
     UndeliverableError,
     UnreadableError,
 )
@@ -117,13 +116,7 @@ class Callbacks:
                 return await self._answer(token, body)
             except MalformedError as wrong:
                 return _answer(400, wrong.reason, wrong.description)
-            except (
-                StoreUnavailableError,
-                BusUnavailableError,
-                UndeliverableError,
-                UnreadableError,
-                ContentionError,
-            ) as down:
+            except (UnavailableError, UndeliverableError, UnreadableError) as down:
                 log.warning("a callback could not be accepted: %s", down)
                 return _answer(503, "unavailable", "it cannot be accepted now: send it again")
 

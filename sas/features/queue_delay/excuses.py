@@ -25,12 +25,12 @@ from sas.domain.workflow import NO_TIME, UnknownWorkflowError, Workflows
 from sas.engine.context import Context
 from sas.engine.hooks import Excuses
 from sas.engine.receiver import TIMES
-from sas.ports import BusUnavailableError, UnavailableError
+from sas.ports import PEEK_BYTES_MAX, BusUnavailableError, UnavailableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
 SCAN_MAX = 1_000
-"""Most messages of one queue that a sweep reads."""
+"""Most messages of one queue that a sweep reads. Large ones are fewer: see ``MessageBus.peek``."""
 SOON = timedelta(minutes=1)
 """A message that becomes visible later than this does not wait: it is a look at a long step."""
 MOVES_WITHIN = timedelta(minutes=5)
@@ -56,6 +56,10 @@ class _Envelope(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The oldest messages of one queue, by owner, with the time since when each can be received.
+
+    A message that is locked is among them: Service Bus does not tell it from one that waits. So the
+    request of a worker that was killed excuses its step until the lock ends, at most a minute. Then
+    it is redelivered.
 
     ``full`` says that there may be more of them. ``put_back`` are the owners of messages that were
     put back, because something else is away. ``away_since`` is set if it could not be read.
@@ -105,9 +109,11 @@ class QueueExcuses(Excuses):
         if found is Excuse.AWAY or scan.oldest.get(request, scan.at) < scan.at:
             return found
         excuses: list[Excuse | None] = [found]
+        owner = (order.order_id, None, None)
         for queue in self._other_queues(order):
             scan = await self._scanned(queue)
-            excuses.append(await self._judge(queue, scan, (order.order_id, None, None), step))
+            if owner in scan.oldest or not self._is_callbacks(queue) or _may_await(step):
+                excuses.append(await self._judge(queue, scan, owner, step))
         best = (Excuse.WAITS, Excuse.AWAY, Excuse.STUCK)
         return next((excuse for excuse in best if excuse in excuses), None)
 
@@ -166,8 +172,7 @@ class QueueExcuses(Excuses):
             moved_at = now
         oldest: dict[Owner, datetime] = {}
         put_back: set[Owner] = set()
-        callbacks = self._context.queues.callbacks
-        is_callbacks = queue in {lane(callbacks, urgent=urgent) for urgent in (False, True)}
+        is_callbacks = self._is_callbacks(queue)
         for one in found:
             # Applications may send to the callbacks queue: there only a signed token counts.
             owner = self._owner_of_callback(one.body) if is_callbacks else _owner(one.body)
@@ -175,8 +180,12 @@ class QueueExcuses(Excuses):
                 oldest[owner] = min(one.enqueued_at, oldest.get(owner, one.enqueued_at))
                 if TIMES in one.properties:
                     put_back.add(owner)
-        full = len(found) >= SCAN_MAX
+        full = len(found) >= SCAN_MAX or sum(len(one.body) for one in found) >= PEEK_BYTES_MAX
         return Scan(now, oldest, frozenset(put_back), ids, full, moved_at)
+
+    def _is_callbacks(self, queue: str) -> bool:
+        callbacks = self._context.queues.callbacks
+        return queue in {lane(callbacks, urgent=urgent) for urgent in (False, True)}
 
     def _owner_of_callback(self, body: bytes) -> Owner | None:
         if self._order_of_callback is None:
@@ -212,6 +221,15 @@ class QueueExcuses(Excuses):
             await self._context.incidents.report(incident)
         except UnavailableError as down:
             log.warning("the delay of queue %s is reported later: %s", queue, down)
+
+
+def _may_await(step: StepRecord) -> bool:
+    """Return whether a step may await a callback; what an undo awaits is not recorded.
+
+    A step that awaits one is out longer than its calls (``sas.domain.reply.progressed``).
+    """
+    doing = step.process_state is StepState.PROCESSING
+    return not doing or step.call.called_until != step.complete_by
 
 
 def _owner(body: bytes) -> Owner | None:
