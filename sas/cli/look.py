@@ -12,21 +12,23 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from sas.cli import arguments as args
 from sas.cli import health, output, selection
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import one_line, time_of
+from sas.codec.outward import RejectedMessage
 from sas.codec.record import record_of, to_line
 from sas.domain.ids import key_time
 from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
-from sas.operate import finding
-from sas.operate.errors import UsageError
+from sas.operate import finding, letters
+from sas.operate.errors import UnavailableError, UsageError
 from sas.operate.finding import STATES, Wanted, is_failed
-from sas.ports import StateStore, Summary
+from sas.ports import MessageBus, StateStore, Summary
 
 # -- sas list ---------------------------------------------------------------------------------
 
@@ -303,6 +305,43 @@ def _sent(order: Order, message: Outgoing) -> str:
 
 def _name(order: Order, step: int) -> str:
     return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
+
+
+# -- Rejected orders --------------------------------------------------------------------------
+
+
+async def rejected_part(
+    bus: MessageBus | None, queues: Queues, order_id: str
+) -> RejectedMessage | None:
+    """Return the newest rejected message of an order, if one lies on ``orders-rejected``.
+
+    Raises:
+        UnavailableError: the queue cannot be read.
+    """
+    if bus is None:
+        return None
+    found = await letters.read(bus, [queues.rejected])
+    if found.problems:
+        raise UnavailableError(
+            f"there is no order {order_id!r} in the table, and whether it was rejected is not "
+            f"known: {found.problems[queues.rejected]}"
+        )
+    parts = letters.rejected_orders(found.letters)
+    return next((part for _, part in parts if part.order_id == order_id), None)
+
+
+def rejected_record(part: RejectedMessage) -> dict[str, Any]:
+    """Return a rejected order as one JSON object. Its body may be personal, and is left out."""
+    return {
+        "OrderID": part.order_id,
+        "ProcessState": OrderState.REJECTED.value,
+        "SettledAt": part.at,
+        "CorrelationID": part.correlation_id,
+        "Reason": part.reason,
+        "Description": part.description,
+        "SourceQueue": part.source_queue,
+        "MessageId": part.id,
+    }
 
 
 # -- sas export -------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, desk, health, look, queues, sim, submit, workflows
+from sas.cli import act, desk, health, look, queues, sim, submit, why, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
-    *(*submit.VERBS, *look.VERBS, *act.VERBS),
+    *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\

@@ -79,11 +79,16 @@ async def load(store: StateStore, order_id: str) -> Order:
         raise UsageError(str(wrong)) from None
     order = await store.load(order_id)
     if order is None:
-        raise NotPossibleError(
-            f"there is no order {order_id!r} here: check the id, and that --storage and --table "
-            "are the app's; a finished order may have been purged"
-        )
+        raise NotPossibleError(no_such_order(order_id))
     return order
+
+
+def no_such_order(order_id: str) -> str:
+    """Say that there is no such order, and what to check."""
+    return (
+        f"there is no order {order_id!r} here: check the id, and that --storage and --table "
+        "are the app's; a finished order may have been purged"
+    )
 
 
 async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
