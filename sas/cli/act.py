@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import getpass
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,14 @@ OPERATOR = "SAS_OPERATOR"
 WAIT_S = 30.0
 MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
 """The states of many orders that a verb can change at once, if not only Error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An order whose steps ran again, and how they failed again, if they did."""
+
+    order: Order
+    failed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +86,21 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         type=args.number("seconds", 0.001, 86_400),
         default=WAIT_S,
         metavar="SECONDS",
-        help=f"how long to wait for the journal to show the change (default: {WAIT_S:g})",
+        help="how long to wait for the journal to show the change, and then for the steps that "
+        f"run again (default: {WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
     args.add_connection(parser)
 
 
 def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
-    if (arguments.order_id is None) == (arguments.state is None):
+    if arguments.order_id is None and arguments.state is None:
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if arguments.order_id is not None and arguments.state is not None:
+        raise UsageError(
+            f"ORDER_ID {arguments.order_id!r} names one order, and --state {arguments.state} "
+            "chooses many: give one of the two"
+        )
     wanted = selection.read(arguments)
     if wanted is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
@@ -180,7 +195,7 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
     # A cancel is right however far the order has come meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
     (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
-    return await _tell(plan, store, ended)
+    return await _tell(plan, store, ended, await _outcomes(plan, store, [order], [ended]))
 
 
 async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
@@ -194,7 +209,8 @@ async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
         return 1
     seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
     asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
-    return _tell_many(plan, await _carry_out(plan, store, asked))
+    all_ended = await _carry_out(plan, store, asked)
+    return _tell_many(plan, all_ended, await _outcomes(plan, store, possible, all_ended))
 
 
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
@@ -202,6 +218,9 @@ def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int)
     more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
     kinds = finding.grouped(possible, plan.intent.step)
     output.say(f"{verb} of {output.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
+    for order in possible:
+        failed = ", ".join(finding.fingerprints(order))
+        output.say(output.row(["", f"{order.order_id:<20}", failed or order.process_state.value]))
     if left := len(found) - len(possible):
         output.say(f"{verb} is not possible for {output.orders(left)} more: left unchanged")
 
@@ -228,34 +247,60 @@ async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[
         raise
 
 
-async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
+async def _outcomes(
+    plan: Plan, store: StateStore, orders: Sequence[Order], ended: Sequence[Ended]
+) -> dict[str, Outcome]:
+    """Wait for the steps that run again; return what became of them, by order."""
+    if plan.wait_s is None or plan.intent.verb is not Verb.RESUBMIT:
+        return {}
+    done = {one.asked.order_id for one in ended if one.carried_out}
+    steps = {one.order_id: commands.resubmitted(one, plan.intent) for one in orders}
+    again = {name: numbers for name, numbers in steps.items() if name in done}
+    found = await commands.outcomes(store, again, plan.wait_s)
+    return {
+        name: Outcome(order, commands.failed_again(order, again[name]))
+        for name, order in found.items()
+    }
+
+
+async def _tell(
+    plan: Plan, store: StateStore, ended: Ended, outcomes: Mapping[str, Outcome]
+) -> int:
     """Print what became of one command; return the exit code."""
     asked, entry = ended.asked, ended.entry
     if plan.wait_s is None:
         output.say(f"sent, as command {asked.command_id}")
         return 0
     if entry is not None and ended.carried_out:
-        order = await store.load(asked.order_id)
+        outcome = outcomes.get(asked.order_id)
+        order = outcome.order if outcome else await store.load(asked.order_id)
         now = order.process_state.value if order else "gone"
         output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
-        return 0
+        if outcome and outcome.failed:
+            output.complain(one_line(f"sas: it failed again: {outcome.failed}"))
+        return 1 if outcome and outcome.failed else 0
     output.complain(one_line(f"sas: {commands.why_not_done(ended, plan.wait_s)}"))
     return 1
 
 
-def _tell_many(plan: Plan, ended: list[Ended]) -> int:
+def _tell_many(plan: Plan, ended: list[Ended], outcomes: Mapping[str, Outcome]) -> int:
     """Print what became of many commands; return the exit code."""
     if plan.wait_s is None:
         output.say(f"sent: {len(ended):,}")
         return 0
-    failed = [one for one in ended if not one.carried_out]
-    output.say(f"sent {len(ended):,}, carried out {len(ended) - len(failed):,}")
-    for one in failed[:10]:
-        why = commands.why_not_done(one, plan.wait_s)
-        output.complain(one_line(f"sas: order {one.asked.order_id}: {why}"))
-    if len(failed) > 10:
-        output.complain(f"sas: and {len(failed) - 10:,} more")
-    return 1 if failed else 0
+    troubles = [
+        (one.asked.order_id, commands.why_not_done(one, plan.wait_s))
+        for one in ended
+        if not one.carried_out
+    ]
+    count = len(ended) - len(troubles)
+    again = [(name, one.failed) for name, one in outcomes.items() if one.failed]
+    also = f", failed again {len(again):,}" if again else ""
+    output.say(f"sent {len(ended):,}, carried out {count:,}{also}")
+    troubles += [(name, f"failed again: {how}") for name, how in again]
+    for name, why in troubles:
+        output.complain(one_line(f"sas: order {name}: {why}"))
+    return 1 if troubles else 0
 
 
 # -- The verbs --------------------------------------------------------------------------------
@@ -264,6 +309,8 @@ RESUBMIT = """\
 Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
 again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
 of its own: the step's earlier calls are undone first.
+
+The command waits until these steps have ended, as --wait says, and exits with 1 if one failed again.
 
   sas resubmit 10248
   sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'

@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("azure").addHandler(logging.NullHandler())
     _prepare_output()
     try:
-        arguments = build_parser().parse_args(argv)
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
+        if arguments.verb is None:
+            parser.print_help()
+            return 0
         verb: Verb = arguments.verb
         code = verb.run(arguments)
         sys.stdout.flush()
@@ -86,7 +90,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser.set_defaults(verb=None)
+    verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
         own = verbs.add_parser(
             verb.name,

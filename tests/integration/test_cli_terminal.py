@@ -116,10 +116,10 @@ async def show(at: At) -> None:
     assert all(len(line) <= at.screen.columns for line in table)
 
 
-async def breakers(at: At) -> None:
+async def circuits(at: At) -> None:
     since = datetime(2026, 11, 21, tzinfo=UTC)
     await keep_breaker(at.store, opened(Breaker(), BreakerPolicy(), since, WHY), "payment")
-    assert await at.sas("breakers") == 0
+    assert await at.sas("circuits") == 0
     if at.narrow:
         assert at.screen.last[:2] == ["payment", "    State: open; Since: 2026-11-21"]
     else:
@@ -249,7 +249,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
         done="done: seq 4, cancelled; the order is Compensating",
     ),
     "acknowledge": acknowledge,
-    "breakers": breakers,
+    "circuits": circuits,
     "incidents": incidents,
     "queues": queues,
     "export": export,

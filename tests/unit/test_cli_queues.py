@@ -165,7 +165,9 @@ def test_peek_shows_why_a_queue_gave_a_message_up(
 def test_peek_shows_what_an_alert_says_whole(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "step ship failed: no carrier delivers to this address. " * 4 + "Resubmit it, or skip it."
+    text = (
+        "step ship failed: no carrier delivers to this address. " * 4 + "Resubmit it, or skip it."
+    )
     alert = AlertMessage(kind="step-failed", at="x", text=text, id="A-1/4/0", order_id="A-1")
     lake.put("operator-alerts", encode(alert), b"no alert")
     assert main(["queues", "peek", "operator-alerts"]) == 0
