@@ -526,7 +526,8 @@ def _summary(row: Row) -> Summary | None:
         submitted = row.get("SubmittedAt")
         submitted_at = parse_key_time(submitted) if submitted else None
         at = parse_key_time(row["At"])
-        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at)
+        why = row.get("UndoneBecause")
+        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
         return None

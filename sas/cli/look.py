@@ -22,13 +22,22 @@ from sas.codec.outward import RejectedMessage
 from sas.codec.record import record_of, to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+from sas.domain.messages import (
+    Alert,
+    JournalEntry,
+    Notify,
+    Outgoing,
+    Request,
+    StepChange,
+    Wake,
+)
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.finding import STATES, Wanted, is_failed
+from sas.operate.why import Fold, folded, spelled
 from sas.ports import MessageBus, StateStore, Summary
 
 Record = dict[str, Any]
@@ -169,6 +178,8 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
+    if order.undone_because:
+        parts.append(f"(undone: {order.undone_because})")
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
     return output.row(parts)
@@ -179,6 +190,8 @@ def _finished_line(at: datetime, record: Record) -> str:
     parts = [f"{time_of(at):<20}", f"{name:<20}", f"{workflow:<18}", str(record["ProcessState"])]
     if said := record.get("Description"):
         parts.append(f"{record['Reason']}: {said}")
+    if because := record.get("UndoneBecause"):
+        parts.append(str(because))
     return output.row(parts)
 
 
@@ -188,6 +201,7 @@ def _finished_record(one: Summary) -> Record:
         "ProcessState": one.process_state.value,
         "SettledAt": key_time(one.at),
         "Workflow": one.workflow,
+        "UndoneBecause": one.undone_because,
     }
 
 
@@ -195,9 +209,11 @@ def _finished_record(one: Summary) -> Record:
 
 SHOW = """\
 Show one order: its state, its steps with their errors and undos, its journal (when, what, by whom,
-which messages were sent), and what to do next.
+why, which steps changed, which messages were sent), and what to do next. Many rows of waiting are
+one row with their count; --json has them all.
 
   sas show 10248
+  sas show 10248 --last 5
   sas show 10248 --json --content
 """
 FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
@@ -207,6 +223,12 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
     args.add_connection(parser)
     args.add_json(parser, "one JSON object instead of text")
+    parser.add_argument(
+        "--last",
+        type=args.number("rows", 1, 1_000_000, whole=True),
+        metavar="N",
+        help="only the last N rows of the journal",
+    )
     parser.add_argument(
         "--content",
         action="store_true",
@@ -223,12 +245,14 @@ def _show(arguments: argparse.Namespace) -> Work:
         if order is None:
             return 0
         journal = await store.journal(order.order_id)
+        last = int(arguments.last or 0)
         if arguments.content:
             order = await ClaimCheck(store).fetch_all(order)
         if arguments.json:
-            output.say(to_line(record_of(order, journal, content=arguments.content)))
+            rows = journal[-last:] if last else journal
+            output.say(to_line(record_of(order, rows, content=arguments.content)))
         else:
-            for line in page(order, journal, output.now()):
+            for line in page(order, journal, output.now(), last):
                 output.say(line)
         return 0
 
@@ -266,8 +290,13 @@ async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | Non
     return None
 
 
-def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterator[str]:
-    """Yield the lines of one order's page."""
+def page(
+    order: Order, journal: Sequence[JournalEntry], now: datetime, last: int = 0
+) -> Iterator[str]:
+    """Yield the lines of one order's page, with the last rows of its journal (0: with all).
+
+    Many rows of waiting are one row with their count.
+    """
     yield from _head(order)
     yield ""
     yield from output.table(
@@ -276,8 +305,12 @@ def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterat
     yield ""
     if journal and journal[0].seq > 1:
         yield f"(journal rows 1 to {journal[0].seq - 1} were removed)"
-    for entry in journal:
-        yield from _entry(order, entry)
+    folds = folded(journal)
+    shown = folds[-last:] if last else folds
+    if len(shown) < len(folds):
+        yield f"(the last {len(shown):,} of {len(folds):,} rows; without --last all are shown)"
+    for fold in shown:
+        yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
     yield "next: " + one_line(advice(order, now))
 
@@ -350,6 +383,8 @@ def _head(order: Order) -> Iterator[str]:
         yield f"  deadline      {time_of(order.deadline)}"
     if order.acknowledged_by is not None:
         yield one_line(f"  seen by       {order.acknowledged_by}")
+    if order.undone_because is not None:
+        yield one_line(f"  undone        {order.undone_because}")
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:
@@ -382,11 +417,32 @@ def _below(step: StepRecord) -> list[str]:
 
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
-    at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     why = f": {entry.reason}" if entry.reason else ""
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}{why}"))
+    said = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{why}"]
+    if entry.changes:
+        said.append(", ".join(_change(order, one) for one in entry.changes))
+    yield output.row(said)
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
+
+
+def _run(fold: Fold) -> Iterator[str]:
+    """Yield the one row for many rows of waiting."""
+    first, last = fold.entries[0], fold.entries[-1]
+    took = f"to {last.seq}, over {spelled(last.at - first.at)}"
+    count = f"{len(fold.entries):,} rows: {fold.words}"
+    yield output.row((f"{first.seq:>4}", _exactly(first.at), count, took))
+
+
+def _exactly(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def _change(order: Order, one: StepChange) -> str:
+    edited = " with its input edited" if one.edited else ""
+    same = one.before is one.after
+    states = one.after.value if same else f"{one.before.value} -> {one.after.value}"
+    return f"{_name(order, one.step)}: {states}{edited}"
 
 
 def _sent(order: Order, message: Outgoing) -> str:

@@ -71,7 +71,8 @@ class LostContentError(UnreadableError):
 class Summary:
     """One order in a list, read from an index row without loading the order.
 
-    ``submitted_at`` is None if an older version wrote the row.
+    ``submitted_at`` is None if an older version wrote the row. ``undone_because`` says why the
+    undo was decided.
     """
 
     at: datetime
@@ -79,6 +80,7 @@ class Summary:
     process_state: OrderState
     workflow: str
     submitted_at: datetime | None = None
+    undone_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

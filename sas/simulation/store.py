@@ -348,7 +348,8 @@ class MemoryStore:
 
 def _summary(order: Order, at: datetime) -> Summary:
     details = order.details
-    return Summary(at, order.order_id, order.process_state, details.workflow, details.submitted_at)
+    own = (details.workflow, details.submitted_at, order.undone_because)
+    return Summary(at, order.order_id, order.process_state, *own)
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:
