@@ -310,7 +310,8 @@ Run the failed steps of an order in Error again, or its failed undos. Failures a
 again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
 of its own: the step's earlier calls are undone first.
 
-The command waits until these steps have ended, as --wait says, and exits with 1 if one failed again.
+The command waits until these steps have ended, as --wait says. It exits with 1 if one failed
+again.
 
   sas resubmit 10248
   sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'
