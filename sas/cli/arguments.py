@@ -53,7 +53,7 @@ class Verb:
 
         def add(parser: argparse.ArgumentParser) -> None:
             add_arguments(parser)
-            _add_storage(parser)
+            add_storage(parser)
 
         def run(arguments: argparse.Namespace) -> int:
             where = read_storage(arguments, os.environ)
@@ -107,7 +107,8 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
-def _add_storage(parser: argparse.ArgumentParser) -> None:
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a verb that needs the state store."""
     parser.add_argument(
         "--storage",
         metavar="TEXT",

@@ -19,7 +19,7 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, desk, health, inboxes, look, queues, sim, submit, why, workflows
+from sas.cli import act, desk, doctor, health, inboxes, look, queues, sim, submit, why, workflows
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
@@ -27,7 +27,8 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*health.VERBS, *inboxes.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *desk.VERBS),
+    *(*doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\
 exit codes:

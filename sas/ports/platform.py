@@ -317,6 +317,14 @@ class OperatorBus(MessageBus, Protocol):
     a queue or of its dead-letter subqueue. ``peek`` reads messages of any size.
     """
 
+    async def check_sending(self, queue: str) -> None:
+        """Check that messages can be sent to a queue; none is sent.
+
+        Raises:
+            UndeliverableError: there is no such queue, or no right to send to it.
+            BusUnavailableError: no answer.
+        """
+
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it stands for.
 

@@ -23,6 +23,7 @@ from sas.ports import (
     Peeked,
     StateStore,
     StoreUnavailableError,
+    UndeliverableError,
 )
 from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import CARE, CHAIN, Kit, kit, order
@@ -153,6 +154,12 @@ class Night:
             rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
             self.lying[path] = rest
             yield True
+
+    async def check_sending(self, queue: str) -> None:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        if f"send {queue}" in self.forbidden:
+            raise UndeliverableError(f"queue {queue}: no right to send.", Message(queue, "", b""))
 
     async def close(self) -> None:
         pass
