@@ -19,7 +19,20 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, desk, doctor, health, inboxes, look, queues, sim, submit, why, workflows
+from sas.cli import (
+    act,
+    desk,
+    doctor,
+    health,
+    inboxes,
+    look,
+    queues,
+    sim,
+    submit,
+    watch,
+    why,
+    workflows,
+)
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
@@ -27,7 +40,7 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
+    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
     *(*workflows.VERBS, *sim.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\
