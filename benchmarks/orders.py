@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +132,15 @@ async def counts() -> None:
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
                     raise TypeError("counted are the real adapters only")
-                meter = store.table.meter
-                before = (meter.requests, bus.sent)
+                before = store.table.meter.now() + bus.meter
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
-                storage = (meter.requests - before[0]) / COUNTED_ORDERS
-                messages = (bus.sent - before[1]) / COUNTED_ORDERS + 1
+                spent = store.table.meter.now() + bus.meter - before
                 await application.close()
-    print(f"per three-step order: {storage:.2f} storage requests, {messages:.2f} messages sent")
+    each = {one.name: getattr(spent, one.name) / COUNTED_ORDERS for one in fields(spent)}
+    print(
+        f"per three-step order: {spent.requests / COUNTED_ORDERS:.2f} storage requests; "
+        + _listed({name: value for name, value in each.items() if value}, "{:.2f}")
+    )
 
 
 def import_time() -> None:

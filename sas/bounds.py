@@ -29,6 +29,8 @@ RESULT_INLINE_BYTES_MAX = 48 * 1024
 """Largest result in messages and in the rows of its step, in bytes of UTF-8. A larger one is
 offloaded.
 """
+RESULT_OWN_ROW_UNITS = 16_000
+"""A result in the store that is longer, in UTF-16 units, has a row of its own beside its step's."""
 RESULT_BYTES_MAX = 1024 * 1024
 """Largest result of a step, in bytes of UTF-8."""
 PAYLOAD_UNITS_MAX = 480_000
@@ -52,6 +54,11 @@ TEXT_UNITS_MAX = 8_000
 def utf16_units(text: str) -> int:
     """Return the number of UTF-16 units of a text, which Table Storage counts as its length."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def has_own_row(result: Content | None) -> bool:
+    """Return whether a result has a row of its own in the store."""
+    return isinstance(result, str) and utf16_units(result) > RESULT_OWN_ROW_UNITS
 
 
 def check_bounds(change: Change) -> None:

@@ -26,7 +26,7 @@ var charts = [
     query: loadTextContent('../kql/failures-by-fingerprint.kql')
   }
   {
-    title: 'Cost per order: requests and messages (prices: docs/scale.md)'
+    title: 'Cost per order: requests and messages (prices: docs/cost.md)'
     view: 'table'
     query: loadTextContent('../kql/cost-per-order.kql')
   }

@@ -30,7 +30,7 @@ class OperatorServiceBus(ServiceBus):
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         """See ``MessageBus.peek``. Each call has a connection of its own, and closes it."""
         async with self._reading(queue) as receiver, asyncio.timeout(LOOK_S):
-            return await peek_all(receiver, limit)
+            return await peek_all(receiver, limit, self.meter)
 
     async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """See ``OperatorBus.move``."""
@@ -40,9 +40,11 @@ class OperatorServiceBus(ServiceBus):
         async with self._reading(path) as receiver:
             # Opens the link with the SDK's patience; receive_messages has that of TAKE_S alone.
             await receiver.peek_messages(1)
+            self.meter.peeks += 1
             try:
                 while left:
                     got = await receiver.receive_messages(TAKE_MAX, max_wait_time=TAKE_S)
+                    self.meter.receives += len(got)
                     numbers = [message.sequence_number or 0 for message in got]
                     again = not held.keys().isdisjoint(numbers)
                     held.update(zip(numbers, got, strict=True))

@@ -4,7 +4,7 @@ Columns keep the pattern's names: OrderID, LockedBy, CompleteBy, ProcessState, F
 are ISO strings of fixed width in UTC. A missing column means None. Table Storage allows 32,768
 UTF-16 units a property, so a long text is spread over several (``Payload00``, ``Payload01``).
 
-A result above ``INLINE_UNITS_MAX`` has a row of its own, which is written only when it changes.
+A large result (``has_own_row``) has a row of its own, which is written only when it changes.
 Reason: the start of an undo rewrites up to 30 step rows in one transaction of at most 4 MiB, and
 the SDK writes up to 6 bytes for one unit (30 x 16,000 x 6 bytes fit).
 
@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from sas.adapters import keys
-from sas.bounds import utf16_units
+from sas.bounds import has_own_row, utf16_units
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import (
@@ -51,7 +51,6 @@ Row = Mapping[str, Any]
 E = TypeVar("E", bound=Enum)
 
 CHUNK_UNITS = 32_000
-INLINE_UNITS_MAX = 16_000
 
 
 class CorruptOrderError(Exception):
@@ -136,7 +135,7 @@ def state_row(order: Order, commit_id: str) -> Entity:
 
 def step_row(order_id: str, step: StepRecord) -> Entity:
     """Return one step as an entity, with its result unless that has a row of its own."""
-    large, undo = is_large(step.result), step.undo
+    large, undo = has_own_row(step.result), step.undo
     inline = {} if step.result is None or large else _content("Result", step.result)
     return {
         "RowKey": keys.step(order_id, step.number),
@@ -164,11 +163,6 @@ def step_row(order_id: str, step: StepRecord) -> Entity:
         "Route": step.call.route or None,
         **inline,
     }
-
-
-def is_large(result: Content | None) -> bool:
-    """Return whether a result has a row of its own."""
-    return isinstance(result, str) and utf16_units(result) > INLINE_UNITS_MAX
 
 
 def result_row(order_id: str, step: StepRecord) -> Entity:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from azure.core.exceptions import AzureError
 from azure.servicebus import (
     ServiceBusMessage,
+    ServiceBusMessageBatch,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
@@ -44,6 +45,7 @@ from sas.ports import (
 )
 from sas.telemetry import metrics
 from sas.telemetry.tracing import carried
+from sas.telemetry.usage import Usage
 
 NEVER = (MessagingEntityNotFoundError, MessageSizeExceededError, ServiceBusAuthorizationError)
 """Errors that no retry can mend: no such queue, message too large, no right to send.
@@ -67,8 +69,8 @@ CLOSE_S = 5.0
 class ServiceBus:
     """Sends messages; one per process and event loop. See ``sas.ports.MessageBus``.
 
-    ``sent`` counts the messages that the broker accepted. ``send_s`` limits one call of ``send``,
-    in seconds: a function that hangs would lose the lock of its own message.
+    ``meter`` counts what was asked of the broker. ``send_s`` limits one call of ``send``, in
+    seconds: a function that hangs would lose the lock of its own message.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class ServiceBus:
         senders_max: int = 100,
         owned: Sequence[Any] = (),
     ) -> None:
-        self.sent = 0
+        self.meter = Usage()
         self.senders = Senders(client.get_queue_sender, senders_max)
         self._client = client
         self._send_s = send_s
@@ -146,16 +148,18 @@ class ServiceBus:
                 raise UndeliverableError(why(queue, error), pending[0]) from error
             raise BusUnavailableError(why(queue, error)) from error
         finally:
-            sent = len(messages) - len(pending)
-            self.sent += sent
-            metrics.sent(sent)
+            sent = messages[: len(messages) - len(pending)]
+            size = sum(len(message.body) for message in sent)
+            self.meter.messages += len(sent)
+            self.meter.message_bytes += size
+            metrics.sent(len(sent), size)
 
     async def _try_to_send(self, queue: str, pending: list[Message]) -> None:
         """Send what is pending. Errors of ``LATER`` keep the sender, any other closes it."""
         async with self.senders.use(queue) as sender:
             refused: ServiceBusError | None = None
             try:
-                await _send_by(sender, pending)
+                await _send_by(sender, pending, self.meter)
             except (*LATER, MessageSizeExceededError) as error:
                 refused = error  # raised below, behind the block that would close the sender
         if refused is not None:
@@ -182,7 +186,7 @@ class ServiceBus:
     async def _read(self, receiver: ServiceBusReceiver, queue: str, limit: int) -> list[Peeked]:
         """Read pages until there are enough messages. After an error the receiver is closed."""
         try:
-            found = await peek_all(receiver, limit, PEEK_BYTES_MAX)
+            found = await peek_all(receiver, limit, self.meter, PEEK_BYTES_MAX)
         except BaseException:
             self.senders.close_later(receiver)
             raise
@@ -281,26 +285,26 @@ async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:
             await link.close()
 
 
-async def _send_by(sender: ServiceBusSender, pending: list[Message]) -> None:
+async def _send_by(sender: ServiceBusSender, pending: list[Message], meter: Usage) -> None:
     """Send messages in batches as large as the link allows; remove those that were sent."""
     while pending:
-        taken = await _send_batch(sender, pending) if len(pending) > 1 else 0
-        if taken == 0:
-            await sender.send_messages(to_sdk(pending[0]))
+        batch, taken = await _batch(sender, pending) if len(pending) > 1 else (None, 0)
+        meter.sends += 1
+        metrics.bus_operation("sends")
+        await sender.send_messages(to_sdk(pending[0]) if batch is None else batch)
         del pending[: taken or 1]
 
 
-async def _send_batch(sender: ServiceBusSender, messages: Sequence[Message]) -> int:
-    """Send the first messages as one batch; return how many, 0 if only one fits."""
+async def _batch(
+    sender: ServiceBusSender, messages: Sequence[Message]
+) -> tuple[ServiceBusMessageBatch | None, int]:
+    """Return the first messages as one batch, and how many; None and 0 if only one fits."""
     batch, taken = await sender.create_message_batch(), 0
     with suppress(MessageSizeExceededError):
         for message in messages:
             batch.add_message(to_sdk(message))
             taken += 1
-    if taken < 2:
-        return 0
-    await sender.send_messages(batch)
-    return taken
+    return (batch, taken) if taken > 1 else (None, 0)
 
 
 def to_sdk(message: Message) -> ServiceBusMessage:
@@ -328,7 +332,7 @@ def to_sdk(message: Message) -> ServiceBusMessage:
 
 
 async def peek_all(
-    receiver: ServiceBusReceiver, limit: int, bytes_max: float = math.inf
+    receiver: ServiceBusReceiver, limit: int, meter: Usage, bytes_max: float = math.inf
 ) -> list[Peeked]:
     """Read pages until there are ``limit`` messages, or bodies of ``bytes_max`` bytes."""
     found: list[Peeked] = []
@@ -336,6 +340,8 @@ async def peek_all(
     while len(found) < limit and size < bytes_max:
         first = found[-1].sequence + 1 if found else 1
         most = min(limit - len(found), PEEK_PAGE)
+        meter.peeks += 1
+        metrics.bus_operation("peeks")
         page = await receiver.peek_messages(most, sequence_number=first)
         if not page:
             break

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 from azure.core import MatchConditions
@@ -37,6 +37,7 @@ from sas.adapters.rows import Entity
 from sas.adapters.transaction import Operation
 from sas.ports import StoreUnavailableError
 from sas.telemetry import metrics
+from sas.telemetry.usage import Usage
 
 T = TypeVar("T")
 
@@ -93,17 +94,39 @@ class RetryBudget:
 
 
 @dataclass(slots=True)
-class Meter:
-    """Counts requests (repeats included) and the rows that were read and written."""
+class Meter(Usage):
+    """Counts requests by kind, and the rows that were read and written."""
 
-    requests: int = 0
-    entities_read: int = 0
-    entities_written: int = 0
+    def count_request(self, request: Any) -> None:
+        """Count one request; the SDK's ``raw_request_hook``, called at each repeat too."""
+        asked = request.http_request
+        size = int(asked.headers.get("Content-Length") or 0)
+        self.count(_kind(asked.method, asked.url), size)
 
-    def count_request(self, _request: object) -> None:
-        """Count one request; the SDK's ``raw_request_hook``."""
-        self.requests += 1
-        metrics.storage_request()
+    def count(self, kind: str, size: int) -> None:
+        """Count one request; ``kind`` is its count of ``Usage``, ``size`` its body in bytes."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.storage_bytes += size
+        metrics.storage_request(kind, size)
+
+    def count_read(self, entities: int) -> None:
+        """Count rows that were read."""
+        self.entities_read += entities
+        metrics.entities("read", entities)
+
+    def count_written(self, entities: int) -> None:
+        """Count rows that were written or deleted."""
+        self.entities_written += entities
+        metrics.entities("written", entities)
+
+
+def _kind(method: str, url: str) -> str:
+    """Return which count of ``Usage`` a request belongs to."""
+    if method == "GET":
+        return "reads" if "(PartitionKey=" in url else "queries"
+    if method == "DELETE":
+        return "deletes"
+    return "transactions" if url.endswith("$batch") else "writes"
 
 
 class Table:
@@ -144,7 +167,7 @@ class Table:
                 found = await self.client.get_entity(partition, row_key)
             except ResourceNotFoundError:
                 return None
-            self.meter.entities_read += 1
+            self.meter.count_read(1)
             return found
 
         return await self._with_retries(ask)
@@ -182,7 +205,7 @@ class Table:
                 await ask()
             except no:
                 return False
-            self.meter.entities_written += 1
+            self.meter.count_written(1)
             return True
 
         return await self._with_retries(write)
@@ -223,7 +246,7 @@ class Table:
             page = await self._with_retries(lambda: _next_page(asked))
             if page is None:
                 return
-            self.meter.entities_read += len(page)
+            self.meter.count_read(len(page))
             if page:
                 yield page[:left]
                 left = None if left is None else left - len(page)
@@ -248,7 +271,7 @@ class Table:
                 status, text = error.status_code, first_line(error)
                 raise RefusedTransactionError(status, error.index, text) from error
             raise
-        self.meter.entities_written += len(operations)
+        self.meter.count_written(len(operations))
         return etags
 
     async def _submit(self, partition: str, operations: Sequence[Operation]) -> list[str | None]:

@@ -25,6 +25,7 @@ from azure.data.tables import UpdateMode
 
 from sas.adapters import keys, rows
 from sas.adapters.rows import Entity, Row
+from sas.bounds import has_own_row
 from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
@@ -204,9 +205,9 @@ def _steps(change: Change) -> list[Operation]:
 
 def _result(order: Order, before: StepRecord | None, step: StepRecord) -> list[Operation]:
     old = before.result if before else None
-    if rows.is_large(step.result) and step.result != old:
+    if has_own_row(step.result) and step.result != old:
         return [Operation("upsert", rows.result_row(order.order_id, step))]
-    if rows.is_large(old) and not rows.is_large(step.result):
+    if has_own_row(old) and not has_own_row(step.result):
         return [deletion(keys.result(order.order_id, step.number))]
     return []
 

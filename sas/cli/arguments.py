@@ -108,7 +108,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
 
 
 def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a verb that needs the state store."""
+    """Add the arguments of a verb that reads the state store."""
     parser.add_argument(
         "--storage",
         metavar="TEXT",

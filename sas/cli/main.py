@@ -1,9 +1,11 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``act`` changes them, ``health`` shows faults of the system, ``queues`` what lies in its queues,
-``workflows`` checks a deploy, ``sim`` simulates, ``desk`` starts the page. They share ``arguments``
-(the namespace, the table), ``selection`` (which orders), ``output``.
+``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
+``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
+queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
+simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the
+namespace, the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from sas.cli import (
     act,
+    cost,
     desk,
     doctor,
     health,
@@ -41,7 +44,7 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *desk.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\
 exit codes:

@@ -115,14 +115,14 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=arguments.trace)
     for line in played.story:
-        output.say(output.one_line(line))
+        _tell(line)
     for (workflow, state), count in sorted(played.ends.items()):
-        output.say(f"{workflow}: {output.orders(count)} {state}")
+        _tell(f"{workflow}: {output.orders(count)} {state}")
     if not played.violations:
-        output.say(f"seed {arguments.seed}: every invariant held")
+        _tell(f"seed {arguments.seed}: every invariant held")
         return 0
     for violation in played.violations:
-        output.say(output.one_line(f"seed {arguments.seed}: {violation}"))
+        _tell(f"seed {arguments.seed}: {violation}")
     _shrink(project, arguments.seed, arguments)
     return 1
 
@@ -165,13 +165,13 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
     for line in output.table(["workflow", *(state.lower() for state in states)], rows):
         output.say(line)
     for line in tally.advice(project.workflows):
-        output.say(output.one_line(line))
+        _tell(line)
     if never := tally.never_reached():
-        output.say(f"no seed led to: {', '.join(never)}")
+        _tell(f"no seed led to: {', '.join(never)}")
     for seed, violations in tally.broken[:SHOWN]:
-        output.say(output.one_line(f"seed {seed}: {violations[0]}"))
+        _tell(f"seed {seed}: {violations[0]}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"
-    output.say(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
+    _tell(f"{tally.seeds:,} seeds, {tally.orders:,} orders: {held}")
 
 
 def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
@@ -185,9 +185,9 @@ def _shrink(project: Project, seed: int, arguments: argparse.Namespace) -> None:
 
     output.complain(f"seed {seed} is made shorter: this plays it some hundred times")
     plan = shrunk(drawn(seed, project.workflows, arguments.orders), fails)
-    output.say(f"the shortest story of seed {seed} that still fails:")
+    _tell(f"the shortest story of seed {seed} that still fails:")
     for line in play(project, plan, tell=True).story:
-        output.say(output.one_line(line))
+        _tell(line)
 
 
 def _write(path: Path, tally: Tally, project: Project, app: str) -> None:
@@ -198,7 +198,12 @@ def _write(path: Path, tally: Tally, project: Project, app: str) -> None:
         path.write_text(html(tally, project.workflows, app), encoding="utf-8")
     except OSError as wrong:
         raise OutputError(f"{path} cannot be written: {wrong.strerror}") from None
-    output.say(f"the report is in {path}")
+    _tell(f"the report is in {path}")
+
+
+def _tell(text: str) -> None:
+    """Print a sentence, on several lines if the terminal is narrower."""
+    output.say(output.row([text]))
 
 
 VERBS = (

@@ -6,7 +6,7 @@ The shapes stretch to the width of the page, so the words stand beside the pictu
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -17,6 +17,11 @@ from sas.domain.order import OrderState
 MINUTES = 60
 WIDTH, HEIGHT = 600.0, 100.0
 MINUTE = timedelta(minutes=1)
+KINDS = {
+    "completed": (OrderState.PROCESSED,),
+    "undone": (OrderState.COMPENSATED,),
+    "failed": (OrderState.ERROR, OrderState.REJECTED),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,14 @@ class _Minutes:
     took: dict[int, list[float]]
 
 
-def per_minute(picture: Picture) -> Chart:
-    """Return how many orders were started (a line), ended and failed (bars) in each minute."""
+def of(picture: Picture) -> tuple[Chart, Chart]:
+    """Return the charts: orders per minute, and time to completion."""
     found = _counted(picture)
+    return _per_minute(found), _time_to_completion(found.took)
+
+
+def _per_minute(found: _Minutes) -> Chart:
+    """Return how many orders were started (a line), ended and failed (bars) in each minute."""
     totals = [sum(of[n] for of in found.ended.values()) for n in range(MINUTES)]
     most = max([1, *totals, *found.started.values()])
     bars: list[Bar] = []
@@ -70,9 +80,8 @@ def per_minute(picture: Picture) -> Chart:
     return Chart(bars, lines, f"{most:,}", f"In the last hour: {', '.join(words)}.")
 
 
-def time_to_completion(picture: Picture) -> Chart:
+def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
     """Return how long orders took that completed in each minute: the median, and 95 of 100."""
-    took = _counted(picture).took
     every = [seconds for of in took.values() for seconds in of]
     if not every:
         return Chart((), (), "", "No order completed in the last hour.")
@@ -99,26 +108,18 @@ def time_to_completion(picture: Picture) -> Chart:
 
 def _counted(picture: Picture) -> _Minutes:
     first = picture.at.replace(second=0, microsecond=0) - (MINUTES - 1) * MINUTE
-    made = _Minutes(
-        Counter(), {"completed": Counter(), "undone": Counter(), "failed": Counter()},
-        defaultdict(list),
-    )  # fmt: skip
-    kinds = {
-        OrderState.PROCESSED: "completed",
-        OrderState.COMPENSATED: "undone",
-        OrderState.REJECTED: "failed",
-        OrderState.ERROR: "failed",
-    }
+    made = _Minutes(Counter(), {kind: Counter() for kind in KINDS}, defaultdict(list))
+    kinds = {state: kind for kind, states in KINDS.items() for state in states}
     for row in _recent(picture, first):
-        began = _minute(row.submitted_at, first)
-        if began is not None:
-            made.started[began] += 1
-        ended, kind = _minute(row.since, first), kinds.get(row.state) if row.state else None
-        if ended is None or kind is None:
+        state, since, submitted = row.state, row.since, row.submitted_at
+        if submitted is not None and submitted >= first:
+            made.started[_minute(submitted, first)] += 1
+        if state is None or since is None or since < first or state not in kinds:
             continue
-        made.ended[kind][ended] += 1
-        if row.state is OrderState.PROCESSED and row.submitted_at and row.since:
-            made.took[ended].append((row.since - row.submitted_at).total_seconds())
+        ended = _minute(since, first)
+        made.ended[kinds[state]][ended] += 1
+        if state is OrderState.PROCESSED and submitted is not None:
+            made.took[ended].append((since - submitted).total_seconds())
     return made
 
 
@@ -131,10 +132,8 @@ def _recent(picture: Picture, first: datetime) -> Iterator[Row]:
         yield row
 
 
-def _minute(at: datetime | None, first: datetime) -> int | None:
-    if at is None or at < first:
-        return None
-    return min(int((at - first) / MINUTE), MINUTES - 1)
+def _minute(at: datetime, first: datetime) -> int:
+    return min((at - first).seconds // 60, MINUTES - 1)
 
 
 def _share(values: Sequence[float], share: float) -> float:

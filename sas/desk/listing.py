@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +14,8 @@ from sas.desk.watch import Picture, Row
 from sas.domain.order import OrderState
 
 PER_PAGE = 50
+_HEAP_MAX = 2000
+"""For more rows than these a sort is faster than a heap."""
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
 STATES = {
     "error": "in Error",
@@ -38,7 +41,7 @@ _SPANS = {
 }
 _SORTS: Mapping[str, Callable[[Row], Any]] = {
     "since": lambda row: row.since or _NO_TIME,
-    "order": lambda row: row.order_id,
+    "order": attrgetter("order_id"),
     "workflow": lambda row: (row.workflow, row.order_id),
     "submitted": lambda row: row.submitted_at or _NO_TIME,
 }
@@ -98,42 +101,54 @@ class Listed:
 
 
 def listed(picture: Picture, query: Query) -> Listed:
-    """Return the page of the list that a query asks for."""
-    rows = list(_matching(picture, query))
+    """Return the page of the list that a query asks for.
+
+    There may be 100,000 finished orders, so only the rows up to this page are sorted.
+    """
+    finished = _matching(_finished_of(picture, query.state), query, picture)
+    others = _matching(_others_of(picture, query.state), query, picture)
+    total = len(finished) + len(others)
+    pages = max(1, -(-total // PER_PAGE))
+    last = min(query.page, pages) * PER_PAGE
     by, last_first = query.order.removeprefix("-"), query.order.startswith("-")
-    if by == "since" and query.state in {"finished", "processed", "compensated", "rejected"}:
-        if last_first:  # these are sorted by time already
-            rows.reverse()
-    else:
-        rows.sort(key=_SORTS[by], reverse=last_first)
-    pages = max(1, -(-len(rows) // PER_PAGE))
-    first = (min(query.page, pages) - 1) * PER_PAGE
-    return Listed(rows[first : first + PER_PAGE], len(rows), pages)
+    if by == "since":  # the finished ones are sorted so already
+        finished = finished[-last:] if last_first else finished[:last]
+    rows = _first(last, [*others, *finished], _SORTS[by], last_first=last_first)
+    return Listed(rows[last - PER_PAGE :], total, pages)
 
 
-def _matching(picture: Picture, query: Query) -> Iterator[Row]:
-    text, before = query.text.lower(), None
+def _first(
+    count: int, rows: list[Row], key: Callable[[Row], Any], *, last_first: bool
+) -> list[Row]:
+    if count > _HEAP_MAX:
+        return sorted(rows, key=key, reverse=last_first)[:count]
+    return (heapq.nlargest if last_first else heapq.nsmallest)(count, rows, key=key)
+
+
+def _matching(rows: Sequence[Row], query: Query, picture: Picture) -> Sequence[Row]:
+    if query.workflow:
+        rows = [row for row in rows if row.workflow == query.workflow]
+    if query.fingerprint:
+        rows = [row for row in rows if query.fingerprint in row.failed]
+    if query.text:
+        text = query.text.lower()
+        rows = [row for row in rows if text in row.order_id.lower()]
     if query.age:
         before = picture.at - _SPANS[query.age]
-    for row in _of_state(picture, query.state):
-        if (
-            (not text or text in row.order_id.lower())
-            and (not query.workflow or row.workflow == query.workflow)
-            and (before is None or (row.since is not None and row.since <= before))
-            and (not query.fingerprint or query.fingerprint in row.failed)
-        ):
-            yield row
+        rows = [row for row in rows if row.since is not None and row.since <= before]
+    return rows
 
 
-def _of_state(picture: Picture, state: str) -> Iterator[Row]:
-    match state:
-        case "error":
-            return iter(picture.in_error)
-        case "under-way":
-            return iter(picture.under_way)
-        case "finished":
-            return iter(picture.finished)
-        case "all":
-            return chain(picture.in_error, picture.under_way, picture.finished)
-    wanted = {one.value.lower(): one for one in OrderState}[state]
-    return (row for row in picture.finished if row.state is wanted)
+def _others_of(picture: Picture, state: str) -> Sequence[Row]:
+    in_error = picture.in_error if state in {"error", "all"} else ()
+    under_way = picture.under_way if state in {"under-way", "all"} else ()
+    return (*in_error, *under_way)
+
+
+def _finished_of(picture: Picture, state: str) -> Sequence[Row]:
+    if state in {"finished", "all"}:
+        return picture.finished
+    wanted = {one.value.lower(): one for one in OrderState}.get(state)
+    if wanted is None or state == "error":
+        return ()
+    return [row for row in picture.finished if row.state is wanted]

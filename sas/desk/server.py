@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import commands, finding, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
+from sas.operate.why import Lying
 from sas.ports import MessageBus, StateStore, UnavailableError
 
 HERE = Path(__file__).parent
@@ -76,6 +77,8 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
+        empty = self.watch.picture
+        self._charts = empty.version, *charts.of(empty)
         self.templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -106,7 +109,7 @@ class Desk:
                 web.get("/live", self.live),
                 web.get("/orders", self.orders),
                 web.get("/orders/{order_id}", self.order),
-                web.post("/orders/{order_id}/{verb}", self.act),
+                web.post("/orders/{order_id}", self.act),
                 web.get("/failures", self.failures),
                 web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
@@ -120,11 +123,13 @@ class Desk:
     async def overview(self, _request: web.Request) -> web.Response:
         """Show how the whole system is."""
         picture = self.watch.picture
+        if self._charts[0] != picture.version:
+            self._charts = picture.version, *charts.of(picture)
         return self._page(
             "overview.html",
             active="overview",
-            rates=charts.per_minute(picture),
-            times=charts.time_to_completion(picture),
+            rates=self._charts[1],
+            times=self._charts[2],
             open_circuits=[
                 (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
             ],
@@ -168,6 +173,11 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await ClaimCheck(store).fetch_all(order) if content else order
+        lying: Sequence[Lying] | None = None
+        problems: Sequence[str] = ()
+        if "where" in query:
+            office = self.office
+            lying, problems = await why.lies_in(office.bus, office.queues, order, found.waits.agent)
         failed = [one.step for one in found.steps if one.failed]
         editing = form.text is not None or ("edit" in query and bool(failed))
         text = form.text
@@ -185,6 +195,8 @@ class Desk:
             editing=editing,
             text=text,
             failed=failed,
+            lying=lying,
+            problems=problems,
             said=lambda message: page.sent(order, message),
             live=f"order={quote(order.order_id, safe='')}&sent={sent.key if sent else ''}",
         )
@@ -232,7 +244,7 @@ class Desk:
         """Send one command for one order, if the order is still as the operator saw it."""
         order_id, given = request.match_info["order_id"], await request.post()
         form = Form(
-            request.match_info["verb"],
+            str(given.get("verb", "")),
             str(given.get("step", "")),
             str(given.get("reason", "")),
             str(given["input"]) if "input" in given else None,

@@ -6,6 +6,7 @@ sentences, so that a simulation can tell all of it.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,10 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         yield Violation(7, f"{where} has {in_force} effects in force under several keys")
     if order.process_state is OrderState.PROCESSED and not _skipped(step) and not in_force:
         yield Violation(10, f"{where} has no effect")
+    if order.process_state is OrderState.PROCESSED and step.call.edited and not _skipped(step):
+        contents = [effects.content for effects in known if effects.in_force]
+        if contents != [json.loads(step.call.edited)]:
+            yield Violation(7, f"{where} was done with an older input")
     no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
     by_hand = step.undo.status is UndoStatus.BY_HAND
     if order.process_state is OrderState.COMPENSATED and in_force and not (no_undo or by_hand):
@@ -192,13 +197,13 @@ def _skipped(step: StepRecord) -> bool:
 
 
 def _touched(system: System, order: Order) -> bool:
-    return order.order_id in system.commands.values()
+    return order.order_id in {order_id for order_id, _ in system.commands.values()}
 
 
 def _commands(system: System, alerted: dict[str, str]) -> Iterator[Violation]:
     """Every command is carried out once, refused, or put aside."""
     aside = b"".join(one.body for one in system.bus.messages(QUEUES.rejected))
-    for command_id, order_id in system.commands.items():
+    for command_id, (order_id, seen) in system.commands.items():
         stored = system.store.orders.get(order_id)
         journal = stored.journal if stored else []
         cause = cause_of(QUEUES.scheduler, command_id)
@@ -209,3 +214,5 @@ def _commands(system: System, alerted: dict[str, str]) -> Iterator[Violation]:
             yield Violation(13, f"command {command_id} on order {order_id} was lost")
         if carried and refused:
             yield Violation(13, f"command {command_id} was carried out and refused")
+        if carried and carried[0].seq != seen + 1:
+            yield Violation(13, f"command {command_id} was carried out on a stale page")

@@ -156,7 +156,8 @@ class System:
     rules: HostRules
     tell: Callable[[str], None] = lambda _text: None
     submitted: dict[str, str] = field(default_factory=dict)
-    commands: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The order of each command, and the seq that the operator saw."""
     world: World = field(init=False)
     ledger: RemoteLedger = field(default_factory=RemoteLedger)
     agents: dict[str, ModelService] = field(default_factory=dict)
@@ -342,7 +343,7 @@ class System:
             self._undone_by_hand(order)
         for _ in range(1 + item.twice):
             command_id = f"w-{len(self.commands)}-of-the-operator"
-            self.commands[command_id] = order.order_id
+            self.commands[command_id] = order.order_id, order.seq - item.stale
             message = CommandMessage(
                 id=command_id,
                 order_id=order.order_id,

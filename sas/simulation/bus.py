@@ -21,10 +21,13 @@ from sas.ports import (
     UndeliverableError,
 )
 from sas.telemetry.tracing import carried
+from sas.telemetry.usage import Usage
 
 MESSAGE_BYTES_MAX = 256 * 1024
 OVERHEAD_BYTES = 512
 """Room for headers and annotations, without the application's properties."""
+PEEK_PAGE = 100
+"""Most messages that are read at once."""
 DEAD_LETTERS = "/$DeadLetterQueue"
 """What follows a queue's name in the name of its own dead-letter queue."""
 
@@ -100,14 +103,15 @@ class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
     A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
-    completes at once. Faults: ``fail_next`` sets those of the next messages; ``plan`` is called
-    with each message and decides, for seeded simulations; ``cut`` takes the whole namespace or
-    some queues away.
+    completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
+
+    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
+    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, Queue] = {}
-        self.sent = 0
+        self.meter = Usage()
         self.plan: Callable[[Message], BusFault | None] = lambda _: None
         self.away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
@@ -142,7 +146,13 @@ class MemoryBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order. See ``MessageBus.send``."""
+        room: dict[str, int] = {}
         for message in messages:
+            size = len(message.body) + OVERHEAD_BYTES
+            if size > room.get(message.queue, 0):  # the next batch
+                self.meter.sends += 1
+                room[message.queue] = MESSAGE_BYTES_MAX
+            room[message.queue] -= size
             fault = self._faults.popleft() if self._faults else self.plan(message)
             if fault is BusFault.UNAVAILABLE:
                 raise BusUnavailableError(f"queue {message.queue}: an injected fault")
@@ -160,6 +170,8 @@ class MemoryBus:
         self._expire(found)
         ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
         before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
+        pages = -(-len(ordered) // PEEK_PAGE)
+        self.meter.peeks += pages + (len(ordered) < limit)  # an empty page says it was the last
         return [
             Peeked(
                 one.message.message_id,
@@ -371,7 +383,8 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue.name} is full")
         if queue.away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
-        self.sent += 1
+        self.meter.messages += 1
+        self.meter.message_bytes += len(message.body)
         now = self._clock.now()
         if not self._is_duplicate(queue, message.message_id, now):
             properties = {**message.properties, **carried()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
-from collections import defaultdict, deque
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from itertools import islice
+from typing import TypeVar
 
 from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
 from sas.domain.change import (
@@ -20,7 +22,7 @@ from sas.domain.change import (
     OutDue,
     check_finished,
 )
-from sas.domain.content import PayloadRef, matches, ref_of
+from sas.domain.content import PayloadRef, chunks_of, matches, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, shard_of
 from sas.domain.messages import JournalEntry
 from sas.domain.order import AttemptError, Order, OrderState
@@ -32,6 +34,10 @@ from sas.ports import (
     StoreUnavailableError,
     Summary,
 )
+from sas.simulation.rows import aggregate_rows, changed_rows
+from sas.telemetry.usage import Usage
+
+T = TypeVar("T")
 
 OVERTAKEN = "overtaken"
 """The token of an order that another instance changed after our write. It matches nothing."""
@@ -41,6 +47,12 @@ META = "meta"
 _OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
 _OF_SHARD = {"due", "oldest_due"}
 _OF_ALL = {"attention", "finished"}
+PAGE_MAX = 1000
+"""Most rows of one page."""
+TRANSACTION_MAX = 100
+"""Most rows of one transaction."""
+_WRITES = {"keep_error", "put_payload", "hold", "write_shared"}
+_READS = {"recorded", "entry", "held", "read_shared", "acquire_lease"}
 
 
 class StoreFault(Enum):
@@ -60,6 +72,11 @@ class Stored:
     causes: dict[str, int] = field(default_factory=dict)
     errors: dict[int, AttemptError] = field(default_factory=dict)
 
+    @property
+    def aggregate(self) -> int:
+        """How many rows a load reads."""
+        return aggregate_rows(self.order, len(self.errors))
+
 
 class MemoryStore:
     """Orders in memory. One turn of the event loop is one transaction.
@@ -69,6 +86,8 @@ class MemoryStore:
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
     that are ``away`` do not answer: see ``World``.
+
+    ``meter`` counts the requests and rows that Table Storage would see.
     """
 
     def __init__(self, shards: int = 16) -> None:
@@ -77,15 +96,20 @@ class MemoryStore:
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.away: frozenset[str] = frozenset()
-        self.requests = 0
+        self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._settled_rows: dict[bool, list[tuple[datetime, str]]] = {True: [], False: []}
+        self._settled_rows: dict[bool, list[tuple[datetime, str, str]]] = {True: [], False: []}
         self._held: dict[HeldDue, Message] = {}
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
         self._versions = 0
+
+    @property
+    def requests(self) -> int:
+        """How many requests were made."""
+        return self.meter.requests
 
     @property
     def shards(self) -> Sequence[str]:
@@ -122,6 +146,7 @@ class MemoryStore:
         stored = self.orders.get(order_id)
         if stored is None:
             return None
+        self.meter.entities_read += stored.aggregate
         steps = (
             replace(step, last_error=stored.errors.get(step.number)) for step in stored.order.steps
         )
@@ -133,6 +158,7 @@ class MemoryStore:
         order_id = change.after.order_id
         fault = await self._begin("commit", order_id)
         if fault is StoreFault.CONFLICT:
+            self._refused(change)
             raise ConflictError(f"order {order_id}: an injected conflict")
         written = self._write(change)
         if fault is StoreFault.LOST_ANSWER:
@@ -145,6 +171,7 @@ class MemoryStore:
         stored = self.orders.get(order_id)
         if stored is not None:
             stored.errors[step] = error
+        self.meter.entities_written += 1
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
 
@@ -153,6 +180,8 @@ class MemoryStore:
         check_bytes("payload", len(data), PAYLOAD_BYTES_MAX)
         fault = await self._begin("put_payload", order_id)
         ref = ref_of(data)
+        self.meter.writes += ref.chunks - 1
+        self.meter.entities_written += ref.chunks
         self.payloads.setdefault(order_id, {})[ref.sha256] = data
         if fault is StoreFault.LOST_ANSWER:
             raise StoreUnavailableError(f"order {order_id}: written, but the answer was lost")
@@ -164,6 +193,7 @@ class MemoryStore:
         data = self.payloads.get(order_id, {}).get(ref.sha256)
         if data is None or not matches(ref, data):
             raise LostContentError(f"order {order_id}: payload {ref.sha256} cannot be read")
+        self.meter.entities_read += ref.chunks
         return data
 
     async def recorded(self, order_id: str, cause: str) -> JournalEntry | None:
@@ -171,24 +201,32 @@ class MemoryStore:
         await self._begin("recorded", order_id)
         stored = self.orders.get(order_id)
         seq = stored.causes.get(digest_id(cause)) if stored else None
-        return stored.journal[seq - 1] if stored and seq else None
+        if stored is None or seq is None:
+            return None
+        self.meter.reads += 1  # the cause row, then the journal row
+        self.meter.entities_read += 2
+        return stored.journal[seq - 1]
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
         """See ``StateStore.entry``."""
         await self._begin("entry", order_id)
         stored = self.orders.get(order_id)
-        return stored.journal[seq - 1] if stored and 1 <= seq <= len(stored.journal) else None
+        if stored is None or not 1 <= seq <= len(stored.journal):
+            return None
+        self.meter.entities_read += 1
+        return stored.journal[seq - 1]
 
     async def journal(self, order_id: str) -> list[JournalEntry]:
         """See ``StateStore.journal``."""
         await self._begin("journal", order_id)
         stored = self.orders.get(order_id)
-        return list(stored.journal) if stored else []
+        return self._page(list(stored.journal) if stored else [])
 
     async def due(self, shard: str, until: datetime, limit: int) -> list[Due]:
         """See ``StateStore.due``."""
         await self._begin("due", shard)
-        return [due for _, due in sorted(self._due[shard].items()) if due.at <= until][:limit]
+        found = [due for _, due in sorted(self._due[shard].items()) if due.at <= until]
+        return self._page(found[:limit])
 
     async def hold(self, order_id: str, message: Message, at: datetime) -> None:
         """See ``StateStore.hold``."""
@@ -196,15 +234,18 @@ class MemoryStore:
         due = HeldDue(at, order_id, digest_id(message.queue, message.message_id))
         self._due_of(order_id)[_due_key(due)] = due
         self._held[due] = message
+        self.meter.entities_written += 1
 
     async def held(self, due: HeldDue) -> Message | None:
         """See ``StateStore.held``."""
         await self._begin("held", due.order_id)
+        self.meter.entities_read += due in self._held
         return self._held.get(due)
 
     async def remove_due(self, due: OutDue | HeldDue) -> None:
         """See ``StateStore.remove_due``."""
         await self._begin("remove_due", due.order_id)
+        self.meter.entities_written += 1
         self._due_of(due.order_id).pop(_due_key(due), None)
         if isinstance(due, HeldDue):
             self._held.pop(due, None)
@@ -212,6 +253,7 @@ class MemoryStore:
     async def oldest_due(self, shard: str) -> datetime | None:
         """See ``StateStore.oldest_due``."""
         await self._begin("oldest_due", shard)
+        self.meter.entities_read += bool(self._due[shard])
         return min((due.at for due in self._due[shard].values()), default=None)
 
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
@@ -231,7 +273,7 @@ class MemoryStore:
         await self._begin("purge", order.order_id)
         check_finished(order)
         stored = self.orders.get(order.order_id)
-        if stored is None or stored.order.token != order.token:
+        if not self._purged(stored, order) or stored is None:
             return False
         self._index(stored.order, None)
         del self.orders[order.order_id]
@@ -241,14 +283,14 @@ class MemoryStore:
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
         await self._begin("read_shared", name)
+        self.meter.entities_read += name in self._shared
         return self._shared.get(name)
 
     async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.shared_values``."""
         await self._begin("shared_values", prefix)
-        return {
-            name: self._shared[name] for name in sorted(self._shared) if name.startswith(prefix)
-        }
+        names = self._page(sorted(name for name in self._shared if name.startswith(prefix)))
+        return {name: self._shared[name] for name in names}
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
@@ -256,6 +298,9 @@ class MemoryStore:
         found = self._shared.get(name)
         if (found.token if found else None) != token:
             raise ConflictError(f"shared value {name} changed since it was read")
+        self.meter.reads += 1  # it is read again, for its new token
+        self.meter.entities_read += 1
+        self.meter.entities_written += 1
         self._versions += 1
         self._shared[name] = SharedValue(value, f"v{self._versions}")
         return self._shared[name]
@@ -263,9 +308,12 @@ class MemoryStore:
     async def acquire_lease(self, name: str, holder: str, until: datetime, now: datetime) -> bool:
         """See ``StateStore.acquire_lease``."""
         await self._begin("acquire_lease", name)
+        self.meter.entities_read += name in self._leases
         held_by, held_until = self._leases.get(name, (holder, now))
         if held_by != holder and held_until > now:
             return False
+        self.meter.writes += 1
+        self.meter.entities_written += 1
         self._leases[name] = (holder, until)
         return True
 
@@ -275,24 +323,77 @@ class MemoryStore:
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
         await self.pause(operation, key)
-        self.requests += 1
+        self._asked(operation)
         asked = self._faults[operation]
         fault = asked.popleft() if asked else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
 
+    def _asked(self, operation: str) -> None:
+        """Count the first request of an operation."""
+        if operation == "commit":
+            self.meter.transactions += 1
+        elif operation == "remove_due":
+            self.meter.deletes += 1
+        elif operation in _READS:
+            self.meter.reads += 1
+        elif operation in _WRITES:
+            self.meter.writes += 1
+        else:
+            self.meter.queries += len(self._shards) if operation in _OF_ALL else 1
+
+    def _page(self, rows: list[T]) -> list[T]:
+        """Count rows of one shard or order, and the pages after the first; return the rows."""
+        self.meter.entities_read += len(rows)
+        self.meter.queries += max(len(rows) - 1, 0) // PAGE_MAX
+        return rows
+
+    def _refused(self, change: Change) -> None:
+        """Count what follows a refused transaction: the journal row of its seq is read."""
+        stored = self.orders.get(change.after.order_id)
+        self.meter.reads += 1
+        self.meter.entities_read += stored is not None and len(stored.journal) >= change.entry.seq
+
+    def _purged(self, stored: Stored | None, order: Order) -> bool:
+        """Return whether an order may be removed, and count the requests that do it."""
+        if stored is None:
+            self.meter.transactions += 1
+            return False
+        chunks = sum(
+            len(chunks_of(data)) for data in self.payloads.get(order.order_id, {}).values()
+        )
+        past = len(stored.journal) + len(stored.causes) + len(stored.errors) + chunks
+        last = stored.aggregate - len(stored.errors) + 1  # with the row that lists it as finished
+        self.meter.entities_read += past + last - 1
+        if past + last > TRANSACTION_MAX:  # the past goes first, and the state row guards each part
+            parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
+            self.meter.reads += 1
+            self.meter.entities_read += 1
+            self.meter.transactions += parts
+            self.meter.entities_written += parts
+        self.meter.transactions += 1
+        if stored.order.token != order.token:
+            return False
+        self.meter.entities_written += past + last
+        return True
+
     def _write(self, change: Change) -> Order:
         after, entry = change.after, change.entry
         stored = self.orders.get(after.order_id)
         token = stored.order.token if stored else None
         if stored and _is_ours(stored, entry):
+            self.meter.reads += 2  # the journal row says so, and the state row has the new token
+            self.meter.entities_read += 2
             overtaken = stored.order.seq != entry.seq
             return replace(after, token=OVERTAKEN if overtaken else token)
         if token != (change.before.token if change.before else None):
+            self._refused(change)
             raise ConflictError(f"order {after.order_id} changed since it was loaded")
         if stored and entry.cause and digest_id(entry.cause) in stored.causes:
+            self._refused(change)
             raise ConflictError(f"order {after.order_id}: {entry.cause} was recorded already")
+        self.meter.entities_written += changed_rows(change)
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
         self._index(stored.order if stored else None, written)
@@ -326,20 +427,23 @@ class MemoryStore:
         until: datetime | None = None,
     ) -> list[Summary]:
         rows = self._settled_rows[in_error]
-        start = bisect_left(rows, (since, "")) if since else 0
-        found = (
+        start = bisect_left(rows, (since, "", "")) if since else 0
+        end = bisect_right(rows, (until, "\U0010ffff", "")) if until else len(rows)
+        in_shards = Counter(shard for _, _, shard in islice(rows, start, end))
+        self.meter.entities_read += sum(min(count, limit) for count in in_shards.values())
+        return [
             _summary(self.orders[order_id].order, at)
-            for at, order_id in rows[start : start + limit]
-            if order_id in self.orders and (until is None or at <= until)
-        )
-        return list(found)
+            for at, order_id, _ in rows[start : min(start + limit, end)]
+            if order_id in self.orders
+        ]
 
     def _index(self, before: Order | None, after: Order | None) -> None:
         """Keep the rows that list settled orders as the table does: sorted by time, then by id."""
         for order in (before, after):
             if order is not None and order.settled_at is not None:
                 rows = self._settled_rows[order.process_state is OrderState.ERROR]
-                row = (order.settled_at, order.order_id)
+                shard = shard_of(order.order_id, len(self._shards))
+                row = (order.settled_at, order.order_id, shard)
                 if order is after:
                     insort(rows, row)
                 else:

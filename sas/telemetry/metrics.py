@@ -40,7 +40,11 @@ class Instruments:
         self.late = count("sas.replies.late", "{reply}", "replies that changed nothing")
         self.conflicts = count("sas.conflicts", "{conflict}", "commits that another instance won")
         self.requests = count("sas.storage.requests", "{request}", "requests to Table Storage")
+        self.entities = count("sas.storage.entities", "{entity}", "rows read and written")
+        self.storage_bytes = count("sas.storage.bytes", "By", "bodies sent to Table Storage")
         self.messages = count("sas.bus.messages", "{message}", "messages that the bus took")
+        self.operations = count("sas.bus.operations", "{operation}", "sends and peeks")
+        self.message_bytes = count("sas.bus.bytes", "By", "bodies of messages that the bus took")
         self.breakers = count("sas.breaker.changes", "{change}", "breakers that changed")
         self.rejections = count("sas.rejections", "{message}", "messages that could not be used")
         self.put_back = count(
@@ -133,16 +137,34 @@ def late_reply(step: str) -> None:
     _instruments.late.add(1, {"sas.step": step})
 
 
-def storage_request() -> None:
-    """Record one request to Table Storage by an actor. Those of commands are not counted."""
+def storage_request(kind: str, size: int) -> None:
+    """Record one request to Table Storage by an actor. Those of commands are not counted.
+
+    ``kind`` is the count of ``Usage`` that it belongs to, ``size`` that of its body in bytes.
+    """
     if tracing.actor() is not None:
-        _instruments.requests.add(1, _actor())
+        _instruments.requests.add(1, {**_actor(), "sas.kind": kind})
+        if size:
+            _instruments.storage_bytes.add(size, _actor())
 
 
-def sent(count: int) -> None:
-    """Record messages that the bus accepted."""
+def entities(kind: str, count: int) -> None:
+    """Record rows that an actor read or wrote (``kind``)."""
     if count and tracing.actor() is not None:
-        _instruments.messages.add(count, _actor())
+        _instruments.entities.add(count, {**_actor(), "sas.kind": kind})
+
+
+def sent(messages: int, size: int) -> None:
+    """Record messages that the bus accepted, and the bytes of their bodies."""
+    if messages and tracing.actor() is not None:
+        _instruments.messages.add(messages, _actor())
+        _instruments.message_bytes.add(size, _actor())
+
+
+def bus_operation(kind: str) -> None:
+    """Record one operation of the bus: ``sends`` or ``peeks``."""
+    if tracing.actor() is not None:
+        _instruments.operations.add(1, {**_actor(), "sas.kind": kind})
 
 
 def breaker_changed(agent: str, state: str) -> None:

@@ -78,7 +78,7 @@ class MemoryRig:
         self.bus.fail_next(BusFault.UNAVAILABLE)
 
     def sent(self) -> int:
-        return self.bus.sent
+        return self.bus.meter.messages
 
     async def close(self) -> None:
         await self.bus.close()
@@ -128,7 +128,7 @@ class BrokerRig:
         self.broker.arm("server-busy", queue, operation="send", count=2)  # the SDK tries twice
 
     def sent(self) -> int:
-        return self.bus.sent
+        return self.bus.meter.messages
 
     async def close(self) -> None:
         closing = [receiver.close() for receiver in self._receivers.values()]

@@ -37,7 +37,7 @@ async def rig(request: pytest.FixtureRequest, broker_rig: BrokerRig) -> AsyncIte
         yield memory
         await memory.close()
     else:
-        broker_rig.bus.sent = 0
+        broker_rig.bus.meter.messages = 0
         yield broker_rig
         await broker_rig.clear()
 

@@ -224,6 +224,34 @@ async def acknowledge(at: At) -> None:
     assert "?" not in at.screen.raw  # it does not ask
 
 
+async def cost(at: At) -> None:
+    prices = json.loads((Path(__file__).parents[2] / "samples" / "prices.json").read_text())
+    del prices["items"]["key-vault"]
+    file = at.folder / "prices.json"
+    file.write_text(json.dumps(prices))
+    assert await at.sas("cost", "--orders", "1000", "--prices", str(file)) == 1
+    at.fits()
+    shown = at.screen.lines
+    assert any(line.startswith("functions-time") for line in shown)
+    assert "key-vault" in shown[-1]
+    if at.narrow:
+        assert "    Unit: GB s; Idling: 525,661; Orders:" in shown
+    assert await at.sas("cost", "--counts") == 0
+    at.fits()
+
+
+async def sim(at: At) -> None:
+    asked = ("sim", "--app", "orders.workflows:workflows")
+    assert await at.sas(*asked, "--seeds", "4", "--first", "9", "--jobs", "1") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    assert said.endswith("orders: every invariant held")
+    assert "of 4 seeds, " in at.screen.raw  # the live line
+    at.fits()
+    assert await at.sas(*asked, "--seed", "9", "--trace") == 0
+    assert "is asked to do" in " ".join(line.strip() for line in at.screen.lines)
+    at.fits()
+
+
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "submit": submit,
     "list": list_,
@@ -254,6 +282,8 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "queues": queues,
     "export": export,
     "workflows": workflows,
+    "cost": cost,
+    "sim": sim,
 }
 
 

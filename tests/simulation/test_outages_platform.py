@@ -67,7 +67,7 @@ class Rig:
 
     def send(self, number: int = 1) -> None:
         for _ in range(number):
-            self.bus._enqueue(Message(QUEUE, f"m-{self.bus.sent}", b"{}"))
+            self.bus._enqueue(Message(QUEUE, f"m-{self.bus.meter.messages}", b"{}"))
 
     async def play(self, seconds: float) -> None:
         """Run for so long, whatever is left then."""

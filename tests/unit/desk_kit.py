@@ -67,12 +67,14 @@ class Browser:
         await self.desk.inboxes.look()
         return words(await self.get(path))
 
-    async def post(
-        self, path: str, headers: Mapping[str, str] | None = None, **form: str
-    ) -> tuple[int, str]:
+    async def post(self, path: str, /, **form: str) -> tuple[int, str]:
         """Send a form; give the status, and where it leads or the words of its page."""
+        return await self.post_with({"Origin": self.origin}, path, **form)
+
+    async def post_with(
+        self, headers: Mapping[str, str], path: str, /, **form: str
+    ) -> tuple[int, str]:
         data = {"token": self.desk.guard.form_token} | form
-        headers = {"Origin": self.origin} if headers is None else headers
         async with self.http.post(
             self.origin + path, data=data, headers=headers, allow_redirects=False
         ) as answer:

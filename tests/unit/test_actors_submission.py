@@ -177,7 +177,7 @@ async def test_the_store_being_down_lets_the_message_come_again() -> None:
     with pytest.raises(StoreUnavailableError):
         await made.submit()
     assert made.store.orders == {}
-    assert made.bus.sent == 0
+    assert made.bus.meter.messages == 0
 
 
 async def test_the_bus_being_down_for_the_wake_lets_the_message_come_again() -> None:

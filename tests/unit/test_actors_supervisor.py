@@ -202,7 +202,7 @@ async def test_an_out_row_is_forgotten_where_the_order_is_gone() -> None:
     made.store._due_of("O-9")[_due_key(gone)] = gone
     await made.sweep()
     assert made.outs() == 0
-    assert made.bus.sent == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
+    assert made.bus.meter.messages == len(made.ids(SHOP)) + 2  # the wake and the request of O-1
 
 
 async def test_when_the_instance_that_swept_is_killed_another_sweeps_at_the_second_firing() -> None:

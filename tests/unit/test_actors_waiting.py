@@ -259,9 +259,9 @@ async def test_one_that_is_superseded_reads_the_order_once_and_is_dropped_silent
     assert made.state() == "Processed"
     asked: list[str] = []
     made.store.plan = lambda operation, _key: asked.append(operation)
-    sent = made.bus.sent
+    sent = made.bus.meter.messages
     await made.hand(old)
-    assert (asked, made.bus.sent) == (["load"], sent)
+    assert (asked, made.bus.meter.messages) == (["load"], sent)
     assert [verb for verb, _ in made.agents["stock"].calls] == ["do"]
 
 

@@ -59,7 +59,7 @@ async def test_a_small_order_asks_the_store_for_nothing_more() -> None:
     made.store.plan = lambda operation, _key: asked.append(operation)
     await made.submit()
     await made.drain()
-    assert asked == ["commit"] + ["load", "commit"] * 3
+    assert asked == ["commit"] * 4
     assert made.state() == "Processed"
 
 

@@ -40,7 +40,7 @@ async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> Non
     async with desk_of(made) as browser:
         seq = str(made.order("10248").seq)
         form = {"seq": seq, "step": "pay", "reason": "the customer has a new card"}
-        status, where = await browser.post("/orders/10248/resubmit", **form)
+        status, where = await browser.post("/orders/10248", verb="resubmit", **form)
         assert (status, where.partition("=")[0]) == (303, "/orders/10248?sent")
         await browser.desk.sender.settled()
         said = await browser.look(where)
@@ -58,10 +58,12 @@ async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() 
         text = shown[1].replace("&#34;", '"')
         assert json.loads(text) == {"amount": 12.50}
         seq = str(made.order("10249").seq)
-        assert (await browser.post("/orders/10249/resubmit", seq=seq, input=text))[0] == 303
+        assert (await browser.post("/orders/10249", verb="resubmit", seq=seq, input=text))[0] == 303
         seq = str(made.order("10248").seq)
         changed = text.replace("12.5", "9.5")
-        assert (await browser.post("/orders/10248/resubmit", seq=seq, input=changed))[0] == 303
+        assert (await browser.post("/orders/10248", verb="resubmit", seq=seq, input=changed))[
+            0
+        ] == 303
     keys = {call.order_id: (call.key, call.order) for _, call in made.agents["payment"].calls}
     assert keys["10249"] == ("10249/pay", {"amount": 12.50})
     assert keys["10248"] == ("10248/pay/1", {"amount": 9.5})
@@ -73,7 +75,7 @@ async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_wa
         seq = made.order("10248").seq
         await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         form = {"seq": str(seq), "step": "pay", "input": '{"amount": 1}', "reason": "try"}
-        status, said = await browser.post("/orders/10248/resubmit", **form)
+        status, said = await browser.post("/orders/10248", verb="resubmit", **form)
     assert status == 409
     assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in said
     assert "acknowledged by operator ann" in said
@@ -98,7 +100,7 @@ async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
     made = await night()
     async with desk_of(made) as browser:
         given = {"seq": str(made.order("10248").seq)} | form
-        status, page = await browser.post("/orders/10248/resubmit", **given)
+        status, page = await browser.post("/orders/10248", verb="resubmit", **given)
         assert status == 409
         assert said in page
         assert browser.line.sent == []
@@ -111,10 +113,10 @@ async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refuse
         assert "verb-undo" in page
         assert "verb-resubmit" not in page
         seq = str(made.order("10251").seq)
-        status, said = await browser.post("/orders/10251/resubmit", seq=seq)
+        status, said = await browser.post("/orders/10251", verb="resubmit", seq=seq)
         assert status == 409
         assert "only an order in Error can be resubmitted, and this is Processed" in said
-        assert (await browser.post("/orders/10251/explode", seq=seq))[0] == 409
+        assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
 
 
 async def test_a_bus_that_is_away_is_said_and_the_order_stays_as_it_is() -> None:
@@ -122,7 +124,7 @@ async def test_a_bus_that_is_away_is_said_and_the_order_stays_as_it_is() -> None
     async with desk_of(made) as browser:
         browser.line.away = "The bus is down."
         seq = str(made.order("10248").seq)
-        status, said = await browser.post("/orders/10248/undo", seq=seq)
+        status, said = await browser.post("/orders/10248", verb="undo", seq=seq)
         assert (status, made.state("10248")) == (409, "Error")
         assert "The bus is down." in said
 
@@ -132,7 +134,7 @@ async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
     async with desk_of(made) as browser:
         browser.line.runs = False
         seq = made.order("10248").seq
-        _, where = await browser.post("/orders/10248/resubmit", seq=str(seq))
+        _, where = await browser.post("/orders/10248", verb="resubmit", seq=str(seq))
         assert "Waiting for the scheduler" in await browser.look(where)
         await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
         await browser.desk.sender.settled()
@@ -200,6 +202,15 @@ async def test_content_is_read_only_when_it_is_asked_for_and_secret_fields_are_m
             assert "12.50" in page
             assert "hidden-1" in page
             assert "c2VjcmV0" not in page
+
+
+async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_for() -> None:
+    made = await night()
+    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    async with desk_of(made) as browser:
+        assert "Look for its message in the queues" in await browser.look("/orders/10252")
+        said = await browser.look("/orders/10252?where=1")
+    assert "Its message lies in scheduler since" in said
 
 
 async def test_text_from_outside_is_never_markup() -> None:

@@ -17,6 +17,7 @@ from sas.adapters.table import Meter
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message, RefusedError, TransientError
 from sas.telemetry import metrics, tracing
+from sas.telemetry.usage import Usage
 from tests.indexed_functions import ROOT
 from tests.telemetry_kit import Told, telling
 from tests.unit.actors_kit import (
@@ -259,15 +260,49 @@ async def test_requests_and_messages_are_counted_for_the_actor_that_made_them(
     bus = ServiceBus(cast("ServiceBusClient", client))
     meter = Meter()
     await bus.send([Message("q", "m", b"{}")])
-    meter.count_request(None)
+    meter.count("reads", 0)
     with tracing.span("work", actor="agent"):
         await bus.send([Message("q", "m", b"{}")])
-        meter.count_request(None)
-        meter.count_request(None)
+        meter.count("transactions", 70)
+        meter.count("reads", 0)
+        meter.count_read(3)
+        meter.count_read(0)
+        meter.count_written(5)
     await bus.close()
-    assert told.metrics()["sas.bus.messages"] == [(1, {"sas.actor": "agent"})]
-    assert told.metrics()["sas.storage.requests"] == [(2, {"sas.actor": "agent"})]
-    assert meter.requests == 3
+    found, agent = told.metrics(), {"sas.actor": "agent"}
+    assert found["sas.bus.messages"] == [(1, agent)]
+    assert found["sas.bus.bytes"] == [(2, agent)]
+    assert found["sas.bus.operations"] == [(1, agent | {"sas.kind": "sends"})]
+    assert found["sas.storage.requests"] == [
+        (1, agent | {"sas.kind": "transactions"}),
+        (1, agent | {"sas.kind": "reads"}),
+    ]
+    assert found["sas.storage.bytes"] == [(70, agent)]
+    assert found["sas.storage.entities"] == [
+        (3, agent | {"sas.kind": "read"}),
+        (5, agent | {"sas.kind": "written"}),
+    ]
+    assert meter.now() == Usage(transactions=1, reads=2, entities_read=3, entities_written=5)
+    assert bus.meter == Usage(sends=2, messages=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "kind"),
+    [
+        ("POST", "https://a.table.core.windows.net/$batch", "transactions"),
+        ("GET", "https://a/orders()?$filter=PartitionKey%20eq%20%2700%27", "queries"),
+        ("GET", "https://a/orders(PartitionKey='00',RowKey='x')", "reads"),
+        ("POST", "https://a/orders", "writes"),
+        ("PUT", "https://a/orders(PartitionKey='00',RowKey='x')", "writes"),
+        ("DELETE", "https://a/orders(PartitionKey='00',RowKey='x')", "deletes"),
+    ],
+)
+def test_a_request_is_counted_by_its_kind(method: str, url: str, kind: str) -> None:
+    meter = Meter()
+    asked = SimpleNamespace(method=method, url=url, headers={"Content-Length": "12"})
+    meter.count_request(SimpleNamespace(http_request=asked))
+    assert meter.now() == Usage(**{kind: 1})
+    assert meter.storage_bytes == 12
 
 
 async def everything(made: Kit) -> None:
@@ -289,8 +324,10 @@ async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: To
     with tracing.span("work", actor="agent"):
         metrics.conflict()
         metrics.put_back("scheduler")
-        metrics.sent(1)
-        metrics.storage_request()
+        metrics.sent(1, 2)
+        metrics.bus_operation("sends")
+        metrics.storage_request("reads", 5)
+        metrics.entities("read", 1)
     found = told.metrics()
     assert set(found) == set(LISTED)
     for name, points in found.items():

@@ -1,0 +1,65 @@
+"""What was asked of the state store and of the bus, in the units that a bill counts.
+
+The adapters and their twins in memory count in the same way, so a figure that a test asserts in
+memory holds over Azure too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(slots=True)
+class Usage:
+    """Counted requests to the state store and to the bus, repeats included.
+
+    ``transactions`` are entity group transactions. ``queries`` are pages of a range of rows,
+    ``reads`` single rows, ``writes`` and ``deletes`` single rows too. ``sends`` are batches or
+    single messages, ``peeks`` pages. ``receives`` are messages that an operator's command took;
+    those of the functions are received, renewed and settled by the Functions host, and those of
+    applications by themselves. Two usages are equal if all their counts but the bytes are.
+    """
+
+    transactions: int = 0
+    queries: int = 0
+    reads: int = 0
+    writes: int = 0
+    deletes: int = 0
+    entities_read: int = 0
+    entities_written: int = 0
+    sends: int = 0
+    messages: int = 0
+    peeks: int = 0
+    receives: int = 0
+    storage_bytes: int = field(default=0, compare=False)
+    """Bodies of the requests to Table Storage; the twin in memory sends none."""
+    message_bytes: int = field(default=0, compare=False)
+    """Bodies of the messages that were sent."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests the state store had."""
+        return self.transactions + self.queries + self.reads + self.writes + self.deletes
+
+    def now(self) -> Usage:
+        """Return the counts so far; a later usage is measured from them."""
+        return self + Usage()
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum of each count."""
+        return Usage(*(a + b for a, b in zip(_counts(self), _counts(other), strict=True)))
+
+    def __sub__(self, other: Usage) -> Usage:
+        """Return the difference of each count."""
+        return Usage(*(a - b for a, b in zip(_counts(self), _counts(other), strict=True)))
+
+    def __mul__(self, times: int) -> Usage:
+        """Return each count so many times."""
+        return Usage(*(count * times for count in _counts(self)))
+
+
+def _counts(usage: Usage) -> list[int]:
+    return [getattr(usage, name) for name in _NAMES]
+
+
+_NAMES = tuple(one.name for one in fields(Usage))

@@ -1,0 +1,163 @@
+"""A whole system in memory, wired as it is deployed, that counts what it asks of the platform."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sas.bootstrap import Application, assemble
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
+from sas.config import read_config
+from sas.domain.queues import Queues
+from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas.ports import Agent, Business, Message
+from sas.simulation.bus import MemoryBus
+from sas.simulation.clock import VirtualClock
+from sas.simulation.store import MemoryStore
+from sas.telemetry.usage import Usage
+from tests.unit.actors_kit import ScriptedAgent, delivery
+
+QUEUES = Queues()
+SHOP = "responses-shop"
+TIME = timedelta(seconds=30)
+SETTINGS = {
+    "ServiceBus": "Endpoint=sb://count",
+    "SAS_TABLES": "AccountName=count",
+    "SAS_CALLBACK_KEY": "kR4vQ9-wLz71xTfB0mNcYhUeP3sGdJ5a",
+    "SAS_CALLBACK_URL": "https://app.example/api/callbacks",
+}
+
+
+def workflows(agents: Sequence[str]) -> Workflows:
+    """Return two workflows of steps in a row, one for each agent: undone or held if one fails."""
+    steps = tuple(
+        Step(f"step-{number}", agent, TIME, undo=Undo(TIME), failures_max=1)
+        for number, agent in enumerate(agents)
+    )
+    return Workflows(
+        [
+            Workflow("order", 1, steps, OnFailure.UNDO, notify_steps=False),
+            Workflow("order-with-care", 1, steps, OnFailure.HOLD, notify_steps=False),
+            Workflow("order-of-two", 1, steps[:2], OnFailure.UNDO, notify_steps=False),
+        ]
+    )
+
+
+@dataclass
+class Spent:
+    """What a block asked for, and the executions of each function."""
+
+    usage: Usage = field(default_factory=Usage)
+    executions: Counter[str] = field(default_factory=Counter)
+
+
+class System:
+    """The functions over ports in memory.
+
+    ``apart``: each function has a process of its own, as on Flex Consumption. Otherwise one process
+    has them all. Agents that are ``silent`` die with each request. ``before`` has what happens just
+    before a function runs the next time.
+    """
+
+    def __init__(self, *, apart: bool = False, steps: int = 3, **settings: str) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore()
+        self.bus = MemoryBus(self.clock)
+        self.agents = {f"agent-{n}": ScriptedAgent() for n in range(steps)}
+        self.executions: Counter[str] = Counter()
+        self.apart = apart
+        self.silent: set[str] = set()
+        self.before: dict[str, Callable[[], None]] = {}
+        self._settings = read_config(SETTINGS | settings)
+        self._applications: dict[str, Application] = {}
+        self._workflows = workflows(tuple(self.agents))
+        self.bus.declare(*QUEUES.own(self.agents), SHOP)
+
+    def application(self, function: str) -> Application:
+        """Return the application of the process that a function runs in."""
+        process = function if self.apart else "all"
+        if process not in self._applications:
+            agents: Mapping[str, Agent] = self.agents
+            self._applications[process] = assemble(
+                self.store, self.bus, self.clock, Business(self._workflows, agents), self._settings
+            )
+        return self._applications[process]
+
+    def used(self) -> Usage:
+        """Return all that was counted so far."""
+        return self.store.meter + self.bus.meter
+
+    async def spent(self, work: Awaitable[object]) -> Spent:
+        """Return what a piece of work, and all that follows from it, asked for."""
+        usage, executions = self.used(), Counter(self.executions)
+        await self.clock.run(work)
+        return Spent(self.used() - usage, self.executions - executions)
+
+    async def submit(self, order_id: str, content: Any = None, name: str = "order") -> None:
+        """Send an order as an application does, and let the system work until it rests."""
+        body = {"order_id": order_id, "workflow": name, "reply_queue": SHOP, "order": content or {}}
+        sent = json.dumps(body).encode()
+        await self.bus.send([Message(QUEUES.orders, f"m-{order_id}-{self.bus.meter.sends}", sent)])
+        await self.work()
+
+    async def command(self, verb: Any, order_id: str) -> None:
+        """Send an operator's command, and let the system work until it rests."""
+        seq = self.store.orders[order_id].order.seq
+        made = CommandMessage(id=f"w-{order_id}", order_id=order_id, verb=verb, seq=seq, by="ann")
+        await self.bus.send([Message(QUEUES.scheduler, made.id, internal.encode(made))])
+        await self.work()
+
+    async def work(self) -> None:
+        """Hand out messages until none is visible. Apart, two seconds pass before each."""
+        functions = self._functions()
+        while taken := [m for queue in functions if (m := self.bus.take(queue)) is not None]:
+            for message in taken:
+                if self.apart:  # nothing that was read lately is remembered
+                    await self.clock.sleep(2)
+                await self.hand(message)
+
+    async def until_visible(self, queue: str) -> None:
+        """Let the time pass until the first message of a queue can be received."""
+        at = self.bus.next_visible(queue)
+        assert at is not None
+        await self.clock.sleep((at - self.clock.now()).total_seconds())
+
+    async def hand(self, message: Message) -> None:
+        """Hand one message to its function."""
+        function, handler = self._functions()[message.queue]
+        if function in self.silent:
+            return
+        application = self.application(function)
+        self.executions[function] += 1
+        self.before.pop(function, lambda: None)()
+        await application.receive(handler(application), delivery(message))
+
+    async def sweep(self) -> None:
+        """Run the supervisor's function."""
+        self.executions["supervisor"] += 1
+        await self.application("supervisor").supervisor.sweep()
+
+    async def purge(self) -> None:
+        """Run the purger's function."""
+        self.executions["purge"] += 1
+        await self.application("purge").purger.run()
+
+    def _functions(self) -> dict[str, tuple[str, Callable[[Application], Any]]]:
+        return {
+            QUEUES.orders: ("submission", lambda app: app.submitter.handle),
+            QUEUES.scheduler: ("scheduler", lambda app: app.scheduler.handle),
+            QUEUES.replies: ("replies", lambda app: app.scheduler.handle_reply),
+            QUEUES.callbacks: ("callbacks", lambda app: app.callbacks.handle),
+            **{
+                QUEUES.agent(name): (name, _agent_handler(name)) for name in self.agents
+            },
+        }  # fmt: skip
+
+
+def _agent_handler(name: str) -> Callable[[Application], Any]:
+    return lambda app: app.agents[name].handle

@@ -1,0 +1,232 @@
+"""What an order, a sweep, an idle hour, a purge and each recovery ask of the platform, exactly.
+
+The numbers are those of ``sas.cli.counts``, which ``sas cost`` reads. The whole system runs in
+memory; ``tests/contract/test_meters.py`` holds its meters to the real ones, and
+``tests/integration/test_counts_over_azurite.py`` counts over Azurite and the broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sas.cli import counts
+from sas.cli.counts import AGENT, Count
+from sas.domain.order import OrderState
+from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
+from sas.simulation.store import StoreFault
+from sas.telemetry.usage import Usage
+from tests.unit.counting_kit import QUEUES, SHOP, Spent, System
+
+LAST = "agent-2"
+
+
+async def warm(*, apart: bool = False, steps: int = 3) -> System:
+    """Return a system that has looked up what each process looks up once."""
+    made = System(apart=apart, steps=steps)
+    await made.clock.run(made.submit("warm"))
+    await made.clock.run(made.sweep())
+    return made
+
+
+def executed(spent: Spent) -> dict[str, int]:
+    """Return the executions of each function; those of all agents as one."""
+    made: Counter[str] = Counter()
+    for function, count in spent.executions.items():
+        made[AGENT if function.startswith("agent-") else function] += count
+    return dict(made)
+
+
+def is_count(spent: Spent, *parts: Count) -> None:
+    """Assert that something asked for just these parts."""
+    usage, executions = Usage(), Counter[str]()
+    for part in parts:
+        usage = usage + part.usage
+        executions.update(part.executions)
+    assert spent.usage == usage
+    assert executed(spent) == dict(executions)
+
+
+def ended(made: System, order_id: str = "O-1") -> OrderState:
+    return made.store.orders[order_id].order.process_state
+
+
+async def test_a_three_step_order_takes_five_requests_and_ten_messages() -> None:
+    made = await warm()
+    spent = await made.spent(made.submit("O-1"))
+    is_count(spent, counts.ORDER)
+    assert (spent.usage.requests, spent.usage.messages) == (5, 10)
+    assert ended(made) is OrderState.PROCESSED
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_each_further_step_takes_one_transaction_and_two_messages(apart: bool) -> None:
+    step = counts.STEP_APART if apart else counts.STEP
+    order = counts.ORDER_APART if apart else counts.ORDER
+    for further in (1, 4):
+        made = await warm(apart=apart, steps=3 + further)
+        is_count(await made.spent(made.submit("O-1")), order, *[step] * further)
+
+
+async def test_where_each_function_has_its_own_process_an_order_is_read_twice() -> None:
+    """Flex Consumption scales each function alone. Each agent looks at its circuit once, too."""
+    made = await warm(apart=True)
+    is_count(await made.spent(made.submit("O-1")), counts.ORDER_APART)
+
+
+async def test_a_sweep_that_finds_nothing_reads_each_shard_and_takes_its_lease() -> None:
+    made = await warm()
+    await made.clock.advance(10)
+    is_count(await made.spent(made.sweep()), counts.SWEEP)
+    await made.clock.advance(60)
+    is_count(await made.spent(made.sweep()), counts.SWEEP, counts.HEALTH_CHECK)
+
+
+async def test_an_hour_without_an_order_is_360_sweeps_and_60_health_checks() -> None:
+    made = await warm()
+
+    async def hour() -> None:
+        for _ in range(360):
+            await made.clock.sleep(10)
+            await made.sweep()
+
+    spent = await made.spent(hour())
+    is_count(spent, counts.IDLE_HOUR)
+    is_count(spent, *[counts.SWEEP] * 360, *[counts.HEALTH_CHECK] * 60)
+
+
+@pytest.mark.parametrize("rows", [1, 10, 40])
+async def test_a_sweep_costs_what_its_due_rows_cost(rows: int) -> None:
+    made = await warm()
+    made.silent = {"agent-0"}
+    for number in range(rows):
+        await made.clock.run(made.submit(f"D-{number}"))
+    await made.clock.advance(31)
+    spent = await made.spent(made.sweep())
+    is_count(spent, counts.SWEEP, counts.QUEUE_LOOK, *[counts.DUE_ROW] * rows)
+
+
+@pytest.mark.parametrize("orders", [0, 1, 50, 120])
+async def test_a_purge_costs_what_it_removes(orders: int) -> None:
+    made = System()
+    for number in range(orders):
+        await made.clock.run(made.submit(f"P-{number}"))
+    await made.clock.advance(timedelta(days=31).total_seconds())
+    spent = await made.spent(made.purge())
+    batches = -(-orders // 50)
+    if orders <= 50:
+        parts = [counts.PURGE_ORDER] * orders + [counts.PURGE_BATCH] * batches
+        is_count(spent, counts.PURGE_RUN, *parts)
+    # From the second batch on, rows of the one before are listed once more: of the same moment.
+    wanted = (counts.PURGE_RUN.usage + counts.PURGE_BATCH.usage * batches).requests
+    assert spent.usage.requests == wanted + (counts.PURGE_ORDER.usage * orders).requests
+    assert [one for one in made.store.orders if one.startswith("P-")] == []
+
+
+async def retry(made: System) -> None:
+    made.agents[LAST].then(TransientError("busy"))
+    await made.submit("O-1")
+
+
+async def reset(made: System) -> None:
+    made.silent = {LAST}
+    await made.submit("O-1")
+    made.silent = set()
+    await made.clock.sleep(31)
+    await made.sweep()
+    await made.work()
+
+
+async def undo(made: System) -> None:
+    made.agents[LAST].then(RefusedError("sold-out", "none left"))
+    await made.submit("O-1")
+
+
+async def duplicate(made: System) -> None:
+    await made.submit("O-1")
+    await made.submit("O-1")
+
+
+async def put_back(made: System) -> None:
+    made.before["scheduler"] = lambda: made.store.fail_next("commit", StoreFault.UNAVAILABLE)
+    await made.submit("O-1")
+    await made.until_visible("scheduler")
+    await made.work()
+
+
+async def held(made: System) -> None:
+    shop = made.bus.queues[SHOP]
+
+    async def full(_: Any) -> Any:
+        shop.refuses = True
+        return {}
+
+    made.agents[LAST].then(full)
+    await made.submit("O-1")
+    shop.refuses = False
+    await made.clock.sleep(31)
+    await made.sweep()
+    assert len(made.bus.messages(SHOP)) == 4  # received and completed, of the first order too
+
+
+async def callback(made: System) -> None:
+    given: list[Callback] = []
+
+    async def ask(call: Any) -> Any:
+        given.append(call.callback(timedelta(hours=1)))
+        return AwaitCallback(timedelta(hours=1))
+
+    made.agents[LAST].then(ask)
+    await made.submit("O-1")
+    body = json.dumps({"token": given[0].token, "outcome": "done"}).encode()
+    await made.bus.send([Message(QUEUES.callbacks, "c-1", body)])
+    await made.work()
+
+
+async def long_step(made: System) -> None:
+    made.agents[LAST].then(StillRunning(timedelta(minutes=1)))
+    await made.submit("O-1")
+    await made.until_visible(QUEUES.agent(LAST))
+    await made.work()
+
+
+async def claim_check(made: System) -> None:
+    await made.submit("O-1", {"text": "x" * 100_000})
+
+
+@pytest.mark.parametrize(
+    ("course", "beside", "end"),
+    [
+        (retry, (), OrderState.PROCESSED),
+        (reset, (counts.SWEEP,), OrderState.PROCESSED),
+        (undo, (), OrderState.COMPENSATED),
+        (duplicate, (), OrderState.PROCESSED),
+        (put_back, (), OrderState.PROCESSED),
+        (held, (counts.SWEEP,), OrderState.PROCESSED),
+        (callback, (), OrderState.PROCESSED),
+        (long_step, (), OrderState.PROCESSED),
+        (claim_check, (), OrderState.PROCESSED),
+    ],
+)
+async def test_a_recovery_adds_just_this_to_its_order(
+    course: Callable[[System], Awaitable[None]], beside: tuple[Count, ...], end: OrderState
+) -> None:
+    made = await warm()
+    spent = await made.spent(course(made))
+    name = {"put_back": "put-back"}.get(course.__name__, course.__name__.replace("_", " "))
+    is_count(spent, counts.ORDER, counts.RECOVERIES[name], *beside)
+    assert ended(made) is end
+
+
+async def test_a_resubmit_by_an_operator_costs_just_this() -> None:
+    made = await warm()
+    made.agents[LAST].then(RefusedError("sold-out", "none left"))
+    await made.clock.run(made.submit("O-1", name="order-with-care"))
+    assert ended(made) is OrderState.ERROR
+    is_count(await made.spent(made.command("resubmit", "O-1")), counts.RECOVERIES["resubmit"])
+    assert ended(made) is OrderState.PROCESSED
