@@ -1,4 +1,4 @@
-"""``sas queues``: what waits and lies in the queues; sending again or removing what was given up."""
+"""``sas queues``: what lies in the queues; sending again, or removing, what was given up."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ Seen = tuple[Peeked, RejectedMessage | None]
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", nargs="?", choices=["peek", "redrive", "remove"], help="default: the list of queues")
+    add(
+        "action",
+        nargs="?",
+        choices=["peek", "redrive", "remove"],
+        help="default: the list of queues",
+    )
     add("name", nargs="?", metavar="QUEUE", help="the queue of peek, redrive and remove")
     add("--app", metavar="MODULE:NAME", help="list: also the queues of these workflows' agents")
     add("--queue", action="append", default=[], metavar="QUEUE", help="list: also this queue")

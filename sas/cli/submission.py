@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -65,11 +65,9 @@ async def submit_and_follow(plan: Plan) -> int:
         UnavailableError: Service Bus refused or did not answer.
     """
     run = _Run(plan)
-    client_log, waits = logging.getLogger("sas.client"), _Waits()
-    client_log.addHandler(waits)
     try:
         async with _client(plan.connection, urgent=plan.urgent) as client:
-            with run.progress.shown():
+            with run.progress.shown(), _waits_told():
                 await run.everything(client)
     except asyncio.CancelledError:
         output.complain("interrupted: the orders that were sent are processed all the same")
@@ -81,7 +79,6 @@ async def submit_and_follow(plan: Plan) -> int:
     except FollowError as failed:
         raise UnavailableError(f"{failed} {run.sent_to_follow()}") from None
     finally:
-        client_log.removeHandler(waits)
         run.summarise()
     return 0 if run.tally.went_well else 1
 
@@ -199,6 +196,18 @@ class _Waits(logging.Handler):
         if self._said_at is None or now - self._said_at >= SAID_EVERY_S:
             self._said_at = now
             output.complain(f"sas: {output.one_line(record.getMessage())}")
+
+
+@contextmanager
+def _waits_told() -> Iterator[None]:
+    """Print why the client waits, as long as this lasts; what it logs later is of no use."""
+    client_log, waits = logging.getLogger("sas.client"), _Waits()
+    client_log.addHandler(logging.NullHandler())  # or Python itself prints it
+    client_log.addHandler(waits)
+    try:
+        yield
+    finally:
+        client_log.removeHandler(waits)
 
 
 @dataclass(slots=True)

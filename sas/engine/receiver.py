@@ -20,6 +20,7 @@ from typing import TypeGuard
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
 from sas.ports import (
+    BusUnavailableError,
     Clock,
     Message,
     MessageBus,
@@ -86,17 +87,20 @@ class Receiver:
         while True:
             try:
                 return await handler(delivery)
-            except UnavailableError as away:
-                if isinstance(away, StoreMismatchError):
-                    await self._report(away)
-                delay = delay_s(times, away.delay_max_s)
-                times += 1
-                delivery = _with(delivery, away.put_back_with)
-                if await self._put_back(delivery, times, delay, away):
-                    return None
-                delay = min(delay, DELAY_MAX_S)
-                if self.clock.now() + timedelta(seconds=delay) >= ends_at:
-                    raise
+            except UnavailableError as failed:
+                away = failed
+            except UndeliverableError as refused:  # a right to send may be missing for a while
+                away = BusUnavailableError(str(refused))
+            if isinstance(away, StoreMismatchError):
+                await self._report(away)
+            delay = delay_s(times, away.delay_max_s)
+            times += 1
+            delivery = _with(delivery, away.put_back_with)
+            if await self._put_back(delivery, times, delay, away):
+                return None
+            delay = min(delay, DELAY_MAX_S)
+            if self.clock.now() + timedelta(seconds=delay) >= ends_at:
+                raise away
             await self.clock.sleep(delay)
 
     async def _report(self, wrong: StoreMismatchError) -> None:

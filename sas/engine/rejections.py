@@ -12,7 +12,7 @@ from sas.domain.order import OrderState
 from sas.domain.queues import ForbiddenReplyQueueError
 from sas.engine.messages import Addresses, alert, notification
 from sas.engine.outward import Outward
-from sas.ports import Clock, Message, MessageBus, UndeliverableError
+from sas.ports import BusUnavailableError, Clock, Message, MessageBus, UndeliverableError
 from sas.telemetry import metrics
 from sas.telemetry.tracing import logger
 
@@ -77,7 +77,7 @@ class Rejections:
         # The description may quote the sender's text, so it is kept with the message only.
         log.warning("put aside a message: %s; kept as %s", metrics.code(rejection.reason), base)
         parts = outward.rejected_parts(rejection, at=self._clock.now(), id_base=base)
-        await self._bus.send([self._kept(part, part.id, outward.encode(part)) for part in parts])
+        await self._send([self._kept(part, part.id, outward.encode(part)) for part in parts])
 
     async def keep_on(self, rejection: Rejection) -> None:
         """Put a message that expired on the rejected queue back there, unchanged.
@@ -91,7 +91,18 @@ class Rejections:
             await self.keep(rejection)
             return
         again = digest_id(rejection.message_id)
-        await self._bus.send([self._kept(part, f"rejected/again/{again}", rejection.body)])
+        await self._send([self._kept(part, f"rejected/again/{again}", rejection.body)])
+
+    async def _send(self, messages: list[Message]) -> None:
+        """Send to the rejected queue: what it refuses can be kept nowhere else.
+
+        Raises:
+            BusUnavailableError: put the message back. A right may be missing for a while.
+        """
+        try:
+            await self._bus.send(messages)
+        except UndeliverableError as refused:
+            raise BusUnavailableError(str(refused)) from refused
 
     def _kept(self, part: outward.RejectedMessage, own_id: str, body: bytes) -> Message:
         return Message(
@@ -108,7 +119,7 @@ class Rejections:
         """Put aside a message that its queue refuses. It counts as sent and blocks no order."""
         message = refused.undelivered
         if message.queue == self._to.queues.rejected:
-            raise refused  # it cannot be kept anywhere else: redeliver the trigger message
+            raise BusUnavailableError(str(refused)) from refused  # as in _send
         if message.queue == self._to.queues.alerts:
             log.error("no queue takes the alert %r: %s", message.body.decode(), refused)
             return

@@ -85,7 +85,8 @@ class Queue:
     """One queue: its rules, its messages that wait, are locked, or expired.
 
     ``away``: it is disabled, so it takes no send, receive, peek or settlement. ``refuses``: it
-    takes no send, because it is full, disabled for sending or throttled.
+    takes no send, because it is full, disabled for sending or throttled. ``forbids``: the app lacks
+    the right to send to it.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Queue:
     length_max: int | None = None
     away: bool = False
     refuses: bool = False
+    forbids: bool = False
     waiting: list[Queued] = field(default_factory=list)
     expired: list[Queued] = field(default_factory=list)
     locked: list[Queued] = field(default_factory=list)
@@ -148,7 +150,9 @@ class MemoryBus:
         """Send messages in order. See ``MessageBus.send``."""
         room: dict[str, int] = {}
         for message in messages:
-            size = len(message.body) + OVERHEAD_BYTES
+            if message.queue in self.queues and self.queues[message.queue].forbids:
+                raise UndeliverableError(f"no right to send to {message.queue}", message)
+            size = _size_of(message)
             if size > room.get(message.queue, 0):  # the next batch
                 self.meter.sends += 1
                 room[message.queue] = MESSAGE_BYTES_MAX
@@ -170,8 +174,9 @@ class MemoryBus:
         self._expire(found)
         ordered = sorted([*found.waiting, *found.locked], key=lambda one: one.sequence)[:limit]
         before = itertools.accumulate((len(one.message.body) for one in ordered), initial=0)
-        pages = -(-len(ordered) // PEEK_PAGE)
-        self.meter.peeks += pages + (len(ordered) < limit)  # an empty page says it was the last
+        first = [one for one, size in zip(ordered, before, strict=False) if size < PEEK_BYTES_MAX]
+        pages, is_end = -(-len(first) // PEEK_PAGE), len(first) == len(ordered) < limit
+        self.meter.peeks += pages + is_end  # an empty page says that it was the last
         return [
             Peeked(
                 one.message.message_id,
@@ -179,8 +184,7 @@ class MemoryBus:
                 one.visible_at,
                 one.message.properties,
             )
-            for one, size in zip(ordered, before, strict=False)
-            if size < PEEK_BYTES_MAX
+            for one in first
         ]
 
     async def close(self) -> None:
@@ -372,10 +376,8 @@ class MemoryBus:
         queue = self.queues.get(message.queue)
         if queue is None:
             raise UndeliverableError(f"there is no queue {message.queue!r}", message)
-        size = len(message.body) + sum(
-            len(key.encode()) + len(text.encode()) for key, text in message.properties.items()
-        )
-        if size + OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        size = _size_of(message)
+        if size > MESSAGE_BYTES_MAX:
             raise UndeliverableError(
                 f"the message has {size} bytes: more than the bus accepts", message
             )
@@ -410,3 +412,12 @@ class MemoryBus:
             return True
         seen[message_id] = now
         return False
+
+
+def _size_of(message: Message) -> int:
+    properties = message.properties.items()
+    return (
+        OVERHEAD_BYTES
+        + len(message.body)
+        + sum(len(key.encode()) + len(text.encode()) for key, text in properties)
+    )

@@ -15,6 +15,8 @@ from functools import partial
 
 import pytest
 
+from sas.codec.outward import RejectedMessage
+from sas.codec.strict import convert
 from sas.domain.order import OrderState
 from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
@@ -34,7 +36,7 @@ from tests.simulation.outages import (
     cost_of,
     drawn,
 )
-from tests.simulation.system import QUEUES, REPLIES_TO, build, check_end
+from tests.simulation.system import QUEUES, REPLIES_TO, System, build, check_end
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +84,61 @@ async def test_the_outages_that_were_seen_to_cost_orders_cost_none(
     for seed in range(2):
         cost = await Story(seed, Outage(dependency, seconds), "busy").run()
         check(cost, dependency, seed)
+
+
+def _all_sends(system: System, *, refused: bool = False, forbidden: bool = False) -> None:
+    for queue in system.bus.queues.values():
+        queue.refuses, queue.forbids = refused, forbidden
+
+
+ALL_SENDS = {
+    "no queue takes a message": (partial(_all_sends, refused=True), _all_sends),
+    "the right to send is lost": (partial(_all_sends, forbidden=True), _all_sends),
+}
+
+
+def without_sends(monkeypatch: pytest.MonkeyPatch, seed: int, what: str, minutes: float) -> Story:
+    """Return a story in which all sends fail, and receives succeed."""
+    monkeypatch.setitem(DEPENDENCIES, what, ALL_SENDS[what])
+    return Story(seed, Outage(what, minutes * MINUTE), "busy")
+
+
+def check_timeouts(story: Story) -> None:
+    """Each step counts one timeout at most, after its queue excused it ten times."""
+    counted = Counter(where.split(" epoch")[0] for where in story.watch.failed_untried)
+    assert set(counted.values()) <= {1}
+    if story.outage.lasts <= 5 * MINUTE:
+        assert not counted
+
+
+@pytest.mark.parametrize("what", ALL_SENDS)
+@pytest.mark.parametrize("minutes", [3, *long([42])])
+async def test_while_all_sends_fail_for_less_than_five_function_times_no_delivery_burns(
+    monkeypatch: pytest.MonkeyPatch, what: str, minutes: int
+) -> None:
+    for seed in (3, 5):
+        story = without_sends(monkeypatch, seed, what, minutes)
+        cost = await story.run()
+        check(replace(cost, failed_untried=0), what, seed)
+        check_timeouts(story)
+
+
+@pytest.mark.parametrize("minutes", [60, *long([6 * 60])])
+async def test_when_all_sends_fail_for_longer_no_order_is_lost_rejected_or_undone(
+    monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """A request that an agent holds is put aside, with an alert."""
+    for seed in (5, 6):
+        story = without_sends(monkeypatch, seed, "no queue takes a message", minutes)
+        cost = await story.run()
+        check_timeouts(story)
+        check(replace(cost, parked=0, failed_untried=0), "all sends", seed)
+        aside = [
+            convert(one.body, RejectedMessage) for one in story.system.bus.messages(QUEUES.rejected)
+        ]
+        assert aside
+        assert len(aside) == cost.parked == story.system.alerts()["dead-lettered"]
+        assert {one.source_queue.startswith(QUEUES.agent_prefix) for one in aside} == {True}
 
 
 def workflow(name: str, agent: str, seconds: float, failures_max: int = 2) -> Workflow:

@@ -135,7 +135,7 @@ def test_the_connection_comes_from_the_argument_then_the_environment(
     def found(connection: str | None, **env: str) -> Connection:
         return read_connection(Namespace(connection=connection, reply_queue="responses-a"), env)
 
-    whole = Connection(Endpoint("a=1"), "responses-a", Queues(), 262_144)
+    whole = Connection(Endpoint("a=1"), "responses-a", Queues(), 258_048)
     assert found("a=1", ServiceBus="b=2") == whole
     assert found("a=1", ServiceBus="b=2", SAS_ORDER_BYTES_MAX="4096").order_bytes_max == 4096
     assert found(None, ServiceBus="b=2").endpoint.connection_string == "b=2"

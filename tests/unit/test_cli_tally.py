@@ -175,7 +175,9 @@ class LosesTheBus(OrdersClient):
     async def submit_many(self, orders: Any, on_sent: Any = None) -> Any:
         on_sent(len(list(orders)))
 
-    async def follow(self, *_: Any, until: Any, **__: Any) -> AsyncGenerator[Notification]:
+    async def follow(
+        self, order_ids: Any = None, *, until: Any = None, quiet_s: float | None = None
+    ) -> AsyncGenerator[Notification]:
         yield told("A-1", "received")
         until()
         raise FollowError("queue 'responses-me' cannot be read: check that the broker is up.")

@@ -23,6 +23,7 @@ from sas.ports import (
     OtherVersionError,
     StoreUnavailableError,
     UnavailableError,
+    UndeliverableError,
 )
 from sas.simulation.bus import BusFault, MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -164,6 +165,14 @@ async def test_while_its_own_queue_takes_no_copy_the_function_waits_and_handles_
     door.bus.fail_next(BusFault.UNAVAILABLE, BusFault.UNAVAILABLE)
     assert await door.receive(FIRST) == "handled"
     assert len(door.seen) == 3
+
+
+async def test_a_message_that_no_queue_may_be_sent_for_now_waits_too() -> None:
+    """The app lost its right to send, and cannot put anything aside."""
+    refused = Message("orders-rejected", "m", b"{}")
+    door = Door(UndeliverableError("no right to send", refused))
+    await door.receive(FIRST)
+    assert await door.receive(await door.next()) == "handled"
 
 
 async def test_a_function_that_must_end_gives_the_message_back_to_the_host() -> None:

@@ -19,10 +19,10 @@ from sas.adapters import telemetry
 from sas.adapters.telemetry import LogHandler, TelemetryError
 from sas.config import SettingError, read_config
 from sas.ports import (
+    BusUnavailableError,
     RefusedError,
     StoreUnavailableError,
     TransientError,
-    UndeliverableError,
 )
 from sas.simulation.bus import BusFault
 from sas.telemetry import tracing
@@ -96,7 +96,7 @@ async def every_path(made: Kit) -> list[str]:
         made.bus.queues.pop(lost)
         try:
             await made.submit(order(f"L-{lost}", order=marked), f"l-{lost}")
-        except UndeliverableError as error:
+        except BusUnavailableError as error:
             raised.append(repr(error))
     return raised
 
