@@ -20,6 +20,7 @@ from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Work
 from sas.cli.output import one_line
+from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.messages import Verb
 from sas.domain.order import Order
@@ -54,6 +55,7 @@ class Plan:
     sure: bool
     dry_run: bool
     wait_s: float | None
+    as_json: bool = False
 
 
 # -- The command line -------------------------------------------------------------------------
@@ -90,6 +92,7 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         f"run again (default: {WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
+    args.add_json(parser, "one JSON object for each order instead of text")
     args.add_connection(parser)
 
 
@@ -113,6 +116,7 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
         dry_run=arguments.dry_run,
         wait_s=None if arguments.no_wait else arguments.wait,
+        as_json=arguments.json,
     )
     if wanted is None:
         return partial(_one, plan, arguments.order_id, arguments.seq)
@@ -187,22 +191,30 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
     if no := refusal(order, plan.intent):
         raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
     state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-    output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
+    if not plan.as_json:
+        output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
     if plan.dry_run:
+        _say_outlooks(plan, [order])
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
     # A cancel is right however far the order has come meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
     (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
-    return await _tell(plan, store, ended, await _outcomes(plan, store, [order], [ended]))
+    outcomes = await _outcomes(plan, store, [order], [ended])
+    if plan.as_json:
+        return await _tell_as_json(plan, store, [ended], outcomes)
+    return await _tell(plan, store, ended, outcomes)
 
 
 async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     verb = plan.intent.verb
     found = [order async for order in finding.each(store, wanted)]
     possible = [order for order in found if not refusal(order, plan.intent)]
-    _announce(plan, found, possible, wanted.limit)
+    if not plan.as_json:
+        _announce(plan, found, possible, wanted.limit)
+    if plan.dry_run:
+        _say_outlooks(plan, possible)
     if not possible or plan.dry_run:
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
@@ -210,7 +222,51 @@ async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
     asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
     all_ended = await _carry_out(plan, store, asked)
-    return _tell_many(plan, all_ended, await _outcomes(plan, store, possible, all_ended))
+    outcomes = await _outcomes(plan, store, possible, all_ended)
+    if plan.as_json:
+        return await _tell_as_json(plan, store, all_ended, outcomes)
+    return _tell_many(plan, all_ended, outcomes)
+
+
+def _say_outlooks(plan: Plan, orders: Sequence[Order]) -> None:
+    """Print as JSON what the command would do; the text says it already."""
+    for order in orders if plan.as_json else ():
+        said = {
+            "OrderID": order.order_id,
+            "Verb": plan.intent.verb.value,
+            "ProcessState": order.process_state.value,
+            "Seq": order.seq,
+            "Would": outlook(order, plan.intent),
+        }
+        output.say(to_line(said))
+
+
+async def _tell_as_json(
+    plan: Plan, store: StateStore, ended: Sequence[Ended], outcomes: Mapping[str, Outcome]
+) -> int:
+    """Print what became of each command as one JSON object; return the exit code."""
+    now = {name: one.order for name, one in outcomes.items()}
+    left = [one.asked.order_id for one in ended if one.asked.order_id not in now]
+    now |= {order.order_id: order for order in await finding.load_all(store, left)}
+    code = 0
+    for one in ended:
+        name, outcome = one.asked.order_id, outcomes.get(one.asked.order_id)
+        problem = outcome.failed if outcome and outcome.failed else None
+        if plan.wait_s is not None and not one.carried_out:
+            problem = commands.why_not_done(one, plan.wait_s)
+        code = 1 if problem else code
+        said = {
+            "OrderID": name,
+            "Verb": plan.intent.verb.value,
+            "Command": one.asked.command_id,
+            "CarriedOut": None if plan.wait_s is None else one.carried_out,
+            "Seq": one.entry.seq if one.entry else None,
+            "ProcessState": now[name].process_state.value if name in now else None,
+            "FailedAgain": outcome is not None and bool(outcome.failed),
+            "Problem": problem,
+        }
+        output.say(to_line(said))
+    return code
 
 
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:

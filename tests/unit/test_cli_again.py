@@ -56,6 +56,34 @@ def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing(night: Ni
     assert night.made.state("A") == "Error"
 
 
+def test_as_json_each_order_is_one_object(night: Night) -> None:
+    for order_id in ("A", "B"):
+        night.fail(order_id, DECLINED)
+    dry = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
+    assert [(one["OrderID"], one["Seq"]) for one in dry] == [("A", 4), ("B", 4)]
+    assert dry[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    assert night.sent == []
+    night.made.agents["payment"].then({"ok": 1}, LIMIT)
+    said = night.sas("resubmit", "--state", "error", "--yes", "--json")
+    assert said.code == 1
+    assert [(one["OrderID"], one["CarriedOut"], one["FailedAgain"]) for one in said.json] == [
+        ("A", True, False),
+        ("B", True, True),
+    ]
+    assert said.json[0]["ProcessState"] == "Processed"
+    assert said.json[1]["Problem"] == "pay (over-limit: the card is over its limit)"
+    (acknowledged,) = night.sas("acknowledge", "B", "--json").json
+    assert (acknowledged["Verb"], acknowledged["Problem"]) == ("acknowledge", None)
+    (sent,) = night.sas("undo", "B", "--yes", "--no-wait", "--json").json
+    assert sent["CarriedOut"] is None
+    night.fail("C", DECLINED)
+    night.runs = False
+    late = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
+    assert late.code == 1
+    assert "check that the function app runs" in late.json[0]["Problem"]
+    night.sas("undo", "gone", "--json").refused(1, "there is no order 'gone' here")
+
+
 def test_many_and_one_order_contradict_each_other(night: Night) -> None:
     night.sas("undo", "X", "--state", "processed").refused(
         2, "ORDER_ID 'X' names one order, and --state processed chooses many: give one of the two"
