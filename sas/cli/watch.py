@@ -170,7 +170,10 @@ def _drawn(picture: Picture) -> list[str]:
             for step in order.steps
             if finding.is_failed(step)
         )
-        lines.append(f"{time_of(finding.since(order)):<16}  {order.order_id:<20}  {failed}")
+        since, name = time_of(finding.since(order)), order.order_id
+        if wide >= 80:
+            since, name = f"{since:<16}", f"{name:<20}"
+        lines.append(f"{since}  {name}  {failed}")
     if picture.in_error > len(picture.failed):
         lines.append(f"and {picture.in_error - len(picture.failed):,} more (sas list)")
     return [output.one_line(line)[:wide] for line in lines]

@@ -156,7 +156,7 @@ async def _tell_rejected(
         output.say(to_line(look.rejected_record(part) | {"WaitsFor": "Nothing.", "Todo": todo}))
         return 0
     said = f"{order_id} was rejected and never began: {part.description}"
-    output.say(output.one_line(f"{said} ({part.reason})"))
+    output.say(output.row([f"{said} ({part.reason})"]))
     for line in output.facts((("message", f"on {queues.rejected}, {part.id}"), ("do", todo))):
         output.say(line)
     return 0
@@ -168,7 +168,7 @@ async def _tell_rejected(
 def _lines(answer: Answer) -> list[str]:
     order, waits, step = answer.order, answer.waits, answer.waits.step
     story = why.story(order, answer.journal)
-    first = output.one_line(f"{order.order_id} is {order.process_state.value}. {story}")
+    first = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
     pairs = [("waits for", waits.what)]
     if step is not None:
         last = step.last_error
