@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from sas.codec import internal
-from sas.codec.internal import CommandMessage, ProgressMessage, ReplyMessage, WakeMessage
+from sas.codec.internal import (
+    CommandMessage,
+    Envelope,
+    ProgressMessage,
+    ReplyMessage,
+    WakeMessage,
+)
 from sas.codec.orders import salvage
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
-from sas.domain.ids import cause_of, check_agent, parse_key_time
+from sas.domain.ids import URGENT_SUFFIX, cause_of, check_agent, parse_key_time
 from sas.domain.order import Order, StepRecord
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.receiver import FIRST_AT, SOURCE
@@ -35,6 +41,10 @@ READ_MAX = 1000
 """Messages of one queue that are read at most."""
 AT_ONCE = 8
 """Queues that are read at the same time."""
+# msgspec takes a union as a type.
+_TO_SCHEDULER: type[Envelope] = (
+    WakeMessage | CommandMessage | ReplyMessage | ProgressMessage  # type: ignore[assignment]
+)
 WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
 
 
@@ -132,7 +142,10 @@ def agents_here(queues: Queues, folder: Path = Path()) -> set[str]:
     prefix, found = queues.agent_prefix, set()
     for one in expected_queues(folder):
         name = one.removeprefix(prefix)
-        if one.startswith(prefix) and one not in {queues.replies, f"{queues.replies}-urgent"}:
+        if one.startswith(prefix) and one not in {
+            queues.replies,
+            lane(queues.replies, urgent=True),
+        }:
             with suppress(ValueError):
                 found.add(check_agent(name))
     return found
@@ -225,18 +238,14 @@ async def judge(store: StateStore, letter: Letter, queues: Queues) -> Verdict:
     if letter.order_id is None:
         return Verdict(Fate.UNKNOWN, "its body names no order: look at it with sas queues peek")
     order = await store.load(letter.order_id)
-    source = letter.source.removesuffix("-urgent")
+    source = letter.source.removesuffix(URGENT_SUFFIX)
     if queues.takes_orders(letter.source):
         return _of_submission(order)
     if letter.source.startswith(queues.response_prefix) or source == queues.alerts:
         return Verdict(Fate.SAFE, "its reader may get it twice, under the same id", order)
     if order is None:
         return Verdict(Fate.GONE, "there is no such order (it may have been purged)")
-    if source in {queues.scheduler, queues.replies}:
-        return await _of_internal(store, letter, order, source)
-    if letter.source.startswith(queues.agent_prefix):
-        return _of_request(letter, order)
-    return Verdict(Fate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order)
+    return await _of_internal(store, letter, order, source, queues)
 
 
 def _of_submission(order: Order | None) -> Verdict:
@@ -248,10 +257,15 @@ def _of_submission(order: Order | None) -> Verdict:
     return Verdict(Fate.DONE, f"the order was submitted and is {state}", order)
 
 
-async def _of_internal(store: StateStore, letter: Letter, order: Order, queue: str) -> Verdict:
-    kinds = WakeMessage | CommandMessage | ReplyMessage | ProgressMessage
+async def _of_internal(
+    store: StateStore, letter: Letter, order: Order, queue: str, queues: Queues
+) -> Verdict:
+    if queue not in {queues.scheduler, queues.replies}:
+        if queue.startswith(queues.agent_prefix):
+            return _of_request(letter, order)
+        return Verdict(Fate.UNKNOWN, f"the order is {order.process_state.value}: look at it", order)
     try:
-        message = internal.decode(letter.peeked.body, kinds)  # type: ignore[arg-type]
+        message = internal.decode(letter.peeked.body, _TO_SCHEDULER)
     except (MalformedError, OtherVersionError) as wrong:
         return Verdict(Fate.UNKNOWN, f"its body cannot be read: {wrong}", order)
     entry = await store.recorded(order.order_id, cause_of(queue, message.id))

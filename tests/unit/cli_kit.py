@@ -15,6 +15,7 @@ import pytest
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.main import main
+from sas.operate.errors import UnavailableError
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -123,7 +124,10 @@ class Night:
         """Put a message into a queue, as the bus shows it."""
         lying = self.lying.setdefault(path, [])
         number = len(lying) + 1
-        said = {"message_id": f"m-{number}", "enqueued_at": self.made.clock.now()} | members
+        said: dict[str, Any] = {
+            "message_id": f"m-{number}",
+            "enqueued_at": self.made.clock.now(),
+        } | members
         lying.append(Peeked(body=body, sequence=number, **said))
 
     # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
@@ -192,7 +196,7 @@ def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @asynccontextmanager
     async def refused(where: args.Storage) -> AsyncIterator[StateStore]:
-        raise args.UnavailableError(str(StoreUnavailableError("the table: you have no right.")))
+        raise UnavailableError(str(StoreUnavailableError("the table: you have no right.")))
         yield  # type: ignore[unreachable]
 
     monkeypatch.setattr(args, "open_store", refused)

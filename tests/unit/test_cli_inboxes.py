@@ -60,7 +60,7 @@ def test_alerts_are_followed_the_oldest_first_each_once(
         body = order(f"B-{rounds}", workflow="nosuch")
         await night.made.submit(body, f"m-{rounds}")
 
-    monkeypatch.setattr(inboxes.asyncio, "sleep", meanwhile)
+    monkeypatch.setattr(asyncio, "sleep", meanwhile)
     said = night.sas("alerts", "--follow")
     assert said.code == 130
     assert [line.split()[2:4] for line in said.lines] == [
