@@ -145,7 +145,8 @@ def _say_alert(one: Peeked, alert: AlertMessage | None, *, as_json: bool) -> Non
         return
     about = alert.order_id or alert.scope or "-"
     kind = f"{alert.kind} ({alert.cleared})" if alert.cleared else alert.kind
-    output.say(output.row((time_of(one.enqueued_at), kind, about, alert.text)))
+    said = [time_of(one.enqueued_at), kind, about, alert.text]
+    output.say(output.row([*said, f"`{alert.command}`"] if alert.command else said))
 
 
 def _alert_record(one: Peeked, alert: AlertMessage | None) -> Record:
@@ -157,6 +158,12 @@ def _alert_record(one: Peeked, alert: AlertMessage | None) -> Record:
         "Step": alert.step if alert else None,
         "Text": alert.text if alert else one.body.decode(errors="replace"),
         "Scope": alert.scope if alert else None,
+        "Agent": alert.agent if alert else None,
+        "Attempts": alert.attempts if alert else None,
+        "Error": {"Code": alert.error.code, "Message": alert.error.message}
+        if alert and alert.error
+        else None,
+        "Command": alert.command if alert else None,
     }
 
 

@@ -288,7 +288,7 @@ async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
     listed = await sas(made, "list", "--state", "compensated")
     assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
     one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
-    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["R-1"]
+    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["C-1"]  # the newest
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
     assert [(one["Kind"], one["OrderID"], one["Step"]) for one in records] == [
         ("step-failed", "B", "pay")
     ]
+    assert (records[0]["Agent"], records[0]["Attempts"]) == ("payment", 1)
+    assert records[0]["Error"] == {"Code": "card-declined", "Message": "the card was declined"}
+    assert (records[0]["Command"], said.lines[0].rsplit("  ", 1)[1]) == ("sas why B", "`sas why B`")
     night.later(7200)
     assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
 
