@@ -10,14 +10,19 @@ cannot be used, and put back what waits for something. So nothing here decides a
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 
 import azure.functions as func
 
 import orders
-from sas.bootstrap import Application, bootstrap, checked, closed_with_loop
+from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
 from sas.config import CONNECTION, queue_named, read_applications
 from sas.engine.delivery import Delivery
+
+# The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
+# SDK writes some 40 an order, the app itself one at most.
+logging.getLogger("azure").setLevel(logging.WARNING)
 
 app = func.FunctionApp()
 
@@ -138,3 +143,6 @@ async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the bin
 async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Remove finished orders that are older than the retention."""
     await application().purger.run()
+
+
+load_ahead()

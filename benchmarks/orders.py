@@ -1,4 +1,4 @@
-"""Orders a second, latency, requests per order, import time: ``python -m benchmarks.orders``.
+"""Orders a second, latency, requests per order: ``python -m benchmarks.orders``.
 
 Everything runs on this machine (broker, Azurite, one host process, services without
 faults), so absolute figures say as much about the machine as about the code. The
@@ -10,9 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, fields
@@ -40,7 +37,7 @@ class Run:
     """Latencies of completed orders, in seconds, and how long all took.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
-    ``told`` until this client had the event; the SDK's receiver polls, and so comes later.
+    ``told`` until this client had the event.
     """
 
     in_flight: int
@@ -143,16 +140,6 @@ async def counts() -> None:
     )
 
 
-def import_time() -> None:
-    """Print how long importing function_app takes, against an empty interpreter."""
-    empty = statistics.median(_seconds_of("pass") for _ in range(5))
-    app = statistics.median(_seconds_of("import function_app") for _ in range(5))
-    print(
-        f"import of function_app: {1000 * (app - empty):.0f} ms "
-        f"(an interpreter alone {1000 * empty:.0f} ms)"
-    )
-
-
 async def memory(orders: int) -> None:
     """Print the memory of a host process every thousand orders, and how it grew."""
     async with (
@@ -195,16 +182,6 @@ def _rss_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-def _seconds_of(code: str) -> float:
-    local = json.loads((PROJECT / "local.settings.json").read_text(encoding="utf-8"))["Values"]
-    begun = time.perf_counter()
-    subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code],
-        check=True, cwd=PROJECT, env={**os.environ, **local}, capture_output=True,
-    )  # fmt: skip
-    return time.perf_counter() - begun
-
-
 def main() -> int:
     """Run the measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.orders", description=__doc__)
@@ -214,7 +191,6 @@ def main() -> int:
     if options.memory:
         asyncio.run(memory(options.memory))
         return 0
-    import_time()
     asyncio.run(counts())
     asyncio.run(speed(options.orders))
     return 0

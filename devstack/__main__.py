@@ -9,7 +9,7 @@ from pathlib import Path
 
 from devstack.children import Child, is_error, readable
 from devstack.doctor import busy_ports, check_packages, run_doctor
-from devstack.inputs import PROCESSES_MAX, DevstackError, name_list, setting_pair
+from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
@@ -28,15 +28,9 @@ def parser() -> argparse.ArgumentParser:
     add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
         help="the directory of function_app.py (default: here)")  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues")
-    add("--processes", type=int, default=1, metavar="N", help="host processes (default 1)")
-    add("--only", type=name_list, default=[], metavar="NAME[,NAME]", help="run these functions")
-    add("--except", type=name_list, dest="without", default=[], metavar="NAME[,NAME]",
-        help="do not run these functions")  # fmt: skip
-    add("--setting", type=setting_pair, action="append", default=[], metavar="NAME=VALUE",
-        help="an app setting")  # fmt: skip
+    add_app_options(add, only=[])
     add("--ports", choices=["fixed", "free"], default="fixed",
         help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
-    add("--func", action="store_true", help="run the real Core Tools (func) as the host")
     add("--stop", choices=["drain", "at-once"], default="drain",
         help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
     add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")

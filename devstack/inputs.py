@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ def name_list(text: str) -> list[str]:
     if not names:
         raise argparse.ArgumentTypeError("name at least one function")
     return names
+
+
+def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> None:
+    """Add the options that `devstack up` and the host share; `only` is the default of --only."""
+    names, pair = "NAME[,NAME]", "NAME=VALUE"
+    add("--processes", type=int, default=1, metavar="N", help="host processes on the same queues")
+    add("--only", type=name_list, default=only, metavar=names, help="run these functions only")
+    add("--except", type=name_list, dest="without", default=[], metavar=names,
+        help="do not run these functions")  # fmt: skip
+    add("--setting", type=setting_pair, action="append", default=[], metavar=pair,
+        help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
+    add("--func", action="store_true", help="start the real Core Tools (func) as the host")
 
 
 def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:

@@ -7,8 +7,40 @@ targetScope = 'subscription'
 @maxLength(40)
 param environmentName string
 
-@description('Region: one with Flex Consumption and availability zones.')
-@minLength(3)
+@description('Region, one with Flex Consumption. Looked up on 22 November 2026; `az functionapp list-flexconsumption-locations` has them all.')
+@allowed([
+  'australiaeast'
+  'australiasoutheast'
+  'brazilsouth'
+  'canadacentral'
+  'centralindia'
+  'centralus'
+  'eastasia'
+  'eastus'
+  'eastus2'
+  'francecentral'
+  'germanywestcentral'
+  'italynorth'
+  'japaneast'
+  'koreacentral'
+  'northcentralus'
+  'northeurope'
+  'norwayeast'
+  'southafricanorth'
+  'southcentralus'
+  'southeastasia'
+  'southindia'
+  'spaincentral'
+  'swedencentral'
+  'uaenorth'
+  'uksouth'
+  'ukwest'
+  'westcentralus'
+  'westeurope'
+  'westus'
+  'westus2'
+  'westus3'
+])
 @metadata({
   azd: {
     type: 'location'
@@ -16,27 +48,32 @@ param environmentName string
 })
 param location string
 
-@description('Who deploys: becomes an operator (reads orders, alerts and rejected messages; sends commands). Empty for none.')
-param principalId string = ''
+@description('Object id of the operators, best a group: they read orders, alerts and rejected messages, and send commands. Empty: nobody. It is never who deploys, unless you say so.')
+param operatorPrincipalId string = ''
 
 @allowed([
   'User'
   'Group'
   'ServicePrincipal'
 ])
-param principalType string = 'User'
+param operatorPrincipalType string = 'User'
 
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
 @maxLength(200)
 param applications array
 
-@description('Settings of the business, as an object of strings.')
+@secure()
+@description('Settings of the business, as an object of strings. Secure: no value shows in the history of deployments. A key belongs into settingsInVault all the same.')
 param businessSettings object
 
-@secure()
-@description('Secrets of 32 characters or more that callbacks are made with, separated by commas; or a Key Vault reference. Empty: no callbacks.')
-param callbackKey string = ''
+@description('Names of settings whose values are secrets in a Key Vault, with commas between, such as SAS_CALLBACK_KEY,SAS_ENCRYPTION_KEYS. The app gets references. Empty: none, and no vault.')
+@maxLength(2000)
+param settingsInVault string = ''
+
+@description('URI of a vault of yours that holds them, without a slash at its end; empty: one is made here.')
+@maxLength(200)
+param keyVaultUri string = ''
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string = ''
@@ -100,16 +137,35 @@ param instanceMemoryMB int = 2048
 @maxValue(1000)
 param maximumInstanceCount int = 40
 
-@description('How often the supervisor looks: NCRONTAB of six fields.')
+@description('Let the scaler of the triggers read how many messages wait: Data Owner on the queues that trigger functions. See infra/README.md.')
+param scalerReadsCounts bool = false
+
+@description('When the supervisor sweeps: NCRONTAB of six fields.')
 @minLength(11)
 param supervisorSchedule string = '*/10 * * * * *'
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
-param encryptionKeysSecretUri string = ''
+@description('When finished orders are removed: NCRONTAB of six fields. More runs remove more orders a day (docs/scale.md).')
+@minLength(11)
+param purgeSchedule string = '0 30 2 * * *'
 
-@description('Who is mailed of alerts.')
-@maxLength(20)
-param operatorMailAddresses array = []
+@description('Age in days at which finished orders are removed. Longer than any message can live: 14 days.')
+@minValue(15)
+@maxValue(36500)
+param orderRetentionDays int = 30
+
+@description('Hours that a finished order may be kept beyond orderRetentionDays before somebody should look.')
+@minValue(1)
+@maxValue(1000)
+param purgeLagHoursMax int = 48
+
+@description('Share of traces that the app exports, over 0 to 1; failures always are. Lower it first to save on logs.')
+@minLength(1)
+@maxLength(6)
+param telemetryShare string = '1'
+
+@description('Who is mailed of alerts: addresses with commas between. Empty: nobody.')
+@maxLength(1000)
+param operatorMail string = ''
 
 @minValue(1)
 param queueDepthMax int = 1000
@@ -118,12 +174,19 @@ param queueDepthMax int = 1000
 @maxValue(1440)
 param overdueMinutesMax int = 5
 
+@description('Days that logs are kept.')
 @minValue(30)
 @maxValue(730)
-param retentionDays int = 30
+param logRetentionDays int = 30
 
+@description('Orders expected on a busy day. The daily cap of the logs follows from it: 1 GB, and 40 KB an order (docs/cost.md).')
+@minValue(1)
+@maxValue(10000000)
+param ordersPerDay int = 100000
+
+@description('Daily cap of the logs in GB in place of that; -1 for none.')
 @minValue(-1)
-param dailyQuotaGb int = 5
+param dailyQuotaGb int = 0
 
 @description('Log every request to the state store: one log line each.')
 param auditStateStore bool = false
@@ -132,6 +195,10 @@ var abbreviations = loadJsonContent('abbreviations.json')
 var tags = {
   'azd-env-name': environmentName
 }
+
+// Azure takes one assignment of a role on a queue for a principal. Two deployments would write the same one.
+var applicationPrincipals = [for application in applications: application.principalId]
+var principals = filter(concat([operatorPrincipalId], applicationPrincipals), each => each != '')
 
 resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
   name: '${abbreviations.resourceGroup}${environmentName}'
@@ -146,11 +213,13 @@ module platform 'modules/platform.bicep' = {
     suffix: toLower(uniqueString(subscription().id, environmentName, location))
     tags: tags
     location: location
-    principalId: principalId
-    principalType: principalType
+    operatorPrincipalId: operatorPrincipalId
+    operatorPrincipalType: operatorPrincipalType
+    principalsGivenTwice: length(principals) - length(union(principals, []))
     applications: applications
     businessSettings: businessSettings
-    callbackKey: callbackKey
+    settingsInVault: settingsInVault
+    keyVaultUri: keyVaultUri
     callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku
     messagingUnits: messagingUnits
@@ -162,13 +231,17 @@ module platform 'modules/platform.bicep' = {
     alwaysReadyScheduler: alwaysReadyScheduler
     instanceMemoryMB: instanceMemoryMB
     maximumInstanceCount: maximumInstanceCount
+    scalerReadsCounts: scalerReadsCounts
     supervisorSchedule: supervisorSchedule
-    encryptionKeysSecretUri: encryptionKeysSecretUri
-    operatorMailAddresses: operatorMailAddresses
+    purgeSchedule: purgeSchedule
+    orderRetentionDays: orderRetentionDays
+    purgeLagHoursMax: purgeLagHoursMax
+    telemetryShare: telemetryShare
+    operatorMail: operatorMail
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
-    retentionDays: retentionDays
-    dailyQuotaGb: dailyQuotaGb
+    logRetentionDays: logRetentionDays
+    dailyQuotaGb: dailyQuotaGb == 0 ? 1 + ordersPerDay / 25000 : dailyQuotaGb
     auditStateStore: auditStateStore
   }
 }
@@ -178,4 +251,6 @@ output AZURE_RESOURCE_GROUP string = group.name
 output SERVICE_ORDERS_NAME string = platform.outputs.appName
 output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
 output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
+output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
+output SAS_KEY_VAULT_NAME string = platform.outputs.vaultName
 output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

@@ -28,7 +28,10 @@ def _order(time: timedelta) -> Workflow:
 
 
 def _with_care(time: timedelta) -> Workflow:
-    """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator."""
+    """Reserve and charge in parallel, then ship. A failed order waits in Error for an operator.
+
+    Its application is told of each step that took effect.
+    """
     undo = Undo(time)
     return Workflow(
         name="order-with-care",
@@ -39,6 +42,7 @@ def _with_care(time: timedelta) -> Workflow:
             Step("ship", "shipping", time, after=("reserve-stock", "take-payment"), undo=undo),
         ),
         on_failure=OnFailure.HOLD,
+        notify_steps=True,
     )
 
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 
 from sas.actors.agent import AgentActor, RetryPolicy
 from sas.actors.dead_letters import DeadLetters
@@ -18,8 +20,6 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
-from sas.adapters.table import RetryBudget
-from sas.adapters.table_store import TableStore
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
@@ -44,8 +44,10 @@ from sas.features.routing import Routing
 from sas.features.version_check import Versions
 from sas.ports import Business, Clock, Exporter, KeyRing, MessageBus, StateStore
 
-STORE_RETRY_BUDGET = RetryBudget(attempts=1000, total_s=10.0)
-"""Only time limits it. After that the message is put back (``sas.engine.receiver``)."""
+STORE_RETRY_S = 10.0
+"""Longest time of a storage request with its retries. After that the message is put back
+(``sas.engine.receiver``).
+"""
 
 SWEEP_TIME = timedelta(minutes=1)
 """A sweep begins nothing new after this time: another one follows in seconds."""
@@ -118,17 +120,29 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
         WorkflowError: secret_fields has a wrong path.
         TelemetryError: a package for SAS_TELEMETRY is missing.
     """
+    from sas.adapters.table import RetryBudget  # noqa: PLC0415  # see `load_ahead`
+    from sas.adapters.table_store import TableStore  # noqa: PLC0415
+
     settings = config or read_config()
     telemetry.configure(settings.telemetry, settings.instance, settings.telemetry_share)
+    budget = RetryBudget(attempts=1000, total_s=STORE_RETRY_S)  # only time limits it
     store = TableStore.connect(
         settings.tables,
         settings.table,
         settings.shards,
-        retry_budget=STORE_RETRY_BUDGET,
+        retry_budget=budget,
         direct_transactions=settings.direct_transactions,
     )
     bus = ServiceBus.connect(settings.service_bus)
     return assemble(store, bus, SystemClock(), business, settings)
+
+
+def load_ahead() -> None:
+    """Import in a thread what ``bootstrap`` needs: the SDK of the store, and with it aiohttp.
+
+    They are a third of the import. The host has other work before the first message comes.
+    """
+    Thread(target=import_module, args=("sas.adapters.table_store",), daemon=True).start()
 
 
 _open: set[asyncio.Task[None]] = set()

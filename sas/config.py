@@ -73,6 +73,7 @@ _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _INSTANCE = re.compile(r"[A-Za-z0-9._:-]+")
 _NOT_OF_INSTANCE = re.compile(r"[^A-Za-z0-9._:-]")
 _REFERENCE = re.compile(r"microsoft\W*(?:keyvault|appconfiguration)", re.IGNORECASE)
+_A_REFERENCE = re.compile(r"\s*@\s*" + _REFERENCE.pattern + r"\s*\(", re.IGNORECASE)
 _OUR_SETTINGS = ("SAS_", CONNECTION, f"AzureWebJobs{CONNECTION}", "AzureWebJobsStorage")
 
 MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
@@ -370,10 +371,12 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
-    Its text would be used as the secret, and whoever knows the vault's name knows it.
+    Its text would be used as the secret, and whoever knows the vault's name knows it. The business
+    has secret settings too: those are refused whatever their names are.
     """
     for name, text in env.items():
-        if name.startswith(_OUR_SETTINGS) and _REFERENCE.search(text):
+        ours = name.startswith(_OUR_SETTINGS)
+        if (ours and _REFERENCE.search(text)) or _A_REFERENCE.match(text):
             raise SettingError(
                 f"{name} is a Key Vault reference that was not resolved: let the app's identity "
                 "read that secret (role Key Vault Secrets User), and have Azure ask again "

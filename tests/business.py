@@ -50,7 +50,10 @@ def check(payload: bytes) -> Content:
 
 
 def workflows(time: timedelta = timedelta(seconds=30)) -> Workflows:
-    """Return one workflow of steps in a row, one held for an operator, one with long steps."""
+    """Return one workflow of steps in a row, one held for an operator, one with long steps.
+
+    The one that is held for an operator tells its application of each step.
+    """
     undo = Undo(time)
     reserve = Step("reserve-stock", "inventory", time, undo=undo)
     pay = Step("take-payment", "payment", time, undo=undo)
@@ -68,7 +71,7 @@ def workflows(time: timedelta = timedelta(seconds=30)) -> Workflows:
     return Workflows(
         [
             Workflow("order", 1, (reserve, pay, ship), OnFailure.UNDO),
-            Workflow("order-with-care", 1, side_by_side, OnFailure.HOLD),
+            Workflow("order-with-care", 1, side_by_side, OnFailure.HOLD, notify_steps=True),
             Workflow("order-delivered", 1, delivered, OnFailure.UNDO),
         ]
     )

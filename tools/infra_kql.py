@@ -14,13 +14,14 @@ PROPERTY = re.compile(r"Properties\[(?:'([^']*)'|\"([^\"]*)\")\]")
 COMPARED = re.compile(
     r"tostring\(Properties\['([^']*)'\]\)\s*(?:==|!=|in)\s*(\((?:\s*'[^']*'\s*,?)+\)|'[^']*')"
 )
+SPANS = re.compile(r"\bName in \(([^)]*)\)")
 DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*=(?![=~])")
 WORD = re.compile(r"(?<![\w.])([A-Za-z_]\w*)")
 WORDS = frozenset(
     [
         *("and", "or", "not", "in", "by", "asc", "desc", "true", "false", "let", "where", "top"),
         *("summarize", "extend", "project", "order", "bin", "sum", "max", "min", "count"),
-        *("tostring", "toscalar", "strcat", "iff"),
+        *("tostring", "toscalar", "strcat", "iff", "contains", "startswith"),
     ]
 )
 """The words of Kusto that the queries may use; a new one is added here on purpose."""
@@ -32,6 +33,7 @@ class Fields:
 
     metrics: Mapping[str, Any]
     log_attributes: frozenset[str]
+    spans: frozenset[str]
     tables: Mapping[str, list[str]]
 
 
@@ -39,7 +41,10 @@ def read_fields(path: Path) -> Fields:
     """Return the contract."""
     content = json.loads(path.read_text())
     return Fields(
-        content["metrics"], frozenset(content["logAttributes"]), content["platformTables"]
+        content["metrics"],
+        frozenset(content["logAttributes"]),
+        frozenset(content["spans"]),
+        content["platformTables"],
     )
 
 
@@ -54,6 +59,7 @@ def check_query(text: str, fields: Fields) -> list[str]:
         *(f"no metric {name}" for name in metrics if name not in fields.metrics),
         *_attributes(text, tables, metrics, fields),
         *_values(text, metrics, fields),
+        *_spans(text, tables, fields),
         *_columns(text, tables, fields),
     ]
 
@@ -90,6 +96,13 @@ def _values(text: str, metrics: list[str], fields: Fields) -> list[str]:
             asked = {value[1] for value in STRING.finditer(found[2])}
             problems += [f"{found[1]} is never {value!r}" for value in sorted(asked - known)]
     return problems
+
+
+def _spans(text: str, tables: list[str], fields: Fields) -> list[str]:
+    if "AppRequests" not in tables:
+        return []
+    named = {name for listed in SPANS.findall(text) for name, _ in STRING.findall(listed)}
+    return [f"no span {name}" for name in sorted(named - fields.spans)]
 
 
 def _columns(text: str, tables: list[str], fields: Fields) -> list[str]:

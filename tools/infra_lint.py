@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tools.infra_bicep import BicepFile, Declared, Node, members
 
-LINES_MAX = 200
+LINES_MAX = 300
 GUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 
 FUNCTIONS = frozenset(
     [
-        *("concat", "empty", "environment", "filter", "guid", "items", "join", "loadJsonContent"),
-        *("loadTextContent", "string", "subscription", "subscriptionResourceId", "toLower"),
-        *("union", "uniqueString"),
+        *("concat", "empty", "environment", "filter", "guid", "items", "join", "length"),
+        *("loadJsonContent", "loadTextContent", "replace", "split", "string", "subscription"),
+        *("subscriptionResourceId", "tenant", "toLower", "union", "uniqueString"),
     ]
 )
 """The functions of Bicep that these files may call; a new one is added here on purpose."""

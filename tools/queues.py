@@ -4,6 +4,7 @@ python -m tools.queues                         rewrite infra/emulator/Config.jso
 python -m tools.queues --agents hotel airline  these are the agents now
 python -m tools.queues --applications desk     these are the applications now
 python -m tools.queues --applications desk --bound desk     desk has queues of orders of its own
+python -m tools.queues --settings TRIPS_URL    these are the settings of the business now
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tools.infra_queues import (
 INFRA = Path(__file__).parents[1] / "infra"
 QUEUES_MAX = 50
 URGENT_SUFFIX = "-urgent"
+_SETTING = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -52,11 +54,16 @@ def set_applications(parameters: dict[str, Any], names: list[str], bound: list[s
     parameters["parameters"]["applications"]["value"] = [
         {
             "name": name,
-            "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}}}",
+            "principalId": f"${{SAS_PRINCIPAL_{name.upper().replace('-', '_')}=}}",
             **({"bound": True} if name in bound else {}),
         }
         for name in names
     ]
+
+
+def set_settings(parameters: dict[str, Any], names: list[str]) -> None:
+    """Make these the settings of the business, each given by the variable of its name."""
+    parameters["parameters"]["businessSettings"]["value"] = {name: f"${{{name}}}" for name in names}
 
 
 def emulator_config(
@@ -107,7 +114,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--bound", nargs="+", default=[], metavar="NAME", help="those with queues of orders"
     )
+    parser.add_argument("--settings", nargs="+", metavar="NAME", help="of the business, all")
     options = parser.parse_args(argv)
+    for name in options.settings or []:
+        if not _SETTING.fullmatch(name) or name.startswith("SAS_QUEUE_"):
+            parser.error(f"{name!r}: use upper-case letters, digits and _ between them")
     for name in [*(options.agents or []), *(options.applications or [])]:
         if not _NAME.fullmatch(name):
             parser.error(f"{name!r}: use lower-case letters, digits and - between them")
@@ -117,9 +128,12 @@ def main(argv: list[str] | None = None) -> int:
     if options.agents:
         set_agents(listed, options.agents)
         _write(INFRA / "queues.json", listed)
-    if options.applications:
+    if options.applications or options.settings:
         parameters = json.loads((INFRA / "main.parameters.json").read_text(encoding="utf-8"))
-        set_applications(parameters, options.applications, options.bound)
+        if options.applications:
+            set_applications(parameters, options.applications, options.bound)
+        if options.settings:
+            set_settings(parameters, options.settings)
         _write(INFRA / "main.parameters.json", parameters)
     _write(
         INFRA / "emulator" / "Config.json",

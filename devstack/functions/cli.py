@@ -33,9 +33,8 @@ from devstack.inputs import (
     ChildFailedError,
     DevstackError,
     NotInstalledError,
+    add_app_options,
     make_directory,
-    name_list,
-    setting_pair,
 )
 from devstack.lifecycle import stop_event
 
@@ -46,8 +45,6 @@ _CHILD_READY_S = 120.0
 _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
-# The SDK logs every frame and retry at INFO.
-_NOISY_LOGGERS = ("azure", "aiohttp", "asyncio", "urllib3")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,17 +56,11 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("app_dir", type=Path, metavar="APP_DIR", help="the directory of function_app.py")
     add("--http-port", type=int, default=0, metavar="N", help="port of HTTP triggers (0: free)")
-    add("--processes", type=int, default=1, metavar="N", help="host processes on the same queues")
-    add("--only", type=name_list, metavar="NAME[,NAME]", help="run these functions only")
-    add("--except", type=name_list, dest="without", default=[], metavar="NAME[,NAME]",
-        help="do not run these functions")  # fmt: skip
-    add("--setting", type=setting_pair, action="append", default=[], metavar="NAME=VALUE",
-        help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
+    add_app_options(add, only=None)
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
     add("--drain", type=float, default=10.0, metavar="S",
         help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
     add("--respawn", action="store_true", help="start a worker process again when it dies")
-    add("--func", action="store_true", help="start the real Core Tools (func) instead")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
     return found
 
@@ -135,14 +126,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Log to standard error at the default level of host.json."""
+    """Log to standard error at the default level of host.json: every logger, as the worker does."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(LOG_LEVELS[level])
-    for name in _NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, LOG_LEVELS[level]))
+    logging.basicConfig(level=LOG_LEVELS[level], handlers=[handler], force=True)
 
 
 def _print_ready(line: dict[str, Any]) -> None:

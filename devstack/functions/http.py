@@ -100,15 +100,12 @@ class HttpServer:
         path = request.match_info["path"].strip("/")
         if path == "admin/host/ping" or not path:
             return web.Response(text="")
-        matches = (
-            (function, trigger, values)
-            for route, trigger, function in self._routes
-            if request.method in trigger.methods and (values := route.match(path)) is not None
-        )
-        match = next(matches, None)
-        if match is None:
+        for route, trigger, function in self._routes:  # noqa: B007  # used below
+            values = route.match(path)
+            if values is not None and request.method in trigger.methods:
+                break
+        else:
             return web.Response(status=404)  # for a wrong method too, as in Azure
-        function, trigger, values = match
         refusal = self._refusal(trigger, request)
         if refusal is not None:
             return web.Response(status=refusal)

@@ -62,14 +62,11 @@ class FoundFunction:
 
 
 @dataclass(frozen=True)
-class IndexedFunction:
+class IndexedFunction(FoundFunction):
     """One function of the app that can run."""
 
-    name: str
-    code: Callable[..., Any]
     trigger: Trigger
     outputs: tuple[Output, ...]
-    signature: Signature
     directory: Path
 
 
@@ -216,7 +213,7 @@ def select(
 def bind(found: FoundFunction, app_dir: Path, settings: Settings) -> IndexedFunction:
     """Resolve the settings of a function that will run, or raise IndexingError or SettingsError."""
     trigger, outputs = read_bindings(found.name, found.bindings, settings)
-    return IndexedFunction(found.name, found.code, trigger, outputs, found.signature, app_dir)
+    return IndexedFunction(**vars(found), trigger=trigger, outputs=outputs, directory=app_dir)
 
 
 def converter_for(binding: str) -> Any:

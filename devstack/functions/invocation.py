@@ -23,7 +23,8 @@ import azure.functions as func
 from azure.functions.meta import Datum
 
 from devstack.functions.indexing import GENERIC, BoundParameter, IndexedFunction, converter_for
-from devstack.functions.settings import HostError, Settings, SettingsError
+from devstack.functions.metadata import MessageMetadata
+from devstack.functions.settings import InvocationError, Settings, SettingsError
 from devstack.inputs import whole_number
 
 _log = logging.getLogger("devstack.functions")
@@ -40,10 +41,6 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
 _THREAD_LOCAL = threading.local()
-
-
-class InvocationError(HostError):
-    """A function did something that its bindings do not allow; the invocation failed."""
 
 
 class _Context(func.Context):
@@ -159,8 +156,9 @@ class Invoker:
                 self.timed_out.set()
             raise InvocationError(ends.result())
         finally:
-            work.cancel()
-            await asyncio.wait({work}, timeout=_CANCEL_S)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work}, timeout=_CANCEL_S)
 
     async def _run(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
         """Run the code; SystemExit or a cancellation from the code becomes an exception.
@@ -184,17 +182,15 @@ class Invoker:
             ) from error
 
     async def _on_thread(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
-        context = contextvars.copy_context()
-
         def run() -> Any:
-            invocation = context[CURRENT]
-            _THREAD_LOCAL.invocation_id = invocation[0] if invocation else None
+            _THREAD_LOCAL.invocation_id = (CURRENT.get() or (None,))[0]
             try:
-                return context.run(function.code, **arguments)
+                return function.code(**arguments)
             finally:
                 _THREAD_LOCAL.invocation_id = None
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, context.run, run)
 
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""
@@ -209,6 +205,8 @@ def _decode(parameter: BoundParameter, datum: Datum, metadata: Mapping[str, Datu
     """Convert a datum to an argument with the azure-functions converter of its binding."""
     if parameter.converter == GENERIC:
         return datum.value
+    if isinstance(metadata, MessageMetadata):
+        return metadata.decoded(datum.value)
     try:
         return converter_for(parameter.converter).decode(datum, trigger_metadata=metadata)
     except NotImplementedError as error:

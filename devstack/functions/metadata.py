@@ -9,33 +9,39 @@ than the batch. The azure-functions converters turn this into what a function se
 
 import base64
 import json
+import re
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 from azure.functions.meta import Datum
+from azure.functions.servicebus import ServiceBusMessage as FunctionMessage
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 
-from devstack.functions.invocation import InvocationError
+from devstack.functions.settings import InvocationError
 
 Metadata = dict[str, Datum]
+Input = tuple[Datum, Mapping[str, Datum]]
 
 _Getter = Callable[[ServiceBusReceivedMessage], Any]
 _STRINGS: dict[str, _Getter] = {
     "DeadLetterSource": lambda m: m.dead_letter_source,
-    "LockToken": lambda m: _text(m.lock_token),
-    "MessageId": lambda m: _text(m.message_id),
+    "LockToken": lambda m: m.lock_token,
+    "MessageId": lambda m: m.message_id,
     "ContentType": lambda m: m.content_type,
     "ReplyTo": lambda m: m.reply_to,
     "To": lambda m: m.to,
     "Subject": lambda m: m.subject,
     "Label": lambda m: m.subject,
-    "CorrelationId": lambda m: _text(m.correlation_id),
+    "CorrelationId": lambda m: m.correlation_id,
     "SessionId": lambda m: m.session_id,
     "ReplyToSessionId": lambda m: m.reply_to_session_id,
     "PartitionKey": lambda m: m.partition_key,
 }
+_FIELDS = {re.sub(r"\B([A-Z])", r"_\1", name).lower(): get for name, get in _STRINGS.items()}
 _TIMES: dict[str, _Getter] = {
     "EnqueuedTime": lambda m: m.enqueued_time_utc,
     "ExpiresAt": lambda m: m.expires_at_utc,
@@ -43,32 +49,62 @@ _TIMES: dict[str, _Getter] = {
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
-def single(message: ServiceBusReceivedMessage, *, binary: bool) -> tuple[Datum, Metadata]:
+class MessageMetadata(UserDict[str, Datum]):
+    """The metadata of one message, made when somebody asks for it."""
+
+    def __init__(self, message: ServiceBusReceivedMessage) -> None:  # `data` comes later
+        self._message = message
+
+    @cached_property
+    def data(self) -> Metadata:  # type: ignore[override]  # UserDict sets it at once
+        """All of it."""
+        message = self._message
+        found: Metadata = {
+            name: Datum(value, "string")
+            for name, get in _STRINGS.items()
+            if (value := _text(get(message))) is not None
+        }
+        for name, get in _TIMES.items():
+            utc, offset = _times(get(message))
+            found[f"{name}Utc"], found[name] = _json(utc), _json(offset)
+        found["DeliveryCount"] = _json(delivery_count(message))
+        found["SequenceNumber"] = _json(message.sequence_number or 0)
+        properties = _json(_application_properties(message))
+        found["ApplicationProperties"] = found["UserProperties"] = properties
+        return found
+
+    def decoded(self, body: bytes) -> FunctionMessage:
+        """What the azure-functions converter makes of it, without JSON and 26 tries of strptime."""
+        message = self._message
+        texts: Any = {name: _text(get(message)) for name, get in _FIELDS.items()}
+        return FunctionMessage(
+            body=body,
+            trigger_metadata=self,
+            application_properties=_application_properties(message),
+            user_properties=_application_properties(message),
+            delivery_count=delivery_count(message),
+            sequence_number=message.sequence_number or 0,
+            enqueued_time_utc=_naive(message.enqueued_time_utc),
+            expires_at_utc=_naive(message.expires_at_utc),
+            **texts,
+        )
+
+
+def single(message: ServiceBusReceivedMessage, *, binary: bool) -> Input:
     """The datum and metadata of one message (cardinality one)."""
-    body = body_bytes(message)
-    metadata: Metadata = {
-        name: Datum(value, "string")
-        for name, get in _STRINGS.items()
-        if (value := get(message)) is not None
-    }
-    for name, get in _TIMES.items():
-        utc, offset = _times(get(message))
-        metadata[f"{name}Utc"], metadata[name] = _json(utc), _json(offset)
-    metadata["DeliveryCount"] = _json(delivery_count(message))
-    metadata["SequenceNumber"] = _json(message.sequence_number or 0)
-    properties = _json(_application_properties(message))
-    metadata["ApplicationProperties"] = metadata["UserProperties"] = properties
+    body, found = body_bytes(message), MessageMetadata(message)
     if binary:
-        return Datum(body, "bytes"), metadata
-    text = decode_text(body)
+        return Datum(body, "bytes"), found
+    text, metadata = decode_text(body), dict(found)
     override(metadata, text)
     return Datum(text, "string"), metadata
 
 
-def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> tuple[Datum, Metadata]:
+def batch(messages: Sequence[ServiceBusReceivedMessage], *, binary: bool) -> Input:
     """The datum and metadata of a batch (cardinality many)."""
     metadata: Metadata = {
-        f"{name}Array": _strings([get(m) for m in messages]) for name, get in _STRINGS.items()
+        f"{name}Array": _strings([_text(get(m)) for m in messages])
+        for name, get in _STRINGS.items()
     }
     for name, get in _TIMES.items():
         pairs = [_times(get(m)) for m in messages]
@@ -136,18 +172,13 @@ def delivery_count(message: ServiceBusReceivedMessage) -> int:
 def outgoing(datum: Datum) -> list[ServiceBusMessage]:
     """The messages of a datum: one for each element of a list, else one; or InvocationError."""
     if datum.type == "list":
-        return [message for one in datum.value for message in outgoing(_element(one))]
+        texts = [v if isinstance(v, str | bytes) else json.dumps(v) for v in datum.value]
+        return [ServiceBusMessage(text) for text in texts]
     if datum.type == "dict":
         return [ServiceBusMessage(json.dumps(datum.value), content_type="application/json")]
     if datum.type in {"string", "bytes"}:
         return [ServiceBusMessage(datum.value)]
     raise InvocationError(f"{datum.type} data cannot become a message: use str or bytes.")
-
-
-def _element(value: Any) -> Datum:
-    if isinstance(value, bytes):
-        return Datum(value, "bytes")
-    return Datum(value if isinstance(value, str) else json.dumps(value), "string")
 
 
 def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
@@ -178,9 +209,12 @@ def _text(value: Any) -> str | None:
 
 
 def _times(moment: datetime | None) -> tuple[str, str]:
-    utc = _NEVER if moment is None else moment
-    stamp = utc.astimezone(UTC).replace(tzinfo=None).isoformat()
+    stamp = _naive(moment).isoformat()
     return stamp, f"{stamp}+00:00"
+
+
+def _naive(moment: datetime | None) -> datetime:
+    return (moment or _NEVER).astimezone(UTC).replace(tzinfo=None)
 
 
 def _json(value: Any) -> Datum:

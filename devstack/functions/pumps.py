@@ -32,6 +32,7 @@ _BATCH_BUFFER_S = 0.05
 _SESSION_BACKOFF_S = 1.0
 _SESSION_LOCK_S = 30.0
 _NEEDS_SESSIONS = "requires sessions"
+_ACTIONS = {n: f"{n}_message" for n in ("complete", "abandon")} | {"renew": "renew_message_lock"}
 
 Messages = list[ServiceBusReceivedMessage]
 Handler = Callable[[Sequence[ServiceBusReceivedMessage]], Awaitable[bool]]
@@ -182,13 +183,7 @@ class _QueuePump(Pump):
     async def _settle(self, action: str, message: ServiceBusReceivedMessage) -> bool:
         """Return whether it succeeded; Service Bus redelivers a message that was not settled."""
         try:
-            match action:
-                case "complete":
-                    await self.receiver.complete_message(message)
-                case "abandon":
-                    await self.receiver.abandon_message(message)
-                case "renew":
-                    await self.receiver.renew_message_lock(message)
+            await getattr(self.receiver, _ACTIONS[action])(message)
         except (ServiceBusError, ValueError) as error:
             text = "%s: %s failed for message %s (%r); it is redelivered when its lock ends"
             _log.warning(text, self.name, action, message.message_id, error)

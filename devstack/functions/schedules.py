@@ -36,12 +36,8 @@ class Schedule:
     """The moments at which a timer fires."""
 
     text: str
-    seconds: frozenset[int]
-    minutes: frozenset[int]
-    hours: frozenset[int]
-    days: frozenset[int]
-    months: frozenset[int]
-    weekdays: frozenset[int]
+    fields: tuple[frozenset[int], ...]
+    """The allowed values of each of `_FIELDS`."""
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
@@ -54,27 +50,28 @@ class Schedule:
                 f"{text!r} is not an NCRONTAB schedule: it needs six fields, "
                 "{second} {minute} {hour} {day} {month} {day of week}."
             )
-        sets = [_field(word, *spec) for word, spec in zip(words, _FIELDS, strict=True)]
-        schedule = cls(text, *sets)
+        sets = (_field(word, *spec) for word, spec in zip(words, _FIELDS, strict=True))
+        schedule = cls(text, tuple(sets))
         if schedule.next_after(datetime(2024, 1, 1)) is None:  # noqa: DTZ001  # calendar only
             raise ValueError(f"{text!r} never occurs: no month has such a day.")
         return schedule
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first occurrence after `moment`, in its time zone; None beyond eight years."""
+        seconds, minutes, hours, days, months, weekdays = self.fields
         now = moment.replace(microsecond=0) + timedelta(seconds=1)
         end = moment + _HORIZON
         while now < end:
-            if now.month not in self.months:
+            if now.month not in months:
                 year, month = (now.year + 1, 1) if now.month == 12 else (now.year, now.month + 1)
                 now = now.replace(year=year, month=month, day=1, hour=0, minute=0, second=0)
-            elif now.day not in self.days or now.isoweekday() % 7 not in self.weekdays:
+            elif now.day not in days or now.isoweekday() % 7 not in weekdays:
                 now = now.replace(hour=0, minute=0, second=0) + timedelta(days=1)
-            elif now.hour not in self.hours:
+            elif now.hour not in hours:
                 now = now.replace(minute=0, second=0) + timedelta(hours=1)
-            elif now.minute not in self.minutes:
+            elif now.minute not in minutes:
                 now = now.replace(second=0) + timedelta(minutes=1)
-            elif now.second not in self.seconds:
+            elif now.second not in seconds:
                 now += timedelta(seconds=1)
             else:
                 return now

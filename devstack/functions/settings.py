@@ -26,6 +26,10 @@ class HostError(DevstackError):
     """The host cannot run this app."""
 
 
+class InvocationError(HostError):
+    """A function did something that its bindings do not allow; the invocation failed."""
+
+
 class SettingsError(HostError):
     """A setting is missing or has a wrong value."""
 

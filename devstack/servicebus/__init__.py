@@ -13,15 +13,6 @@ from devstack.servicebus.wire.context import Limits
 from devstack.servicebus.wire.server import QueueCounts
 
 __all__ = [
-    "Broker",
-    "BrokerProcess",
-    "BrokerThread",
-    "Config",
-    "ConfigError",
-    "EntityStatus",
-    "Limits",
-    "QueueCounts",
-    "QueueProperties",
-    "read_config",
-    "start_broker",
-]
+    "Broker", "BrokerProcess", "BrokerThread", "Config", "ConfigError", "EntityStatus", "Limits",
+    "QueueCounts", "QueueProperties", "read_config", "start_broker",
+]  # fmt: skip

@@ -35,14 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logging.getLogger("devstack.servicebus").warning(
                 "%s is not served: this broker serves queues only", entity
             )
-        broker = Broker(
-            config,
-            port=options.port,
-            management_port=options.management_port,
-            data=options.data,
-            require_key=options.require_key,
-        )
-        return asyncio.run(_serve(broker))
+        names = ("port", "management_port", "data", "require_key")
+        wanted = {name: getattr(options, name) for name in names}
+        return asyncio.run(_serve(Broker(config, **wanted)))
     except (ConfigError, StorageError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (a command's message)
         return 2
@@ -53,18 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m devstack.servicebus",
         description="A Service Bus broker for one machine: queues over AMQP 1.0 on 127.0.0.1.",
     )
-    parser.add_argument(
-        "--config", type=Path, required=True, help="the emulator's Config.json: which queues"
-    )
-    parser.add_argument("--port", type=_port, default=5672, help="AMQP port, 0 for a free one")
-    parser.add_argument(
-        "--management-port", type=_port, default=5300, help="HTTP port, 0 for a free one"
-    )
-    parser.add_argument("--data", type=Path, help="store everything in this directory")
-    parser.add_argument(
-        "--require-key", type=_key, metavar="KEY", help="refuse tokens signed with another key"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    add = parser.add_argument
+    add("--config", type=Path, required=True, help="the emulator's Config.json: which queues")
+    add("--port", type=_port, default=5672, help="AMQP port, 0 for a free one")
+    add("--management-port", type=_port, default=5300, help="HTTP port, 0 for a free one")
+    add("--data", type=Path, help="store everything in this directory")
+    add("--require-key", type=_key, metavar="KEY", help="refuse tokens signed with another key")
+    add("-v", "--verbose", action="store_true", help="log more")
     return parser
 
 
@@ -98,13 +88,9 @@ async def _serve(broker: Broker) -> int:
     stop = stop_event()
     failing = asyncio.create_task(broker.wait_failed())
     failing.add_done_callback(lambda _: stop.set())
-    ready = {
-        "ready": True,
-        "pid": os.getpid(),
-        "port": broker.port,
-        "management_port": broker.management_port,
-        "connection_string": broker.connection_string,
-    }
+    names = ("port", "management_port", "connection_string")
+    shown = {name: getattr(broker, name) for name in names}
+    ready = {"ready": True, "pid": os.getpid(), **shown}
     # Collect garbage less often: messages are many, live long and form no cycles.
     gc.collect()
     gc.freeze()

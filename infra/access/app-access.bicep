@@ -12,6 +12,9 @@ param responseQueues array
 @description('Queues of orders of single applications: functions are triggered by them, and put orders back.')
 param ownOrdersQueues array
 
+@description('Let the scaler of the triggers read how many messages wait. Receiver may not; Data Owner may, and may change the queue too.')
+param scalerReadsCounts bool
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
 
@@ -24,6 +27,18 @@ module receives 'queue-roles.bicep' = {
     principalType: 'ServicePrincipal'
     roleId: roles.serviceBusDataReceiver.id
     reason: 'Functions are triggered by this queue.'
+  }
+}
+
+module counts 'queue-roles.bicep' = if (scalerReadsCounts) {
+  name: 'app-counts'
+  params: {
+    namespaceName: namespaceName
+    queueNames: concat(list.access.appReceives, ownOrdersQueues)
+    principalId: principalId
+    principalType: 'ServicePrincipal'
+    roleId: roles.serviceBusDataOwner.id
+    reason: roles.serviceBusDataOwner.why
   }
 }
 

@@ -9,7 +9,6 @@ param identityId string
 param identityClientId string
 
 @description('Where the package is kept: the host account\'s blob endpoint and a container.')
-param hostAccountName string
 param hostBlobEndpoint string
 param packageContainer string
 
@@ -18,19 +17,26 @@ param tableName string
 param namespaceHostName string
 param telemetryConnectionString string
 
-@description('How often the supervisor looks: NCRONTAB of six fields.')
+@description('When the supervisor sweeps: NCRONTAB of six fields.')
 @minLength(11)
 param supervisorSchedule string
 
-@description('URI of the Key Vault secret that holds SAS_ENCRYPTION_KEYS, for workflows with secret fields; empty for none.')
-param encryptionKeysSecretUri string
+@description('When finished orders are removed: NCRONTAB of six fields.')
+@minLength(11)
+param purgeSchedule string
 
+@description('Age in days at which they are removed.')
+param orderRetentionDays int
+
+@description('Share of traces that the app exports; failures always are.')
+param telemetryShare string
+
+@secure()
 @description('Settings of the business: ORDERS_... of the sample, or an adopter\'s own.')
 param businessSettings object
 
-@secure()
-@description('Secrets that callbacks are made with, separated by commas; or a Key Vault reference; empty where none are used.')
-param callbackKey string
+@description('Secret settings: name, and a reference that the platform replaces by the secret.')
+param vaultReferences array
 
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string
@@ -65,7 +71,7 @@ var business = [for item in items(businessSettings): {
 var callbackAddress = empty(callbackUrl) ? 'https://${name}.azurewebsites.net/api/callbacks' : callbackUrl
 
 var settings = [
-  { name: 'AzureWebJobsStorage__accountName', value: hostAccountName }
+  { name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }
   { name: 'AzureWebJobsStorage__credential', value: 'managedidentity' }
   { name: 'AzureWebJobsStorage__clientId', value: identityClientId }
   { name: 'ServiceBus__fullyQualifiedNamespace', value: namespaceHostName }
@@ -75,21 +81,15 @@ var settings = [
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
-  { name: 'SAS_PURGE_SCHEDULE', value: '0 30 2 * * *' }
-  { name: 'SAS_RETENTION_DAYS', value: '30' }
-  { name: 'SAS_CALLBACK_KEY', value: callbackKey }
+  { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
+  { name: 'SAS_RETENTION_DAYS', value: string(orderRetentionDays) }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }
   { name: 'SAS_TELEMETRY', value: 'azuremonitor' }
-  { name: 'SAS_TELEMETRY_SHARE', value: '1' }
+  { name: 'SAS_TELEMETRY_SHARE', value: telemetryShare }
   { name: 'PYTHON_ENABLE_OPENTELEMETRY', value: 'true' }
   { name: 'APPLICATIONINSIGHTS_CONNECTION_STRING', value: telemetryConnectionString }
   { name: 'APPLICATIONINSIGHTS_AUTHENTICATION_STRING', value: 'ClientId=${identityClientId};Authorization=AAD' }
-]
-
-// A reference that the platform resolves: the keys stand in no setting. The identity must be let read the secret.
-var keys = empty(encryptionKeysSecretUri) ? [] : [
-  { name: 'SAS_ENCRYPTION_KEYS', value: '@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})' }
 ]
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
@@ -150,7 +150,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       scmMinTlsVersion: '1.2'
       ftpsState: 'Disabled'
       http20Enabled: true
-      appSettings: concat(settings, keys, list.settings, business)
+      appSettings: concat(settings, vaultReferences, list.settings, business)
     }
   }
 }

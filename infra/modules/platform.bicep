@@ -3,12 +3,19 @@
 param suffix string // ends every name, and is the same whenever this environment is deployed again
 param tags object
 param location string
-param principalId string
-param principalType string
+param operatorPrincipalId string
+param operatorPrincipalType string
+
+@description('More than 0 refuses the deployment: give the operator and each application an identity of their own.')
+@minValue(0)
+@maxValue(0)
+param principalsGivenTwice int
+
 param applications array
-param businessSettings object
 @secure()
-param callbackKey string
+param businessSettings object
+param settingsInVault string
+param keyVaultUri string
 param callbackUrl string
 param serviceBusSku string
 param messagingUnits int
@@ -20,13 +27,16 @@ param alwaysReadySubmission int
 param alwaysReadyScheduler int
 param instanceMemoryMB int
 param maximumInstanceCount int
+param scalerReadsCounts bool
 param supervisorSchedule string
-
-param encryptionKeysSecretUri string
-param operatorMailAddresses array
+param purgeSchedule string
+param orderRetentionDays int
+param purgeLagHoursMax int
+param telemetryShare string
+param operatorMail string
 param queueDepthMax int
 param overdueMinutesMax int
-param retentionDays int
+param logRetentionDays int
 param dailyQuotaGb int
 param auditStateStore bool
 
@@ -45,7 +55,7 @@ module monitoring 'monitoring.bicep' = {
     componentName: '${abbreviations.applicationInsights}${suffix}'
     location: location
     tags: tags
-    retentionDays: retentionDays
+    retentionDays: logRetentionDays
     dailyQuotaGb: dailyQuotaGb
   }
 }
@@ -87,6 +97,21 @@ module state 'storage-account.bicep' = {
   }
 }
 
+module secrets 'secrets.bicep' = {
+  name: 'secrets'
+  params: {
+    vaultName: '${abbreviations.keyVault}${suffix}'
+    location: location
+    tags: tags
+    publicAccess: !vnetEnabled
+    settingsInVault: settingsInVault
+    vaultUri: keyVaultUri
+    appPrincipalId: identity.outputs.principalId
+    operatorPrincipalId: operatorPrincipalId
+    operatorPrincipalType: operatorPrincipalType
+  }
+}
+
 module messaging 'messaging.bicep' = {
   name: 'messaging'
   params: {
@@ -112,6 +137,7 @@ module network 'private-access.bicep' = if (vnetEnabled) {
     namespaceId: messaging.outputs.id
     hostAccountId: host.outputs.id
     stateAccountId: state.outputs.id
+    vaultId: secrets.outputs.vaultId
   }
 }
 
@@ -125,14 +151,15 @@ module appAccess '../access/app-access.bicep' = {
     componentName: monitoring.outputs.componentName
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
+    scalerReadsCounts: scalerReadsCounts
   }
 }
 
-module operatorAccess '../access/operator-access.bicep' = if (!empty(principalId)) {
+module operatorAccess '../access/operator-access.bicep' = if (principalsGivenTwice == 0 && !empty(operatorPrincipalId)) {
   name: 'operator-access'
   params: {
-    principalId: principalId
-    principalType: principalType
+    principalId: operatorPrincipalId
+    principalType: operatorPrincipalType
     namespaceName: messaging.outputs.name
     stateAccountName: state.outputs.name
     tableName: tableName
@@ -149,7 +176,6 @@ module app 'function-app.bicep' = {
     tags: tags
     identityId: identity.outputs.id
     identityClientId: identity.outputs.clientId
-    hostAccountName: host.outputs.name
     hostBlobEndpoint: host.outputs.blobEndpoint
     packageContainer: packageContainer
     stateTableEndpoint: state.outputs.tableEndpoint
@@ -157,9 +183,11 @@ module app 'function-app.bicep' = {
     namespaceHostName: messaging.outputs.hostName
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
-    encryptionKeysSecretUri: encryptionKeysSecretUri
+    purgeSchedule: purgeSchedule
+    orderRetentionDays: orderRetentionDays
+    telemetryShare: telemetryShare
+    vaultReferences: secrets.outputs.settings
     businessSettings: businessSettings
-    callbackKey: callbackKey
     callbackUrl: callbackUrl
     boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
@@ -187,9 +215,10 @@ module operations '../operations/operations.bicep' = {
     stateAccountName: state.outputs.name
     responseQueues: messaging.outputs.responseQueues
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
-    mailAddresses: operatorMailAddresses
+    mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail, ' ', ''), ',')
     queueDepthMax: queueDepthMax
     overdueMinutesMax: overdueMinutesMax
+    purgeLagHoursMax: purgeLagHoursMax
     auditStateStore: auditStateStore
   }
 }
@@ -197,4 +226,6 @@ module operations '../operations/operations.bicep' = {
 output appName string = app.outputs.name
 output namespaceHostName string = messaging.outputs.hostName
 output tableEndpoint string = state.outputs.tableEndpoint
+output identityPrincipalId string = identity.outputs.principalId
+output vaultName string = secrets.outputs.vaultName
 output responseQueues array = messaging.outputs.responseQueues

@@ -1,4 +1,4 @@
-// With vnetEnabled: the virtual network, and a private endpoint each for Service Bus, the host's blobs and the orders.
+// With vnetEnabled: the virtual network, and a private endpoint each for Service Bus, the host's blobs, the orders, the vault.
 
 param networkName string
 param securityGroupName string
@@ -9,6 +9,9 @@ param octets string
 param namespaceId string
 param hostAccountId string
 param stateAccountId string
+
+@description('Empty without a vault of our own.')
+param vaultId string
 
 module network 'network.bicep' = {
   name: 'network'
@@ -60,6 +63,20 @@ module state 'private-endpoint.bicep' = {
     serviceId: stateAccountId
     groupId: 'table'
     zoneName: 'privatelink.table.${environment().suffixes.storage}'
+  }
+}
+
+module vault 'private-endpoint.bicep' = if (!empty(vaultId)) {
+  name: 'endpoint-vault'
+  params: {
+    name: '${endpointPrefix}vault'
+    location: location
+    tags: tags
+    networkId: network.outputs.id
+    subnetId: network.outputs.endpointsSubnetId
+    serviceId: vaultId
+    groupId: 'vault'
+    zoneName: 'privatelink.vaultcore.azure.net'
   }
 }
 

@@ -14,6 +14,7 @@ param serviceId string
   'namespace'
   'blob'
   'table'
+  'vault'
 ])
 param groupId string
 

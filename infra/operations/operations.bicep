@@ -17,6 +17,7 @@ param ownOrdersQueues array
 param mailAddresses array
 param queueDepthMax int
 param overdueMinutesMax int
+param purgeLagHoursMax int
 param auditStateStore bool
 
 module actionGroup 'action-group.bicep' = {
@@ -44,7 +45,7 @@ module queueAlerts 'queue-alerts.bicep' = {
 module stateAlerts 'state-alerts.bicep' = {
   name: 'state-alerts'
   params: {
-    name: '${metricAlertPrefix}state-store-throttled'
+    namePrefix: metricAlertPrefix
     tags: tags
     stateAccountId: stateAccountId
     actionGroupId: actionGroup.outputs.id
@@ -60,6 +61,7 @@ module queryAlerts 'query-alerts.bicep' = {
     workspaceId: workspaceId
     actionGroupId: actionGroup.outputs.id
     overdueMinutesMax: overdueMinutesMax
+    purgeLagHoursMax: purgeLagHoursMax
   }
 }
 

@@ -11,7 +11,34 @@ param actionGroupId string
 @maxValue(1440)
 param overdueMinutesMax int
 
+@description('Hours that a finished order may be kept beyond its retention before somebody should look.')
+@minValue(1)
+@maxValue(1000)
+param purgeLagHoursMax int
+
 var rules = [
+  {
+    name: 'purge-late'
+    description: 'The purge does not keep up: run it more often (purgeSchedule, docs/operating.md).'
+    severity: 3
+    query: loadTextContent('../kql/alert-purge-late.kql')
+    column: 'LateHours'
+    operator: 'GreaterThan'
+    threshold: purgeLagHoursMax
+    every: 'PT1H'
+    window: 'P1D' // it runs once a day
+  }
+  {
+    name: 'logs-cut'
+    description: 'The workspace has reached its daily cap: until tomorrow every alert on logs is blind. Raise ordersPerDay.'
+    severity: 1
+    query: loadTextContent('../kql/alert-logs-cut.kql')
+    column: 'Cuts'
+    operator: 'GreaterThan'
+    threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
+  }
   {
     name: 'orders-failed'
     description: 'Orders ended in Error and wait for an operator: resubmit or undo them.'
@@ -20,6 +47,8 @@ var rules = [
     column: 'Orders'
     operator: 'GreaterThan'
     threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'due-row-old'
@@ -29,6 +58,8 @@ var rules = [
     column: 'OldestMinutes'
     operator: 'GreaterThan'
     threshold: overdueMinutesMax
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'supervisor-silent'
@@ -38,6 +69,8 @@ var rules = [
     column: 'Sweeps'
     operator: 'LessThan'
     threshold: 1
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'breaker-open'
@@ -47,6 +80,8 @@ var rules = [
     column: 'Opened'
     operator: 'GreaterThan'
     threshold: 0
+    every: 'PT5M'
+    window: 'PT15M'
   }
   {
     name: 'functions-failing'
@@ -56,6 +91,8 @@ var rules = [
     column: 'Failed'
     operator: 'GreaterThan'
     threshold: 20
+    every: 'PT5M'
+    window: 'PT15M'
   }
 ]
 
@@ -74,8 +111,8 @@ resource alerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for rule 
     scopes: [
       workspaceId
     ]
-    evaluationFrequency: 'PT5M'
-    windowSize: 'PT15M'
+    evaluationFrequency: rule.every
+    windowSize: rule.window
     criteria: {
       allOf: [
         {

@@ -1,12 +1,12 @@
-// The state store refuses requests: too many a second for a partition or the account.
+// What Table Storage itself counts: it works when logs are cut off.
 
-param name string
+param namePrefix string
 param tags object
 param stateAccountId string
 param actionGroupId string
 
 resource throttled 'Microsoft.Insights/metricAlerts@2018-03-01' = {
-  name: name
+  name: '${namePrefix}state-store-throttled'
   location: 'global'
   tags: tags
   properties: {
@@ -41,6 +41,43 @@ resource throttled 'Microsoft.Insights/metricAlerts@2018-03-01' = {
               ]
             }
           ]
+        }
+      ]
+    }
+    actions: [
+      {
+        actionGroupId: actionGroupId
+      }
+    ]
+  }
+}
+
+// A sweep asks each shard every few seconds. The log alert supervisor-silent is blind when logs are cut off.
+resource idle 'Microsoft.Insights/metricAlerts@2018-03-01' = {
+  name: '${namePrefix}state-store-idle'
+  location: 'global'
+  tags: tags
+  properties: {
+    description: 'Nobody asks the state store: no supervisor runs, and nothing that expires is recovered. Is the app started?'
+    severity: 0
+    enabled: true
+    autoMitigate: true
+    scopes: [
+      '${stateAccountId}/tableServices/default'
+    ]
+    evaluationFrequency: 'PT5M'
+    windowSize: 'PT15M'
+    criteria: {
+      'odata.type': 'Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria'
+      allOf: [
+        {
+          name: 'idle'
+          criterionType: 'StaticThresholdCriterion'
+          metricNamespace: 'Microsoft.Storage/storageAccounts/tableServices'
+          metricName: 'Transactions'
+          timeAggregation: 'Total'
+          operator: 'LessThan'
+          threshold: 16
         }
       ]
     }

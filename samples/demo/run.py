@@ -58,7 +58,7 @@ async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders
     applications = scenario.applications(orders)
     tasks = [
         *(asyncio.create_task(_application(one, stack, tally)) for one in applications),
-        asyncio.create_task(_kill_agents(stack, tally, screen)),
+        asyncio.create_task(_kill_agents(stack, orders, screen)),
         asyncio.create_task(_restart_killed(stack, screen)),
     ]
     try:
@@ -130,10 +130,10 @@ async def _submit(client: OrdersClient, application: Application, tally: Tally, 
         await asyncio.sleep(0.1)
 
 
-async def _kill_agents(stack: Stack, tally: Tally, screen: Screen) -> None:
+async def _kill_agents(stack: Stack, orders: int, screen: Screen) -> None:
     """Kill an agent process in the middle of its work, and start a new one later."""
-    steps = scenario.KILL_AT_SHARE * scenario.STEPS * tally.orders
-    while tally.steps.total() < steps:  # noqa: ASYNC110  a demo may poll
+    steps = scenario.KILL_AT_SHARE * scenario.STEPS * orders
+    while screen.calls < steps:  # noqa: ASYNC110  a demo may poll
         await asyncio.sleep(0.05)
     while not stack.group(scenario.KILLED_GROUP):  # noqa: ASYNC110  killed from outside already
         await asyncio.sleep(0.05)

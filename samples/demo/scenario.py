@@ -27,7 +27,7 @@ DELIVERED_EVERY = 16
 """One order of the web shop in this many is followed until its delivery."""
 
 KILL_AT_SHARE = 0.4
-"""An agent process is killed when this share of all steps is done."""
+"""An agent process is killed when the services got so many calls, as a share of all steps."""
 
 RESTART_AFTER_S = 6.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from sas.client import is_end
@@ -22,7 +21,6 @@ class Tally:
     seen: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
     ended: dict[str, str] = field(default_factory=dict)
-    steps: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
 
     def take(self, notification: Notification) -> None:
@@ -33,8 +31,6 @@ class Tally:
         self.seen.add(notification.id)
         order_id, notice = notification.data.order_id, notice_of(notification.type)
         self.received.add(order_id)
-        if notice == "step-completed" and notification.data.step:
-            self.steps[notification.data.step] += 1
         if notice == "failed":
             reason = notification.data.error.code if notification.data.error else "unknown"
             self.failed[order_id] = f"{notification.data.step}: {reason}"

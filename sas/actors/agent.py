@@ -271,7 +271,7 @@ class AgentActor:
             self._context.queues.agent(self._name, urgent=request.urgent),
             PUT_BACK + digest_id(request.id, delivery.message_id, key_time(until)),
             body,
-            scheduled_at=until,
+            scheduled_at=delivery.on_bus(until, self._context.clock.now()),
             properties={CALLED: "yes"} if called else {},
         )
         await self._context.bus.send([again])

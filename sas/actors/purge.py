@@ -20,7 +20,7 @@ from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
 from sas.ports import Exporter, StoreUnavailableError, Summary
-from sas.telemetry import tracing
+from sas.telemetry import metrics, tracing
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -48,6 +48,8 @@ class Purge:
     left: int = 0
     """Orders that changed since they were listed, have messages not yet sent, or were too many."""
     failed: int = 0
+    late: timedelta = timedelta(0)
+    """By how much the oldest order that is left is over its retention."""
     stop_at: datetime | None = field(default=None, compare=False)
 
 
@@ -86,12 +88,13 @@ class Purger:
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
         unsent, unknown = await self._unsent(began, stop_at)
-        until, since = began - self._retention, None
+        until, since, ended = began - self._retention, None, False
         seen: set[tuple[datetime, str]] = set()
         while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
             batch = await store.finished(BATCH + len(seen), since=since, until=until)
             fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
             if not fresh:
+                ended = True
                 break
             found.looked_at += len(fresh)
             sent = [
@@ -105,6 +108,10 @@ class Purger:
             since = fresh[-1].at
             seen |= {(one.at, one.order_id) for one in fresh}
             seen = {one for one in seen if one[0] == since}
+        if not ended or found.removed < found.looked_at:
+            left = await store.finished(1, until=until)
+            found.late = until - left[0].at if left else timedelta(0)
+        metrics.purged(found.late.total_seconds())
         log.info("purge of what ended before %s: %s", until, found)
         return found
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any, Self
 
 from azure.core.exceptions import AzureError
@@ -121,10 +120,13 @@ class ServiceBus:
 
     async def send(self, messages: Sequence[Message]) -> None:
         """See ``MessageBus.send``."""
+        by_queue: dict[str, list[Message]] = {}
+        for message in messages:
+            by_queue.setdefault(message.queue, []).append(message)
         try:
             async with asyncio.timeout(self._send_s):
-                for queue, group in groupby(messages, key=lambda message: message.queue):
-                    await self._send_to(queue, list(group))
+                for queue, group in by_queue.items():
+                    await self._send_to(queue, group)
         except TimeoutError as error:
             raise BusUnavailableError(
                 f"the bus did not take {len(messages)} messages within {self._send_s:g} s. "

@@ -41,7 +41,7 @@ RECORD_BYTES = 1_000
 """Assumed: what Log Analytics bills for a span, a point of a metric, or a record of the host."""
 EXPORTS = DAY_S / 10
 """Exports of metrics in a day: a point is exported once, however often it changed meanwhile."""
-LOG_ALERTS = 5
+LOG_ALERTS = 7
 """Alert rules on logs in infra/operations, evaluated every five minutes."""
 KEY_READS = 48
 """Assumed: reads of Key Vault in a day, for two secrets that the platform looks up every hour."""
@@ -205,12 +205,12 @@ def metric_series(steps: int) -> int:
 
     One for each queue that is watched: dead letters in all of them, depth in those of functions,
     alerts, rejected messages and one response queue. And the throttling of Service Bus, and of the
-    state store in three ways.
+    state store in three ways, and the requests to the state store.
     """
     agents = [str(number) for number in range(steps)]
     queues = Queues()
     every, worked = len(queues.own(agents)) + 1, len(queues.on_the_way(agents)) + 1
-    return every + worked + 3 + 1 + 3
+    return every + worked + 3 + 1 + 3 + 1
 
 
 def queue_functions(steps: int) -> int:

@@ -221,7 +221,7 @@ class OrdersClient:
 
         Args:
             order_ids: the orders; they need not be submitted yet.
-            until: called about once a second while the queue can be read; True ends the loop.
+            until: called several times a second while the queue can be read; True ends the loop.
             quiet_s: longest time without a notification of these orders, in seconds.
 
         Raises:

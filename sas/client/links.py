@@ -34,8 +34,8 @@ PAUSE_S = 0.5
 """Pause before a failed operation is tried again, in seconds."""
 SILENT_S = 5.0
 """An operation that takes longer is logged, in seconds: nobody should wait without knowing why."""
-POLL_S = 1.0
-"""Longest wait of one read, in seconds."""
+POLL_S = 0.25
+"""Longest wait of one read, in seconds: so soon are messages completed, and is the link closed."""
 _REFUSALS = (
     *(MessagingEntityNotFoundError, MessagingEntityDisabledError),
     *(ServiceBusAuthenticationError, ServiceBusAuthorizationError),
@@ -91,13 +91,24 @@ async def persist(operation: Callable[[], Awaitable[T]], patience_s: float) -> T
         warning.cancel()
 
 
+def open_stream(client: ServiceBusClient, queue: str, credit: int) -> ServiceBusReceiver:
+    """Return a receiver that has this many messages sent to it unasked, and buffers them.
+
+    Without such a buffer (``prefetch_count``), the SDK releases what arrives while it settles, and
+    ``receive_messages`` waits 0.2 s for more messages after the first one. There is no keep-alive
+    task: the link is always read, and a message that the task reads is seen up to a second later.
+    """
+    return client.get_queue_receiver(queue, prefetch_count=credit - 1, keep_alive=None)
+
+
 async def receive(
-    receiver: ServiceBusReceiver, most: int, patience_s: float
+    receiver: ServiceBusReceiver, patience_s: float
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """Return what arrives within about a second.
+    """Return what has arrived: as soon as there is a message, or nothing after ``POLL_S``.
 
     The link is opened first, with the full patience: ``receive_messages`` would give up when
-    opening the link takes longer than its own waiting time.
+    opening the link takes longer than its own waiting time. It is asked for one message: for more
+    it would wait until it has so many.
 
     Raises:
         LinkError: the queue cannot be read.
@@ -105,9 +116,16 @@ async def receive(
 
     async def poll() -> Sequence[ServiceBusReceivedMessage]:
         await _open(receiver)
-        return await receiver.receive_messages(max_message_count=most, max_wait_time=POLL_S)
+        return await receiver.receive_messages(1, max_wait_time=POLL_S)
 
-    return await persist(poll, patience_s)
+    return [*await persist(poll, patience_s), *await take_buffered(receiver)]
+
+
+async def take_buffered(receiver: ServiceBusReceiver) -> Sequence[ServiceBusReceivedMessage]:
+    """Return at once what the SDK has buffered. It has no public method to tell how much."""
+    handler: Any = receiver._handler  # noqa: SLF001  see above
+    count = handler._received_messages.qsize() if handler else 0  # noqa: SLF001
+    return await receiver.receive_messages(count, max_wait_time=POLL_S) if count else []
 
 
 async def settle(
@@ -208,10 +226,11 @@ async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessa
 
 
 async def withdraw_credit(receiver: ServiceBusReceiver) -> None:
-    """Take no more messages until the next receive: the SDK leaves its credit on the link."""
+    """Have no more messages sent until the next receive, which grants credit anew."""
     with suppress(Exception):  # of an internal method: other readers get their messages later
-        handler: Any = receiver._handler  # noqa: SLF001
-        await handler._link.flow(link_credit=0)  # noqa: SLF001
+        link: Any = receiver._handler._link  # noqa: SLF001
+        if link.current_link_credit > 0:
+            await link.flow(link_credit=0)
 
 
 def bytes_of(message: ServiceBusReceivedMessage) -> bytes:

@@ -18,17 +18,19 @@ from sas.client.links import (
     LockLostError,
     bytes_of,
     close_link,
+    open_stream,
     receive,
     release,
     renew,
     settle,
+    take_buffered,
     withdraw_credit,
 )
 from sas.codec import outward
 from sas.codec.strict import MalformedError
 
 RECEIVE_MAX = 50
-"""Messages received at once, and notifications that may wait for a slow follower."""
+"""Messages on their way at once, and notifications that may wait for a slow follower."""
 LINGER_S = 5.0
 """How long the queue is read after the last follower left, in seconds: another may come."""
 OTHERS_FIRST_S = 0.6
@@ -77,7 +79,7 @@ class Receiving:
 
     async def _run(self) -> None:
         while self._inbox.followers and not self._stopping:
-            receiver = self._client.get_queue_receiver(self._queue)
+            receiver = open_stream(self._client, self._queue, RECEIVE_MAX)
             try:
                 await self._read(receiver)
             except Exception as failed:  # noqa: BLE001  a follower must not wait for ever
@@ -99,17 +101,22 @@ class Receiving:
                     f"{kept:,} notifications that nobody follows are in front. Read them with "
                     "events(), follow their orders, or use a response queue of your own."
                 )
-            room = min(RECEIVE_MAX - self._inbox.unread(), KEPT_MAX - kept)
-            if room > 0:
-                for message in await receive(receiver, room, self._patience_s):
+            if self._inbox.unread() < RECEIVE_MAX:
+                for message in await receive(receiver, self._patience_s):
                     await self._take(receiver, message)
                 self.read_at = loop.time()
             else:
+                await withdraw_credit(receiver)
+                await self._take_buffered(receiver)
                 await asyncio.sleep(PAUSE_S)
             self._inbox.wake()
             await asyncio.sleep(0)  # the followers read
             await self._decide(receiver)
             await self._give_back(receiver)
+
+    async def _take_buffered(self, receiver: ServiceBusReceiver) -> None:
+        for message in await take_buffered(receiver):
+            await self._take(receiver, message)
 
     async def _take(self, receiver: ServiceBusReceiver, message: Message) -> None:
         try:
@@ -130,7 +137,10 @@ class Receiving:
         )
 
     async def _decide(self, receiver: ServiceBusReceiver) -> None:
-        """Do with each message what is to be done now."""
+        """Do with each message what is to be done now.
+
+        Each settlement waits for the service's answer. What arrives meanwhile is handed out first.
+        """
         loop = asyncio.get_running_loop()
         for held in list(self._inbox.held.values()):
             match self._inbox.fate(held, loop.time()):
@@ -140,6 +150,9 @@ class Receiving:
                     await settle(receiver, done, self._patience_s)
                 case Fate.RENEW:
                     await self._renew(receiver, held, loop.time())
+                case _:
+                    continue
+            await self._take_buffered(receiver)
 
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
         """Give back what nobody follows, and leave it a moment to the other readers of the queue.

@@ -123,6 +123,8 @@ def check_depth(text: str, depth_max: int = DEPTH_MAX) -> None:
     Raises:
         MalformedError: it nests deeper.
     """
+    if text.count("{") + text.count("[") <= depth_max:
+        return
     depth = 0
     for token in _TOKENS.finditer(text):
         match text[token.start()]:
@@ -151,15 +153,18 @@ def _check_surrogates(text: str, value: Any) -> None:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise MalformedError(
-                Reason.DUPLICATE_KEY,
-                f"the member {key[:80]!r} is there twice in one object: send it once",
-            )
-        found[key] = value
-    return found
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            break
+        keys.add(key)
+    raise MalformedError(
+        Reason.DUPLICATE_KEY,
+        f"the member {key[:80]!r} is there twice in one object: send it once",
+    )
 
 
 def _constant(name: str) -> NoReturn:

@@ -169,7 +169,8 @@ class Workflow:
     """A named, versioned set of steps that succeed or fail as a whole.
 
     ``deadline`` is the time allowed for the whole order. An order past it is undone if
-    ``on_failure`` says so; otherwise it goes on, and an operator is alerted.
+    ``on_failure`` says so; otherwise it goes on, and an operator is alerted. With ``notify_steps``
+    the application is told of each step that took effect, and not only of the order's ends.
 
     Raises:
         WorkflowError: the definition is wrong. It is checked here, once, and not for each order.
@@ -179,7 +180,7 @@ class Workflow:
     version: int
     steps: tuple[Step, ...]
     on_failure: OnFailure = OnFailure.HOLD
-    notify_steps: bool = True
+    notify_steps: bool = False
     pickup: timedelta = timedelta(seconds=30)
     alert_after: timedelta = timedelta(minutes=10)
     deadline: timedelta | None = None

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sas.codec.outward import Rejection
 from sas.codec.strict import MalformedError
 from sas.domain.ids import key_time, parse_key_time
+from sas.domain.order import CLOCK_SKEW
 from sas.ports import OtherVersionError
 
 LEFT_SINCE = "sas_left_since"
@@ -54,6 +55,15 @@ class Delivery:
     def outside_sent(self) -> bool:
         """Whether the alerts and notifications of this message's transition were sent before."""
         return OUTSIDE_SENT in self.properties
+
+    def on_bus(self, moment: datetime, now: datetime) -> datetime:
+        """Return a moment of this instance's clock by the clock of the bus, as far as it is known.
+
+        The bus is ahead if it enqueued the message in this instance's future. Without this, a copy
+        that a slow clock schedules would come back at once, again and again.
+        """
+        ahead = self.enqueued_at - now if self.enqueued_at is not None else timedelta(0)
+        return moment + min(max(ahead, timedelta(0)), CLOCK_SKEW)
 
     def leave_to_others(self, lacks: Exception, now: datetime, deploy_wait: timedelta) -> None:
         """Leave the message to an instance that has its workflow; return after ``deploy_wait``.

@@ -91,6 +91,10 @@ class Receiver:
                 away = failed
             except UndeliverableError as refused:  # a right to send may be missing for a while
                 away = BusUnavailableError(str(refused))
+            except Exception:
+                # The host may not export its own log of it (docs/telemetry.md).
+                log.exception("a message of queue %s failed and comes again", delivery.queue)
+                raise
             if isinstance(away, StoreMismatchError):
                 await self._report(away)
             delay = delay_s(times, away.delay_max_s)
@@ -129,7 +133,7 @@ class Receiver:
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
             f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}",
             delivery.body,
-            scheduled_at=now + timedelta(seconds=delay),
+            scheduled_at=delivery.on_bus(now + timedelta(seconds=delay), now),
             properties=properties,
         )
         try:

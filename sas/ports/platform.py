@@ -288,7 +288,7 @@ class MessageBus(Protocol):
     """Sends messages. The Functions host receives them and calls the functions."""
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in order. Messages to one queue may travel as one batch.
+        """Send messages: those to one queue in order, and in as few sends as they fit into.
 
         After an error some may have been sent. Sending all of them again is safe, because their
         ids stay the same.

@@ -24,7 +24,7 @@ FAULTS_MAX = 30
 service chooses its codes, and each one is a time series.
 """
 _OWN_FAULT = re.compile(
-    "|agent-bug|complete-by|no-json|refused|timeout|transient|unreachable|http-5[0-9]{2}"
+    "|agent-bug|complete-by|no-json|refused|sign-in|timeout|transient|unreachable|http-5[0-9]{2}"
 )
 """Faults that this system names itself. They are always recorded."""
 
@@ -61,6 +61,12 @@ class Instruments:
             "sas.sweep.age",
             "s",
             "how overdue a sweep's oldest row was",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self.purge_lag = meter.create_histogram(
+            "sas.purge.lag",
+            "s",
+            "how late the oldest finished order that a run left is",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
 
@@ -130,6 +136,11 @@ def attempt(agent: str, step: str, direction: str, outcome: str, fault: str = ""
 def swept(age_s: float) -> None:
     """Record how overdue the oldest row of a sweep was, in seconds."""
     _instruments.sweep_age.record(max(age_s, 0.0))
+
+
+def purged(lag_s: float) -> None:
+    """Record by how many seconds the oldest order that a purge left is over its retention."""
+    _instruments.purge_lag.record(max(lag_s, 0.0))
 
 
 def late_reply(step: str) -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -122,6 +122,10 @@ def span(
     service.
     """
     given = _named(**about)
+    if not _listened_to():
+        with scope(given, actor), _within(parent):
+            yield trace.get_current_span()
+        return
     now = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
@@ -141,6 +145,26 @@ def span(
         except Exception as error:
             failed(error)
             raise
+
+
+def _listened_to() -> bool:
+    """Whether anybody creates real spans: this module's provider, or the process's own."""
+    return _provider is not None or not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    )
+
+
+@contextmanager
+def _within(parent: Context | None) -> Iterator[None]:
+    """Run a block in the context of ``parent``. Its trace is passed on, although nobody records."""
+    if parent is None:
+        yield
+        return
+    token = attach(parent)
+    try:
+        yield
+    finally:
+        detach(token)
 
 
 def received(
@@ -189,5 +213,7 @@ def context_of(properties: Mapping[str, object]) -> Context | None:
             value = value.decode("ascii", "replace")
         if isinstance(value, str) and len(value) <= most:
             found[name] = value
+    if "traceparent" not in found:
+        return None
     context = _W3C.extract(found, context=Context())
     return context if trace.get_current_span(context).get_span_context().is_valid else None

@@ -64,6 +64,26 @@ async def test_a_connection_cut_between_two_sends_is_opened_again(
     assert broker.counts(queue).active == 2
 
 
+async def test_one_call_makes_one_send_to_each_queue(
+    broker: Broker, bus: ServiceBus, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{queue}-other"
+    broker.create_queue(other)
+    sends: list[str] = []
+    send = ServiceBusSender.send_messages
+
+    async def noted(
+        self: ServiceBusSender, sent: ServiceBusMessage | ServiceBusMessageBatch
+    ) -> None:
+        sends.append(self.entity_name)
+        await send(self, sent)
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", noted)
+    await bus.send([message(name, n) for n, name in enumerate((queue, other, queue, other, queue))])
+    assert sends == [queue, other]
+    assert (broker.counts(queue).active, broker.counts(other).active) == (3, 2)
+
+
 @pytest.mark.filterwarnings(
     # The SDK drops a connection that was cut while it waited, without closing its socket.
     "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sas.adapters import sign_in
 from tests.e2e.workflow_page import (
     COMMANDS,
     FILES,
@@ -66,6 +67,31 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     with urllib.request.urlopen(service, timeout=60) as answer:  # noqa: S310  our own server
         booked = json.load(answer)
     assert sorted(booked) == ["T-1/book-flight", "T-1/book-room", "T-1/confirm"]
+
+
+def test_what_the_page_deploys_asks_for_its_own_settings_and_none_of_the_sample_s(
+    project: Path,
+) -> None:
+    assert run(command("tools.queues"), project).returncode == 0
+    hook = [sys.executable, "-m", "tools.azd_hooks", "preprovision"]
+    nothing = run(hook, project)
+    asked = re.findall(r"azd env set (\w+)", nothing.stderr)
+    assert (nothing.returncode, asked) == (1, ["TRIPS_URL"])
+    assert "azd env set TRIPS_URL https://trips.example" in PAGE
+    given = run(hook, project, TRIPS_URL="https://trips.example")
+    assert given.returncode == 0, given.stderr
+    parameters = (project / "infra" / "main.parameters.json").read_text(encoding="utf-8")
+    assert "SAS_PRINCIPAL_TRAVEL_DESK" in parameters
+    for of_the_sample in ("{ORDERS_", "WEB_SHOP", "WHOLESALE"):
+        assert of_the_sample not in parameters
+
+
+def test_the_page_signs_in_as_http_service_can() -> None:
+    table = PAGE.partition("**Sign in**")[2]
+    named = re.findall(r"^\| .* \| `(\w+)\(", table, re.MULTILINE)
+    assert set(named) == {"ManagedIdentity", "ApiKey", "ClientCertificate"}
+    for name in named:
+        assert issubclass(getattr(sign_in, name), sign_in.SignIn)
 
 
 def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:

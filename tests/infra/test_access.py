@@ -14,18 +14,22 @@ need_module("tree_sitter")
 need_module("tree_sitter_bicep")
 
 ALLOWED = {
+    "090c5cfd-751d-490a-894a-3ce6f1109419": "Azure Service Bus Data Owner",
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Azure Service Bus Data Receiver",
     "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Azure Service Bus Data Sender",
     "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
     "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
     "76199698-9eea-4c19-bc75-cec21354c6b6": "Storage Table Data Reader",
+    "4633458b-17de-408a-b874-0445c86b69e6": "Key Vault Secrets User",
+    "b86a8fe4-44ce-4948-aee5-eccb2c155cd7": "Key Vault Secrets Officer",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
 }
-"""Service Bus Data Owner, Contributor, Owner and the like are missing on purpose."""
+"""Contributor, Owner and the like are missing on purpose."""
 
 GRANTS = {
     # file, module -> role, and the scope's module
     ("app-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
+    ("app-access.bicep", "counts"): ("serviceBusDataOwner", "queue-roles.bicep"),
     ("app-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
     ("app-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
     ("app-access.bicep", "state"): ("storageTableDataContributor", "storage-role.bicep"),
@@ -33,6 +37,8 @@ GRANTS = {
     ("operator-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("operator-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
     ("operator-access.bicep", "reads"): ("storageTableDataReader", "table-role.bicep"),
+    ("secrets.bicep", "appReads"): ("keyVaultSecretsUser", "vault-role.bicep"),
+    ("secrets.bicep", "operatorSets"): ("keyVaultSecretsOfficer", "vault-role.bicep"),
     ("application.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("application.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
 }
@@ -82,13 +88,38 @@ def test_roles_are_assigned_in_the_access_modules_only_each_with_its_reason() ->
                 assert file.path.parent.name == "access", file.path
                 body = resource.body.text
                 assert "description: reason" in body
-                assert re.search(r"scope: (queues\[index\]|account|table|component)\n", body)
+                assert re.search(r"scope: (queues\[index\]|account|table|component|vault)\n", body)
+
+
+def test_operator_and_applications_that_share_a_principal_are_refused_by_the_template_too() -> None:
+    main = (INFRA / "main.bicep").read_text()
+    assert "concat([operatorPrincipalId], applicationPrincipals)" in main
+    assert "principalsGivenTwice: length(principals) - length(union(principals, []))" in main
+    platform = bicep()[(INFRA / "modules" / "platform.bicep").resolve()]
+    bounds = platform.parameters["principalsGivenTwice"].decorators
+    assert (bounds["minValue"].text, bounds["maxValue"].text) == ("minValue(0)", "maxValue(0)")
+
+
+def test_nobody_becomes_an_operator_by_deploying() -> None:
+    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+    assert parameters["operatorPrincipalId"]["value"] == "${SAS_OPERATOR_PRINCIPAL_ID=}"
+    assert "AZURE_PRINCIPAL" not in (INFRA / "main.parameters.json").read_text()
 
 
 def test_service_bus_roles_are_given_on_single_queues() -> None:
     for role, scope in GRANTS.values():
         if role.startswith("serviceBus"):
             assert scope == "queue-roles.bicep"
+
+
+def test_owner_of_a_queue_is_granted_only_on_trigger_queues_and_only_if_asked_for() -> None:
+    file = bicep()[(INFRA / "access" / "app-access.bicep").resolve()]
+    calls = {module.symbol: module.body.text for module in file.modules}
+    assert calls["counts"].startswith("if (scalerReadsCounts)")
+    queues = "queueNames: concat(list.access.appReceives, ownOrdersQueues)"
+    assert queues in calls["counts"]
+    assert queues in calls["receives"]
+    assert "param scalerReadsCounts bool = false" in (INFRA / "main.bicep").read_text()
 
 
 def test_an_application_reads_its_own_queue_and_no_other() -> None:
@@ -111,6 +142,8 @@ def test_an_application_reads_its_own_queue_and_no_other() -> None:
         ("modules/storage-account.bicep", "minimumTlsVersion: 'TLS1_2'"),
         ("modules/storage-account.bicep", "allowBlobPublicAccess: false"),
         ("modules/monitoring.bicep", "DisableLocalAuth: true"),
+        ("modules/key-vault.bicep", "enableRbacAuthorization: true"),
+        ("modules/key-vault.bicep", "enablePurgeProtection: true"),
         ("modules/function-app.bicep", "httpsOnly: true"),
         ("modules/function-app.bicep", "ftpsState: 'Disabled'"),
     ],

@@ -13,15 +13,25 @@ from tests.infra.kit import INFRA, ROOT
 
 APP = (INFRA / "modules" / "function-app.bicep").read_text()
 LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+DEFAULTS = dict(
+    re.findall(
+        r"^param (\w+) \w+ = '?([^'\n]+)'?$", (INFRA / "main.bicep").read_text(), re.MULTILINE
+    )
+)
+"""The parameters that go into settings as they are, with their defaults."""
 STAND_INS = {
+    **DEFAULTS,
+    **{f"string({name})": value for name, value in DEFAULTS.items()},
     "boundApplications": "web,desk",
     "namespaceHostName": "ns.servicebus.windows.net",
     "identityClientId": "00000000-0000-0000-0000-000000000001",
     "stateTableEndpoint": "https://state.table.core.windows.net",
 }
-CALLBACK_KEY = "OLTmUuRNp/I3DZ4mDicTZVCko6bQf1wMMy+LEiQIP9I="
-LOCALLY_OTHERWISE = {"FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION}
-"""The runtime is functionAppConfig's; the connections are by identity."""
+LOCALLY_OTHERWISE = {
+    *("FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage", CONNECTION),
+    "SAS_CALLBACK_KEY",
+}
+"""The runtime is functionAppConfig's; connections are by identity; a key is a secret setting."""
 
 
 def business() -> dict[str, str]:
@@ -34,15 +44,55 @@ def in_azure() -> dict[str, str]:
     fixed = re.findall(r"\{ name: '([^']+)', value: ([^}]+?) \}", APP)
     listed = json.loads((INFRA / "queues.json").read_text())["settings"]
     made = {name: STAND_INS.get(value, value.strip("'")) for name, value in fixed}
-    made |= {
-        "SAS_CALLBACK_KEY": CALLBACK_KEY,
-        "SAS_CALLBACK_URL": "https://app.example/api/callbacks",
-    }
+    made["SAS_CALLBACK_URL"] = "https://app.example/api/callbacks"
     return made | {each["name"]: each["value"] for each in listed} | business()
 
 
 def test_every_local_setting_is_given_in_azure_too() -> None:
     assert set(LOCAL) - LOCALLY_OTHERWISE <= set(in_azure())
+
+
+ELSEWHERE = {
+    **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
+    **dict.fromkeys(("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"), "settingsInVault"),
+    **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
+    **dict.fromkeys(("SAS_REPLY_QUEUE", "SAS_OPERATOR"), "of the command sas"),
+    **dict.fromkeys(
+        (
+            *(
+                "SAS_SHARDS",
+                "SAS_SOURCE",
+                "SAS_ORDER_BYTES_MAX",
+                "SAS_MESSAGE_BYTES_MAX",
+                "SAS_AGENT_FIRST_DELAY_SECONDS",
+            ),
+            *("SAS_AGENT_DELAY_MAX_SECONDS", "SAS_AGENT_LIMITS", "SAS_BREAKER_FAILURES"),
+            *("SAS_BREAKER_OPEN_SECONDS", "SAS_FUNCTION_SECONDS", "SAS_DEPLOY_WAIT_SECONDS"),
+            *(
+                "SAS_TABLE_TRANSACTIONS",
+                "SAS_PURGE_EXPORT",
+                "ORDERS_ATTEMPT_SECONDS",
+                "ORDERS_CARRIER_TELLS_SECONDS",
+            ),
+        ),
+        "has a default; businessSettings may give it",
+    ),
+}
+"""Every setting that the app reads and Bicep does not give, with where it comes from."""
+
+
+def test_every_setting_that_is_read_has_one_place_where_it_is_given() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    read = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert read - set(in_azure()) == set(ELSEWHERE)
+
+
+def test_no_setting_is_given_twice() -> None:
+    """Azure refuses a list of settings that has a name twice."""
+    fixed = re.findall(r"\{ name: '([^']+)', value:", APP)
+    listed = [each["name"] for each in json.loads((INFRA / "queues.json").read_text())["settings"]]
+    names = [*fixed, *listed, *business(), "SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_setting_that_a_binding_names_is_given() -> None:
@@ -62,20 +112,45 @@ def test_the_code_reads_the_settings_as_they_are_in_azure() -> None:
     assert config.tables.client_id == STAND_INS["identityClientId"]
 
 
-def test_the_keys_of_secret_fields_are_a_reference_to_key_vault_and_only_where_one_is_given() -> (
-    None
-):
-    given = re.search(r"var keys = (.+?)\n\]\n", APP, re.DOTALL)
-    assert given is not None
-    only_then, _, setting = given[1].partition(" ? [] : [")
-    assert only_then == "empty(encryptionKeysSecretUri)"
-    name, reference = re.findall(r"'([^']+)'", setting)
-    assert reference == "@Microsoft.KeyVault(SecretUri=${encryptionKeysSecretUri})"
-    with pytest.raises(SettingError, match=name):  # so it is the name that is read
-        read_config(in_azure() | {name: "no key"})
-    assert "concat(settings, keys, " in APP
+SECRETS = (INFRA / "modules" / "secrets.bicep").read_text()
+
+
+def reference(name: str) -> str:
+    """Return the reference that secrets.bicep makes for a setting, in a vault of its own."""
+    made = re.search(r"value: '(@Microsoft.*)'\n", SECRETS)
+    assert made is not None
+    text = made[1].replace("${secretsUri}", "https://kv-1.vault.azure.net/")
+    return text.replace("${toLower(replace(name, '_', '-'))}", name.lower().replace("_", "-"))
+
+
+def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
+    uri = "https://kv-1.vault.azure.net/secrets/sas-callback-key"
+    assert reference("SAS_CALLBACK_KEY") == f"@Microsoft.KeyVault(SecretUri={uri})"
+    assert "concat(settings, vaultReferences, " in APP
     assert "keyVaultReferenceIdentity: identityId" in APP
-    assert name not in LOCAL
+
+
+@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS", "PAYMENT_API_KEY"])
+def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
+        read_config(in_azure() | {name: reference(name)})
+
+
+def test_the_vault_its_references_and_its_roles_come_in_one_go_and_only_where_wanted() -> None:
+    assert "var needsVault = !empty(settingsInVault) && empty(vaultUri)" in SECRETS
+    conditions = re.findall(r"^module \w+ '.*' = if \((.*)\) \{", SECRETS, re.MULTILINE)
+    assert conditions == [
+        "needsVault",
+        "needsVault",
+        "needsVault && !empty(operatorPrincipalId)",
+    ]
+
+
+def test_no_secret_is_a_parameter_in_clear() -> None:
+    """Settings of the business may hold one although they should not: they are secure."""
+    for file in ("main.bicep", "modules/platform.bicep", "modules/function-app.bicep"):
+        text = (INFRA / file).read_text()
+        assert re.search(r"@secure\(\)\n(@description.*\n)?param businessSettings object", text)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +161,43 @@ def test_settings_that_flex_refuses_or_that_hold_keys_are_not_given(name: str) -
     assert name not in in_azure()
 
 
-def test_the_key_of_callbacks_is_a_secret_parameter_all_the_way_down() -> None:
-    assert "{ name: 'SAS_CALLBACK_KEY', value: callbackKey }" in APP
-    for file in ("main.bicep", "modules/platform.bicep", "modules/function-app.bicep"):
-        text = (INFRA / file).read_text()
-        assert re.search(r"@secure\(\)\n(@description.*\n)?param callbackKey string", text), file
-
-
 def test_the_host_s_connections_say_that_they_are_by_identity() -> None:
     settings = in_azure()
     for connection in ("AzureWebJobsStorage", CONNECTION):
         assert settings[f"{connection}__credential"] == "managedidentity"
         assert settings[f"{connection}__clientId"] == STAND_INS["identityClientId"]
+
+
+def test_the_purge_is_what_its_parameters_say() -> None:
+    config = read_config(in_azure())
+    assert config.retention.days == 30
+    assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 30 2 * * *"
+    for name in ("purgeSchedule", "orderRetentionDays"):
+        assert f"    {name}: {name}\n" in (INFRA / "modules" / "platform.bicep").read_text()
+
+
+def test_the_host_s_storage_is_its_blobs_for_it_has_no_right_to_tables_or_queues() -> None:
+    """By the account's name the host would derive a table endpoint, and be refused there."""
+    assert "{ name: 'AzureWebJobsStorage__blobServiceUri', value: hostBlobEndpoint }" in APP
+    assert "AzureWebJobsStorage__accountName" not in APP
+
+
+def test_sampling_is_set_where_it_is_obeyed() -> None:
+    """With telemetryMode OpenTelemetry the host reads no samplingSettings."""
+    host = json.loads((ROOT / "host.json").read_text())
+    assert host["telemetryMode"] == "OpenTelemetry"
+    assert "applicationInsights" not in host["logging"]
+    assert "{ name: 'SAS_TELEMETRY_SHARE', value: telemetryShare }" in APP
+    # The worker would sample by it too, and lose spans that failed.
+    assert "OTEL_TRACES_SAMPLER" not in APP
+
+
+def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:
+    """What the worker forwards is logged under the function's name: other names have no effect."""
+    levels = json.loads((ROOT / "host.json").read_text())["logging"]["logLevel"]
+    assert all(name == "default" or name.startswith(("Host.", "Function.")) for name in levels)
+    app = (ROOT / "function_app.py").read_text()
+    assert 'logging.getLogger("azure").setLevel(logging.WARNING)' in app
 
 
 def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ BREAKS = [
     ("a member the JSON has not", QUEUES, "list.deadLetterQueue", "list.deadLetters", "has no deadLetters"),
     ("a role that is not listed", "access/app-access.bicep", "roles.storageBlobDataOwner.id", "roles.owner.id", "has no owner.id"),
     ("a role's id of its own", "access/app-access.bicep", "roles.storageBlobDataOwner.id", "'8e3af657-a8ff-443c-a75c-2fe8c4bcb635'", "a GUID of its own"),
-    ("a file that has grown", QUEUES, "var list", "\n" * 200 + "var list", "more than 200 lines"),
+    ("a file that has grown", QUEUES, "var list", "\n" * 300 + "var list", "more than 300 lines"),
 ]  # fmt: skip
 
 
@@ -85,10 +86,20 @@ def test_a_call_broken_on_purpose_is_refused(
     assert any(said in problem for problem in problems), problems
 
 
+SECRET = re.compile("password|pwd|secret|accountkey|acctkey", re.IGNORECASE)
+"""What Bicep's linter takes for a secret (secure-secrets-in-params, an error in bicepconfig)."""
+
+
+def test_no_parameter_is_named_like_a_secret_without_being_secure() -> None:
+    for file in bicep().values():
+        for name, each in file.parameters.items():
+            assert "secure" in each.decorators or not SECRET.search(name), (file.path, name)
+
+
 BOUNDED = {
     "environmentName": {"minLength", "maxLength"},
-    "location": {"minLength"},
-    "principalType": {"allowed"},
+    "location": {"allowed"},
+    "operatorPrincipalType": {"allowed"},
     "applications": {"minLength", "maxLength"},
     "serviceBusSku": {"allowed"},
     "messagingUnits": {"allowed"},
@@ -101,15 +112,22 @@ BOUNDED = {
     "supervisorSchedule": {"minLength"},
     "queueDepthMax": {"minValue"},
     "overdueMinutesMax": {"minValue", "maxValue"},
-    "retentionDays": {"minValue", "maxValue"},
+    "purgeSchedule": {"minLength"},
+    "orderRetentionDays": {"minValue", "maxValue"},
+    "purgeLagHoursMax": {"minValue", "maxValue"},
+    "telemetryShare": {"minLength", "maxLength"},
+    "logRetentionDays": {"minValue", "maxValue"},
+    "ordersPerDay": {"minValue", "maxValue"},
     "dailyQuotaGb": {"minValue"},
-    "operatorMailAddresses": {"maxLength"},
+    "settingsInVault": {"maxLength"},
+    "keyVaultUri": {"maxLength"},
+    "operatorMail": {"maxLength"},
     "networkOctets": {"minLength", "maxLength"},
 }
 UNBOUNDED = {
-    *("principalId", "businessSettings", "vnetEnabled", "auditStateStore"),
-    *("callbackKey", "callbackUrl"),
-    "encryptionKeysSecretUri",
+    *("operatorPrincipalId", "scalerReadsCounts", "businessSettings", "vnetEnabled"),
+    "auditStateStore",
+    "callbackUrl",
 }
 """Empty is a value, an adopter's own, or a bool."""
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -35,6 +36,7 @@ BREAKS = [
     ("a table that is none", "failed.kql", "AppMetrics", "customMetrics", "none of the tables"),
     ("no metric at all", "failed.kql", "| where Name == 'sas.orders'\n", "", "names no metric"),
     ("a column of another table", "failing.kql", "Success", "Sum", "no column Sum"),
+    ("a span that is none", "failing.kql", "'submission'", "'submit order'", "no span submit order"),
     ("an attribute no log line has", "order-log.kql", "sas.epoch", "sas.try", "no attribute sas.try"),
     ("a value outside a list", "fingerprint.kql", "'silent'", "'lost'", "never 'lost'"),
 ]  # fmt: skip
@@ -53,6 +55,28 @@ def test_a_query_broken_on_purpose_is_refused(case: tuple[str, str, str, str, st
     assert old in text
     problems = check_query(text.replace(old, new), FIELDS)
     assert any(said in problem for problem in problems), problems
+
+
+def test_the_alert_on_failures_counts_our_own_spans_and_all_of_them_that_handle_messages() -> None:
+    """The host's own requests are left out: what it exports depends on the worker."""
+    text = (INFRA / "kql" / "alert-functions-failing.kql").read_text()
+    named = set(re.findall(r"'([a-z -]+[a-z])'", text.partition(" in (")[2].partition(")")[0]))
+    spans = json.loads((INFRA / "telemetry-fields.json").read_text())["spans"]
+    others = {"submit", "callback endpoint", "callback act", "purge"}
+    expected = {name for name in spans if not name.startswith(("agent ", "supervisor "))} - others
+    assert named == expected
+    assert "or Name startswith 'agent '" in text
+
+
+def test_no_query_counts_on_what_the_host_stops_exporting() -> None:
+    """With PYTHON_ENABLE_OPENTELEMETRY: Function.*, Host.Results, Microsoft.Azure.WebJobs.*"""
+    for path in QUERIES:
+        text = path.read_text()
+        assert not re.search(r"Function\.|Host\.Results|WebJobs|AppExceptions|host\.json", text), (
+            path
+        )
+        if "AppRequests" in text:
+            assert "Name in (" in text, f"{path}: name our own spans"
 
 
 def test_every_query_is_used_and_every_used_query_is_there() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+
+import pytest
 
 from sas.domain.queues import Queues
 from tests.infra.kit import INFRA
+from tests.integration.test_worker_core_logs import SPAN_BYTES_AN_ORDER_MAX
 
 QUEUE_ALERTS = (INFRA / "operations" / "queue-alerts.bicep").read_text()
 QUERY_ALERTS = (INFRA / "operations" / "query-alerts.bicep").read_text()
+STATE_ALERTS = (INFRA / "operations" / "state-alerts.bicep").read_text()
+MAIN = (INFRA / "main.bicep").read_text()
 WANTED = {
     "orders-failed",
     "operator-alerts-waiting",
@@ -18,11 +24,53 @@ WANTED = {
     "breaker-open",
     "orders-rejected",
     "queue-depth",
+    "logs-cut",
+    "purge-late",
 }
+TWINS = {
+    "orders-failed": "operator-alerts-waiting",  # each failed order is an alert on that queue
+    "breaker-open": "operator-alerts-waiting",  # and each open breaker
+    "due-row-old": "queue-depth",
+    "supervisor-silent": "state-store-idle",
+    "functions-failing": "dead-letters",
+    "purge-late": None,  # it can wait until tomorrow
+    "logs-cut": None,  # its table is not cut off
+}
+"""Each alert on logs with the metric alert that tells the same when logs are cut off."""
 
 
 def test_every_alert_that_is_wanted_is_there() -> None:
     assert set(re.findall(r"    name: '([\w-]+)'", QUEUE_ALERTS + QUERY_ALERTS)) >= WANTED
+
+
+def test_every_alert_on_logs_has_a_metric_alert_for_the_hours_without_logs() -> None:
+    on_logs = set(re.findall(r"    name: '([\w-]+)'\n    description", QUERY_ALERTS))
+    metric = set(re.findall(r"    name: '([\w-]+)'\n    description", QUEUE_ALERTS))
+    metric |= set(re.findall(r"\$\{namePrefix\}([\w-]+)'", QUEUE_ALERTS + STATE_ALERTS))
+    assert set(TWINS) == on_logs
+    assert {twin for twin in TWINS.values() if twin} <= metric
+
+
+@pytest.mark.parametrize(
+    ("orders_a_second", "gigabytes"), [(0.1, 1), (1.9, 7), (38, 132), (100_000 / 86_400, 5)]
+)
+def test_the_daily_cap_follows_from_the_expected_orders(
+    orders_a_second: float, gigabytes: int
+) -> None:
+    """5 GB whatever comes were used up at 1.9 orders a second."""
+    made = re.search(r"dailyQuotaGb == 0 \? (\d+) \+ ordersPerDay / (\d+) : dailyQuotaGb", MAIN)
+    assert made is not None
+    a_day = round(orders_a_second * 86_400)
+    cap = int(made[1]) + a_day // int(made[2])
+    assert cap == gigabytes
+    assert cap * 1e9 > a_day * 2 * SPAN_BYTES_AN_ORDER_MAX
+
+
+def test_recipients_of_alerts_are_those_of_the_setting() -> None:
+    platform = (INFRA / "modules" / "platform.bicep").read_text()
+    assert "mailAddresses: empty(operatorMail) ? [] : split(replace(operatorMail" in platform
+    parameters = json.loads((INFRA / "main.parameters.json").read_text())["parameters"]
+    assert parameters["operatorMail"]["value"] == "${SAS_OPERATOR_MAIL=}"
 
 
 def test_alerts_on_queues_name_queues_of_the_code() -> None:

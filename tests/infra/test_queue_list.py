@@ -169,6 +169,20 @@ def test_every_queue_but_the_last_forwards_its_dead_letters() -> None:
     assert without == [CODE.dead_letters]
 
 
+PROPERTIES = {
+    *("lockDuration", "maxDeliveryCount", "maxSizeInMegabytes", "requiresSession"),
+    *("enableBatchedOperations", "enablePartitioning", "requiresDuplicateDetection"),
+    *("duplicateDetectionHistoryTimeWindow", "defaultMessageTimeToLive"),
+    "deadLetteringOnMessageExpiration",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LIST["kinds"]))
+def test_every_kind_of_queue_gives_every_property_under_its_right_name(kind: str) -> None:
+    """Neither Bicep nor Service Bus says a word about a misspelt one: it is left out."""
+    assert set(LIST["kinds"][kind]["properties"]) == PROPERTIES
+
+
 def test_the_list_does_not_contradict_itself() -> None:
     assert inconsistent(LIST) == []
 

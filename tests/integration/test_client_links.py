@@ -76,7 +76,7 @@ async def test_a_broker_that_stays_down_is_said_once_the_patience_is_over() -> N
     text = connection_string(port)
     async with OrdersClient(text, reply_queue=REPLIES, patience_s=3) as client:
         started = time.monotonic()
-        with pytest.raises(SubmitError, match="is the namespace or broker up"):
+        with pytest.raises(SubmitError, match=r"the namespace \(or the broker\) is up"):
             await client.submit(order(1))
         assert time.monotonic() - started < 28  # its patience is 3 s
 

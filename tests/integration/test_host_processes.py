@@ -123,6 +123,34 @@ def is_running(pid: int) -> bool:
     return True
 
 
+SPEAKS = """
+import logging
+
+@app.route("speak")
+def speak(req: func.HttpRequest) -> str:
+    for name in ("azure.core", "aiohttp", "mine"):
+        logging.getLogger(name).info("said by %s", name)
+        logging.getLogger(name).debug("whispered by %s", name)
+    return "done"
+"""
+
+
+async def test_what_any_logger_of_the_app_says_from_info_on_is_passed_on_as_the_worker_does(
+    app_dir: Path,
+) -> None:
+    (app_dir / "function_app.py").write_text(APP + SPEAKS)
+    async with Command(app_dir, "--only", "speak") as command:
+        port = (await command.ready())["http_port"]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/api/speak") as answer,
+        ):
+            assert answer.status == 200
+        said = [line["message"] for line in command.logged()]
+        assert {f"said by {name}" for name in ("azure.core", "aiohttp", "mine")} <= set(said)
+        assert not [text for text in said if text.startswith("whispered")]
+
+
 async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_starts_again(
     app_dir: Path, broker: Broker
 ) -> None:

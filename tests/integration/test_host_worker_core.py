@@ -11,7 +11,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,10 @@ async def untyped(msg) -> None:
 @queue()
 def as_text(msg: str) -> None:
     seen.append(msg)
+
+@queue(data_type=func.DataType.BINARY)
+def typed_binary(msg: func.ServiceBusMessage) -> None:
+    seen.append(described(msg) | {"metadata": msg.metadata, "type": type(msg).__qualname__})
 
 @queue(data_type=func.DataType.BINARY)
 def as_bytes(msg: bytes) -> None:
@@ -175,7 +179,9 @@ async def service_bus_cases(broker: Broker) -> list[Case]:
                 for name in one
             ]
             cases += [
-                case("as_bytes", *metadata.single(message, binary=True)) for message in received
+                case(name, *metadata.single(message, binary=True))
+                for message in received
+                for name in ("as_bytes", "typed_binary")
             ]
             # An empty body is dropped from a batch of text, and then the batch cannot be read.
             cases += [case("batch", *metadata.batch(received[:-1], binary=False))]
@@ -201,7 +207,7 @@ async def other_cases() -> list[Case]:
     return cases
 
 
-def case(name: str, datum: Datum, found: metadata.Metadata) -> Case:
+def case(name: str, datum: Datum, found: Mapping[str, Datum]) -> Case:
     return {"function": name, "datum": datum, "metadata": found}
 
 
@@ -299,7 +305,7 @@ async def test_functions_see_and_give_the_same_under_this_host_and_the_worker_co
         assert json.loads(json.dumps(our)) == their, one["function"]
     outcomes = [our[0] for our in ours]
     # Forged ApplicationProperties fail two, the empty body its batch, three fail by themselves.
-    assert (len(outcomes), outcomes.count("failed")) == (35, 6)
+    assert (len(outcomes), outcomes.count("failed")) == (40, 6)
 
 
 HEAD = "import typing\nimport azure.functions as func\napp = func.FunctionApp()\n"

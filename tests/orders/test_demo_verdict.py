@@ -90,7 +90,7 @@ async def verdict_of(
 async def test_an_order_with_every_effect_and_notification_holds() -> None:
     verdict = await verdict_of()
     assert verdict.holds
-    assert (verdict.notifications_expected, verdict.effects_expected) == (5, 3)
+    assert (verdict.notifications_expected, verdict.effects_expected) == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sas.actors.purge import PURGE_ORDERS_MAX
 from sas.cli import counts
 from tests.infra.kit import ROOT
 
@@ -17,6 +21,8 @@ CREDITS_PER_S = 1000
 PARTITION_ROWS_PER_S = 2000
 ACCOUNT_PER_S = 20_000
 SHARDS = 16
+PURGE = counts.PURGE_ORDER.usage
+PURGED = PURGE.entities_read + PURGE.entities_written
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,12 @@ SHARDS = 16
         f"{SHARDS * PARTITION_ROWS_PER_S // ROWS} orders a second",
         f"{ACCOUNT_PER_S // ROWS} orders a second",
         f"{ACCOUNT_PER_S // ORDER.requests:,} orders a second",
+        f"{PURGE.requests} requests: {PURGE.entities_read} rows read, {PURGE.entities_written}",
+        f"{ACCOUNT_PER_S // (ROWS + PURGED)} orders a second** while the purge",
+        f"a run looks at {PURGE_ORDERS_MAX:,} orders",
+        f"{PURGE_ORDERS_MAX // 600} orders a second**; every five: {PURGE_ORDERS_MAX // 300}",
+        f"at {PURGE_ORDERS_MAX:,} orders a day",
+        f"{sum(counts.ORDER_APART.executions.values())} seconds of 2 GB".replace("8", "eight"),
         f"{6 * 60 * 24 * 30 * SWEEP / 1e6:.1f} million requests a month",
     ],
 )
@@ -43,6 +55,31 @@ def test_the_list_of_queues_fits_one_namespace() -> None:
     assert "10,000" in SCALE
     main = (ROOT / "infra" / "main.bicep").read_text()
     assert "@maxLength(200)\nparam applications" in main
+
+
+def test_every_queue_of_a_full_namespace_fits_one_messaging_unit() -> None:
+    listed = json.loads((ROOT / "infra" / "queues.json").read_text())
+    own = len(listed["queues"]) + 1
+    assert f"{own} queues, and 1 to 3 for each application" in SCALE
+    most = own + 3 * 200
+    assert most <= 1000
+    assert f"{most} queues at most fit one unit" in SCALE
+
+
+def test_the_example_of_stamps_routes_as_the_page_says() -> None:
+    """Equal customers meet, one more stamp moves few of them, and each order's id names it."""
+    [code] = re.findall(r"```python\n(.*?)```", SCALE, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(compile(code, "scale.md", "exec"), made)  # noqa: S102  the page's own example
+    customers = [f"customer-{number}" for number in range(3000)]
+    three, four = ["s01", "s02", "s03"], ["s01", "s02", "s03", "s04"]
+    before = {one: made["stamp_of"](one, three) for one in customers}
+    after = {one: made["stamp_of"](one, four) for one in customers}
+    moved = [one for one in customers if before[one] != after[one]]
+    assert {after[one] for one in moved} == {"s04"}
+    assert 0.15 < len(moved) / len(customers) < 0.35
+    assert 0.2 < list(before.values()).count("s01") / len(customers) < 0.5
+    assert made["order_id"]("s02", "10248") == "s02-10248"
 
 
 def test_documents_of_security_are_there_and_name_what_holds_each_threat() -> None:

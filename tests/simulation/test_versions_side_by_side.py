@@ -29,7 +29,7 @@ from sas.codec.outward import AlertMessage, decode_notification, notice_of
 from sas.codec.strict import convert
 from sas.domain.ids import key_time
 from sas.domain.order import Order, OrderState
-from sas.domain.workflow import Workflow, Workflows
+from sas.domain.workflow import Workflows
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
 from sas.simulation.bus import MemoryBus, Queued
@@ -254,7 +254,8 @@ class SideBySide:
             Rows(self.kept, self.world.pause),
             NewerRows(self.kept, self.world.pause, clock),
         )
-        old = workflows(timedelta(minutes=3))
+        told = [replace(one, notify_steps=True) for one in workflows(timedelta(minutes=3))]
+        old = Workflows(told)
         first = old.find("order")
         self.hosts = (
             self._host("older", self.rows[0], self.world.bus, old),
@@ -262,7 +263,7 @@ class SideBySide:
                 "newer",
                 self.rows[1],
                 NewerBus(self.world.bus, self.world.rng),
-                Workflows([*old, Workflow("order", 2, (*first.steps[1:],), first.on_failure)]),
+                Workflows([*old, replace(first, version=2, steps=first.steps[1:])]),
             ),
         )
         self.instances = [Instance(host) for host in self.hosts]

@@ -58,6 +58,7 @@ CHAIN = Workflow(
         Step("pay", "payment", ALLOWED, undo=UNDO, failures_max=1),
     ),
     on_failure=OnFailure.UNDO,
+    notify_steps=True,
 )
 CARE = Workflow(
     "care",
@@ -67,6 +68,7 @@ CARE = Workflow(
         Step("pay", "payment", ALLOWED, after=(), undo=UNDO, failures_max=1),
     ),
     on_failure=OnFailure.HOLD,
+    notify_steps=True,
 )
 
 Behaviour = Callable[[Call], Awaitable[Any]]

@@ -18,6 +18,7 @@ from sas.ports import Exporter, Message, StoreUnavailableError
 from sas.simulation.store import StoreFault
 from tests.contract import cases
 from tests.contract.cases import NOW
+from tests.telemetry_kit import telling
 from tests.unit.actors_kit import Kit, kit
 
 RETENTION = timedelta(days=30)
@@ -138,6 +139,23 @@ async def test_a_run_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.Mon
     assert (await run(made)).removed == 4
     assert set(made.store.orders) == {"o-4", "o-5"}
     assert (await run(made)).removed == 2
+
+
+async def test_a_run_tells_by_how_much_the_oldest_order_that_it_left_is_late() -> None:
+    made = kit()
+    for number in range(4):
+        await processed(made, f"o-{number}", 60 - number)
+    made.store.plan = lambda operation, key: (
+        StoreFault.UNAVAILABLE if operation == "purge" and key in {"o-1", "o-2"} else None
+    )
+    with telling() as told:
+        found = await run(made)
+    assert found.late == timedelta(days=60 - 1) - RETENTION
+    assert told.metrics()["sas.purge.lag"] == [(found.late.total_seconds(), {})]
+    made.store.plan = lambda operation, key: None
+    with telling() as told:
+        assert (await run(made)).late == timedelta(0)
+    assert told.metrics()["sas.purge.lag"] == [(0, {})]
 
 
 async def test_one_orders_trouble_keeps_no_other_and_does_not_hold_up_the_run(

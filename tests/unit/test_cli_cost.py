@@ -227,7 +227,7 @@ def test_the_alerts_and_the_functions_are_those_that_are_deployed() -> None:
     rules = (operations / "query-alerts.bicep").read_text().split("var rules = [")[1]
     assert len(re.findall(r"^    name: '", rules, re.MULTILINE)) == LOG_ALERTS
     listed = json.loads((ROOT / "infra" / "queues.json").read_text())
-    assert metric_series(5) == len(listed["queues"]) + 2 + len(listed["access"]["appReceives"]) + 7
+    assert metric_series(5) == len(listed["queues"]) + 2 + len(listed["access"]["appReceives"]) + 8
     triggers = [
         one.get_trigger().get_dict_repr()["type"] for one in functions().values()
     ]  # fmt: skip

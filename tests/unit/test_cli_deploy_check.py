@@ -46,7 +46,7 @@ FINE = {
     "a threshold": with_step(0, failures_max=9),
     "a backoff": with_step(0, backoff=Backoff(MINUTE)),
     "a deadline": replace(CHAIN, deadline=timedelta(days=1)),
-    "notifications": replace(CHAIN, notify_steps=False),
+    "notifications": replace(CHAIN, notify_steps=True),
     "when it is told": replace(CHAIN, alert_after=MINUTE, pickup=MINUTE),
 }
 BREAKING = {

@@ -398,6 +398,12 @@ def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: st
         read_config(LEAST | {name: reference})
 
 
+def test_a_secret_of_the_business_that_was_not_resolved_is_refused_too() -> None:
+    with pytest.raises(SettingError, match="PAYMENT_API_KEY is a Key Vault reference"):
+        read_config(LEAST | {"PAYMENT_API_KEY": REFERENCE})
+    read_config(LEAST | {"EDITOR_PLUGINS": "microsoft.keyvault;microsoft.git"})
+
+
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_a_reference_among_keys_is_none_of_them(reference: str) -> None:
     for given in (f"{KEY},{reference}", f"{reference} , {KEY}"):

@@ -166,12 +166,12 @@ def test_a_step_without_undo_has_no_time_for_one() -> None:
 def test_the_rules_carry_the_policies_of_the_workflow() -> None:
     rules = workflow(
         on_failure=OnFailure.UNDO,
-        notify_steps=False,
+        notify_steps=True,
         pickup=timedelta(seconds=5),
         alert_after=timedelta(minutes=1),
     ).rules
     assert rules.on_failure is OnFailure.UNDO
-    assert rules.notify_steps is False
+    assert rules.notify_steps is True
     assert (rules.pickup, rules.alert_after) == (timedelta(seconds=5), timedelta(minutes=1))
 
 

@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "azure.functions",
     "collections.abc",
     "functools",
+    "logging",
     "orders",
     "sas.bootstrap",
     "sas.config",

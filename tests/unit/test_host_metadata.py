@@ -1,7 +1,7 @@
 """Trigger metadata as the extension and the host's gRPC conversion give it."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -13,7 +13,13 @@ from azure.functions.servicebus import ServiceBusMessageInConverter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devstack.functions.metadata import Metadata, body_bytes, decode_text, override
+from devstack.functions.metadata import (
+    MessageMetadata,
+    Metadata,
+    body_bytes,
+    decode_text,
+    override,
+)
 
 
 def metadata() -> Metadata:
@@ -126,3 +132,46 @@ def test_no_text_body_can_make_the_override_raise(body: str) -> None:
     found = metadata()
     override(found, "{" + body + "}")
     assert set(metadata()) <= set(found)
+
+
+words = st.none() | st.text() | st.binary().map(lambda b: b.decode("latin-1"))
+moments = st.none() | st.datetimes(
+    min_value=datetime(1000, 1, 2),  # noqa: DTZ001  # hypothesis adds the zone
+    max_value=datetime(9998, 1, 1),  # noqa: DTZ001
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5))]),
+).map(lambda moment: moment.replace(fold=0))
+received_messages = st.builds(
+    SimpleNamespace,
+    **dict.fromkeys(
+        ["dead_letter_source", "content_type", "reply_to", "to", "subject", "session_id"], words
+    ),
+    **dict.fromkeys(["reply_to_session_id", "partition_key"], words),
+    **dict.fromkeys(["message_id", "correlation_id", "lock_token"], words | st.uuids()),
+    **dict.fromkeys(["enqueued_time_utc", "expires_at_utc"], moments),
+    **dict.fromkeys(["delivery_count", "sequence_number"], st.none() | st.integers(0, 2**63 - 1)),
+    application_properties=st.none()
+    | st.dictionaries(
+        st.text() | st.text().map(str.encode), json_values | st.binary() | st.uuids() | moments
+    ),
+)
+
+
+@given(received=received_messages, body=st.binary())
+def test_a_message_is_decoded_as_the_converter_of_azure_functions_decodes_its_metadata(
+    received: Any, body: bytes
+) -> None:
+    found = MessageMetadata(received)
+    theirs: Any = ServiceBusMessageInConverter.decode(
+        Datum(body, "bytes"), trigger_metadata=dict(found)
+    )
+    ours: Any = MessageMetadata(received).decoded(body)
+    assert type(ours) is type(theirs)
+    assert facts(ours) == facts(theirs)
+
+
+def facts(decoded: Any) -> dict[str, Any]:
+    """Give every public property of a message, and its body."""
+    kind = type(decoded)
+    names = {name for name in dir(kind) if isinstance(getattr(kind, name), property)}
+    shown = {name: repr(getattr(decoded, name)) for name in names - {"force_persistence"}}
+    return shown | {"get_body": decoded.get_body()}

@@ -192,6 +192,18 @@ async def test_the_handler_knows_when_its_function_ends() -> None:
     assert door.seen[0].ends_at == began + MINUTES
 
 
+async def test_a_message_that_fails_is_logged_with_its_queue_since_the_host_may_not_export_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    door = Door(LookupError("a bug"))
+    with pytest.raises(LookupError):
+        await door.receive(FIRST)
+    (record,) = caplog.records
+    assert record.getMessage() == f"a message of queue {QUEUE} failed and comes again"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+
+
 @pytest.mark.parametrize("wrong", [ValueError("poison"), KeyError("bug")])
 async def test_poison_is_not_put_back_so_that_its_queue_dead_letters_it(wrong: Exception) -> None:
     door = Door(wrong)
@@ -212,3 +224,18 @@ def test_every_error_of_a_dependency_is_put_back() -> None:
 
     for kind in (StoreUnavailableError, BusUnavailableError, ContentionError):
         assert issubclass(kind, UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "counts_s"), [(-3.0, 0.0), (0.0, 0.0), (4.0, 4.0), (60.0, 5.0)]
+)
+async def test_a_copy_that_a_slow_clock_schedules_waits_by_the_clock_of_the_bus(
+    ahead_s: float, counts_s: float
+) -> None:
+    door = Door(StoreUnavailableError("away"))
+    now = door.clock.now()
+    await door.receive(replace(FIRST, enqueued_at=now + timedelta(seconds=ahead_s)))
+    (copy,) = (queued.message for queued in door.bus.queues[QUEUE].waiting)
+    assert copy.scheduled_at is not None
+    pause = (copy.scheduled_at - now).total_seconds() - counts_s
+    assert 0.5 <= pause <= 1.0

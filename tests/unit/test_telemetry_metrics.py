@@ -316,6 +316,7 @@ async def everything(made: Kit) -> None:
     await made.sweep()
     metrics.conflict()
     metrics.breaker_changed("stock", "open")
+    metrics.purged(0)
 
 
 async def test_names_units_and_attributes_are_those_the_queries_rely_on(told: Told) -> None:

@@ -303,7 +303,8 @@ class Callbacks:
         _check_time(claims, now)
         at = min(now + min(max(now - since, AGAIN_MIN), AGAIN_MAX), claims.expires_at + CLOCK_SKEW)
         own_id = f"callback/again/{digest_id(delivery.message_id, key_time(at))}"
-        message = Message(self._lane(order), own_id, delivery.body, scheduled_at=at)
+        later = delivery.on_bus(at, now)
+        message = Message(self._lane(order), own_id, delivery.body, scheduled_at=later)
         await self._context.bus.send([message])
         log.info("a callback waits for order %s step %d", claims.order_id, claims.step)
 

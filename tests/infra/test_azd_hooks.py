@@ -1,0 +1,254 @@
+"""The hooks that azd runs: what they refuse before anything is created, and what they say."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.infra.fake_commands import Commands
+from tests.infra.kit import ROOT
+from tools.azd_hooks import asked
+
+GIVEN = {
+    "AZURE_ENV_NAME": "shop",
+    "ORDERS_STOCK_URL": "https://stock.example",
+    "ORDERS_PAYMENT_URL": "https://payment.example",
+    "ORDERS_SHIPPING_URL": "https://shipping.example",
+    "ORDERS_MAIL_URL": "https://mail.example",
+    "ORDERS_CARRIER_URL": "https://carrier.example",
+    "SAS_OPERATOR_MAIL": "ann@example.com, bob@example.com",
+    "SAS_OPERATOR_PRINCIPAL_ID": "0f0c0f0c-0000-4000-8000-000000000001",
+}
+NEEDED = sorted(name for name in GIVEN if name.startswith("ORDERS_"))
+SIGNED_IN = {"az account show": "a-subscription"}
+NEW = {**SIGNED_IN, "az group exists": "false"}
+STANDARD = {
+    **SIGNED_IN,
+    "az group exists": "true",
+    "az servicebus namespace list": "Standard",
+}
+PREMIUM = {**STANDARD, "az servicebus namespace list": "Premium"}
+REGISTERED = {"az provider show": "Registered"}
+
+
+def hook(
+    settings: dict[str, str], path: Path | None = None, name: str = "preprovision"
+) -> subprocess.CompletedProcess[str]:
+    """Run a hook with these settings, and with no command but those of ``path``."""
+    return subprocess.run(
+        [sys.executable, "-m", "tools.azd_hooks", name],
+        cwd=ROOT,
+        env={"PATH": str(path or "/nowhere"), **settings},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def without(name: str) -> dict[str, str]:
+    return {key: value for key, value in GIVEN.items() if key != name}
+
+
+def test_it_is_content_with_every_setting_given() -> None:
+    done = hook(GIVEN)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_it_names_a_setting_that_is_missing(name: str) -> None:
+    done = hook(without(name))
+    assert done.returncode == 1
+    assert f"azd env set {name}" in done.stderr
+
+
+def test_it_asks_for_what_has_no_default_and_for_nothing_else() -> None:
+    done = hook({})
+    named = {line.split()[3] for line in done.stderr.splitlines() if "azd env set" in line}
+    needed = {name for name, has_default in asked().items() if not has_default}
+    assert named == {one for one in needed if not one.startswith("AZURE_")}
+
+
+def test_it_refuses_an_address_of_http() -> None:
+    done = hook({**GIVEN, "ORDERS_STOCK_URL": "http://stock.example"})
+    assert done.returncode == 1
+    assert "give an https address" in done.stderr
+
+
+def test_it_warns_loudly_if_nobody_is_told_of_alerts() -> None:
+    done = hook(without("SAS_OPERATOR_MAIL"))
+    assert done.returncode == 0
+    assert "WARNING: NOBODY IS TOLD OF ALERTS" in done.stderr
+    assert "azd env set SAS_OPERATOR_MAIL" in done.stderr
+    assert "WARNING: NOBODY IS TOLD OF ALERTS" in hook({}, name="postdeploy").stderr
+
+
+def test_it_asks_a_person_who_is_told_and_gives_azd_the_answer(tmp_path: Path) -> None:
+    commands = Commands(tmp_path, {"azd env set": ""})
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"ann@example.com\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.azd_hooks", "preprovision"],
+            cwd=ROOT,
+            env={"PATH": str(tmp_path), **without("SAS_OPERATOR_MAIL")},
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0, done.stderr
+    assert "Mail addresses for alerts" in done.stdout
+    assert "NOBODY" not in done.stderr
+    assert commands.called() == [["azd", "env", "set", "SAS_OPERATOR_MAIL", "ann@example.com"]]
+
+
+def test_it_refuses_what_is_no_mail_address() -> None:
+    done = hook({**GIVEN, "SAS_OPERATOR_MAIL": "ann@example.com;bob@example.com"})
+    assert done.returncode == 1
+    assert "is not a mail address; put commas between" in done.stderr
+
+
+def test_it_refuses_an_operator_and_an_application_that_share_a_principal() -> None:
+    same = GIVEN["SAS_OPERATOR_PRINCIPAL_ID"]
+    done = hook({**GIVEN, "SAS_PRINCIPAL_WEB_SHOP": same.upper()})
+    assert done.returncode == 1
+    assert "SAS_OPERATOR_PRINCIPAL_ID and SAS_PRINCIPAL_WEB_SHOP are the same" in done.stderr
+
+
+def test_it_refuses_two_applications_that_share_a_principal() -> None:
+    one = "0f0c0f0c-0000-4000-8000-000000000002"
+    done = hook({**GIVEN, "SAS_PRINCIPAL_WEB_SHOP": one, "SAS_PRINCIPAL_WHOLESALE": one})
+    assert done.returncode == 1
+    assert "give each an identity of its own" in done.stderr
+
+
+def test_it_says_how_to_become_an_operator_where_there_is_none() -> None:
+    done = hook(without("SAS_OPERATOR_PRINCIPAL_ID"))
+    assert done.returncode == 0
+    assert "No operator" in done.stderr
+    assert "azd env set SAS_OPERATOR_PRINCIPAL_ID" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "choice", [{"SAS_VNET_ENABLED": "true"}, {"SAS_SERVICE_BUS_SKU": "Premium"}]
+)
+def test_it_refuses_to_make_a_standard_namespace_premium_and_names_the_migration(
+    choice: dict[str, str], tmp_path: Path
+) -> None:
+    commands = Commands(tmp_path, STANDARD)
+    done = hook({**GIVEN, **choice}, tmp_path)
+    assert done.returncode == 1
+    assert "refuses to make it Premium in place. It is a migration" in done.stderr
+    assert "az servicebus migration" in done.stderr
+    [listed] = commands.called("az servicebus namespace list")
+    assert "rg-shop" in listed
+    assert commands.called("az provider") == []
+
+
+def test_it_refuses_to_make_a_premium_namespace_standard(tmp_path: Path) -> None:
+    Commands(tmp_path, PREMIUM)
+    done = hook(GIVEN, tmp_path)
+    assert done.returncode == 1
+    assert "azd env set SAS_SERVICE_BUS_SKU Premium" in done.stderr
+
+
+@pytest.mark.parametrize("answers", [NEW, STANDARD])
+def test_it_lets_a_standard_namespace_be_made_and_stay(
+    answers: dict[str, str], tmp_path: Path
+) -> None:
+    Commands(tmp_path, {**answers})
+    done = hook(GIVEN, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_refuses_if_it_cannot_read_the_namespaces(tmp_path: Path) -> None:
+    Commands(tmp_path, {**STANDARD, "az servicebus namespace list": None})
+    done = hook(GIVEN, tmp_path)
+    assert done.returncode == 1
+    assert "could not be read" in done.stderr
+
+
+def test_it_registers_the_provider_of_the_delegated_subnet_and_says_so(tmp_path: Path) -> None:
+    answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
+    commands = Commands(tmp_path, {**answers})
+    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true", "AZURE_SUBSCRIPTION_ID": "s-1"}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Registering the resource provider Microsoft.App" in done.stderr
+    [made] = commands.called("az provider register --namespace Microsoft.App --wait")
+    assert made[-4:] == ["--subscription", "s-1", "--output", "tsv"]
+
+
+def test_it_registers_the_provider_that_the_subnet_is_delegated_to() -> None:
+    text = (ROOT / "infra" / "modules" / "network.bicep").read_text()
+    assert "serviceName: 'Microsoft.App/environments'" in text
+    assert '_register(env, "Microsoft.App")' in (ROOT / "tools" / "azd_hooks.py").read_text()
+
+
+def test_it_registers_nothing_that_is_registered_and_nothing_without_a_network(
+    tmp_path: Path,
+) -> None:
+    commands = Commands(tmp_path, {**NEW, **REGISTERED})
+    assert hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path).stderr == ""
+    assert commands.called("az provider register") == []
+    assert hook(GIVEN, tmp_path).stderr == ""
+    assert len(commands.called("az provider")) == 1
+
+
+def test_it_says_whom_to_ask_if_the_provider_cannot_be_registered(tmp_path: Path) -> None:
+    Commands(tmp_path, {**NEW, "az provider show": "", "az provider register": None})
+    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path)
+    assert done.returncode == 1
+    assert "az provider register --namespace Microsoft.App" in done.stderr
+
+
+@pytest.mark.parametrize("answers", [{}, {"az account show": None}])
+def test_it_does_not_guess_about_premium_without_a_signed_in_az(
+    answers: dict[str, str | None], tmp_path: Path
+) -> None:
+    Commands(tmp_path, answers)
+    done = hook({**GIVEN, "SAS_VNET_ENABLED": "true"}, tmp_path)
+    assert done.returncode == 1
+    assert "az login" in done.stderr
+
+
+def test_the_last_hook_says_where_everything_is() -> None:
+    outputs = {
+        "SERVICE_ORDERS_NAME": "func-1",
+        "AZURE_RESOURCE_GROUP": "rg-shop",
+        "ServiceBus__fullyQualifiedNamespace": "sb-1.servicebus.windows.net",
+        "SAS_TABLES__endpoint": "https://st.table.core.windows.net/",
+        "SAS_RESPONSE_QUEUES": '["responses-web-shop"]',
+        "SAS_IDENTITY_PRINCIPAL_ID": "0f0c",
+        "SAS_OPERATOR_MAIL": "ann@example.com",
+    }
+    done = hook(outputs, name="postdeploy")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(value in done.stdout for key, value in outputs.items() if key != "SAS_OPERATOR_MAIL")
+    main = (ROOT / "infra" / "main.bicep").read_text()
+    for name in outputs.keys() - {"SAS_OPERATOR_MAIL"}:
+        assert f"output {name} " in main, name
+
+
+def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
+    secret = {
+        "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY, TRIPS_API_KEY",
+        "SAS_KEY_VAULT_NAME": "kv-1",
+    }
+    said = hook(secret, name="postdeploy").stdout
+    for name in ("sas-callback-key", "trips-api-key"):
+        assert f"az keyvault secret set --vault-name kv-1 --name {name}" in said
+    assert "az keyvault" not in hook({}, name="postdeploy").stdout
+    assert "output SAS_KEY_VAULT_NAME " in (ROOT / "infra" / "main.bicep").read_text()
+
+
+def test_a_hook_that_is_none_is_refused() -> None:
+    assert hook({}, name="predeploy").returncode == 2

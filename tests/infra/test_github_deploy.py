@@ -1,0 +1,176 @@
+"""The deploy workflow signs in as the identity that the script makes, with the least rights."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.fake_commands import Commands
+from tests.infra.kit import INFRA, ROOT, need_module
+from tools.azd_hooks import asked
+from tools.github_deploy import ISSUER, OF_SIGN_IN, condition, settings, subject
+
+need_module("yaml")
+yaml: Any = importlib.import_module("yaml")
+
+TEXT = (ROOT / ".github" / "workflows" / "deploy.yml").read_text()
+JOB: dict[str, Any] = yaml.safe_load(TEXT)["jobs"]["deploy"]
+VALUES = {
+    "AZURE_ENV_NAME": "shop",
+    "AZURE_LOCATION": "westeurope",
+    "AZURE_SUBSCRIPTION_ID": "s-1",
+    "ORDERS_STOCK_URL": "https://stock.example",
+    "UNRELATED": "stays here",
+}
+BRANCH = {"id": "f-1", "subject": "repo:me/shop:ref:refs/heads/main"}
+PULL = {"id": "f-2", "subject": "repo:me/shop:pull_request"}
+OURS = {"id": "f-3", "subject": "repo:me/shop:environment:production"}
+BROAD = {"id": "a-1", "roleDefinitionId": "/x/18d7d88d-d35e-4fb5-a5c3-7773c20a72d9"}
+ANSWERS = {
+    "azd env get-values": json.dumps(VALUES),
+    "az account show": "t-1",
+    "az ad app list": "c-1",
+    "az ad app federated-credential list": "[]",
+    "az ad sp list": "p-1",
+    "az role assignment list": "[]",
+    "gh variable list": "[]",
+}
+
+
+def signed_in(path: Path, **answers: str) -> Commands:
+    named = {name.replace("_", " ").replace("  ", "-"): text for name, text in answers.items()}
+    commands = Commands(path, {**ANSWERS, **named})
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.github_deploy", "sign-in", "me/shop"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return commands
+
+
+def after(call: list[str], option: str) -> str:
+    return call[call.index(option) + 1]
+
+
+def subject_of_the_workflow(repository: str) -> str:
+    """Return what GitHub signs for a job on main: its environment takes the branch's place."""
+    environment = JOB.get("environment")
+    if environment:
+        return f"repo:{repository}:environment:{environment}"
+    return f"repo:{repository}:ref:refs/heads/main"
+
+
+def test_the_credential_is_for_the_subject_that_the_workflow_has(tmp_path: Path) -> None:
+    [made] = signed_in(tmp_path).called("az ad app federated-credential create")
+    said = json.loads(after(made, "--parameters"))
+    assert said["subject"] == subject_of_the_workflow("me/shop") == subject("me/shop")
+    assert said["issuer"] == ISSUER
+    assert said["audiences"] == ["api://AzureADTokenExchange"]
+
+
+def test_branches_and_pull_requests_are_no_longer_trusted(tmp_path: Path) -> None:
+    known = json.dumps([BRANCH, PULL, OURS])
+    commands = signed_in(tmp_path, az_ad_app_federated__credential_list=known)
+    deleted = commands.called("az ad app federated-credential delete")
+    assert [after(call, "--federated-credential-id") for call in deleted] == ["f-1", "f-2"]
+    assert commands.called("az ad app federated-credential create") == []
+
+
+def test_the_identity_may_contribute_and_grant_our_roles_and_nothing_more(tmp_path: Path) -> None:
+    commands = signed_in(tmp_path, az_role_assignment_list=json.dumps([BROAD]))
+    granted = commands.called("az role assignment create")
+    roles = {after(call, "--role"): call for call in granted}
+    assert set(roles) == {
+        "b24988ac-6180-42a0-ab88-20f7382dd24c",  # Contributor
+        "f58310d9-a9f6-439a-9e8d-f62e7b41a168",  # Role Based Access Control Administrator
+    }
+    assert {after(call, "--scope") for call in granted} == {"/subscriptions/s-1"}
+    assert after(roles["f58310d9-a9f6-439a-9e8d-f62e7b41a168"], "--condition") == condition()
+    [taken] = commands.called("az role assignment delete")
+    assert after(taken, "--ids") == "a-1"
+
+
+def test_the_condition_names_the_roles_of_the_list_and_no_other() -> None:
+    listed = {one["id"] for one in json.loads((INFRA / "roles.json").read_text()).values()}
+    halves = condition().split(" AND ")
+    assert len(halves) == 2
+    for half in halves:
+        inside = re.search(r"GuidEquals \{(.+)\}", half)
+        assert inside is not None
+        assert set(inside[1].split(", ")) == listed
+    assert condition().count("(") == condition().count(")")
+
+
+def test_only_protected_branches_deploy(tmp_path: Path) -> None:
+    [made] = signed_in(tmp_path).called("gh api --method PUT")
+    assert made[4] == f"repos/me/shop/environments/{JOB['environment']}"
+    assert json.loads(made[-1])["deployment_branch_policy"]["protected_branches"] is True
+
+
+def test_the_workflow_gets_what_azd_has_and_loses_what_azd_has_no_more(tmp_path: Path) -> None:
+    stale = json.dumps([{"name": "SAS_SERVICE_BUS_SKU"}, {"name": "THEIR_OWN"}])
+    commands = signed_in(tmp_path, gh_variable_list=stale)
+    given = {call[3]: after(call, "--body") for call in commands.called("gh variable set")}
+    assert given == {
+        "AZURE_CLIENT_ID": "c-1",
+        "AZURE_TENANT_ID": "t-1",
+        **{name: text for name, text in VALUES.items() if name != "UNRELATED"},
+    }
+    assert [call[3] for call in commands.called("gh variable delete")] == ["SAS_SERVICE_BUS_SKU"]
+
+
+def test_the_workflow_hands_over_every_variable_that_the_parameters_ask_for(
+    tmp_path: Path,
+) -> None:
+    variables = {name: f"value of {name}" for name in asked()} | {"PATH": "/theirs"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.github_deploy", "settings"],
+        cwd=ROOT,
+        env={**os.environ, "VARS": json.dumps(variables)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert lines == {name: f"value of {name}" for name in asked()}
+
+
+def test_a_variable_cannot_define_another_one() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        settings({"ORDERS_STOCK_URL": "https://stock.example\nLD_PRELOAD=x"})
+
+
+def test_the_workflow_and_azure_yaml_have_no_list_of_variables_of_their_own() -> None:
+    """The list is main.parameters.json. A second one would undo what the first one set up."""
+    assert set(JOB["env"]) == set(OF_SIGN_IN)
+    assert set(re.findall(r"vars\.(\w+)", TEXT)) == set(OF_SIGN_IN)
+    steps = {step.get("run", ""): step for step in JOB["steps"]}
+    handed = steps['python3 -m tools.github_deploy settings >> "$GITHUB_ENV"']
+    assert handed["env"] == {"VARS": "${{ toJSON(vars) }}"}
+    assert "pipeline" not in yaml.safe_load((ROOT / "azure.yaml").read_text())
+
+
+def test_the_workflow_signs_in_with_federated_identity_and_keeps_no_secret() -> None:
+    assert JOB["permissions"] == {"contents": "read", "id-token": "write"}
+    assert "--federated-credential-provider github" in TEXT
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        assert "secrets." not in path.read_text()
+
+
+def test_the_first_hook_finds_a_signed_in_az() -> None:
+    uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
+    runs = [step.get("run", "") for step in JOB["steps"]]
+    first = next(number for number, run in enumerate(runs) if "azd provision" in run)
+    assert "azure/login" in uses[:first]

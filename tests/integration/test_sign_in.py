@@ -1,0 +1,192 @@
+"""HttpService signs in to real servers: by an API key, an identity, a client certificate."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from sas.adapters.remote import HttpService
+from sas.adapters.sign_in import ApiKey, ClientCertificate, ManagedIdentity, SignIn
+from sas.ports import RefusedError, TransientError
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def serving(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"{'https' if context else 'http'}://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def show(request: web.Request) -> web.Response:
+    """Answer with the headers that came."""
+    return web.json_response(dict(request.headers))
+
+
+async def called(url: str, sign_in: SignIn | None = None) -> dict[str, str]:
+    service = HttpService("stock", url, sign_in=sign_in, attempt_seconds=20)
+    try:
+        return dict(await service.call("POST", "/", key="k-1", body={}))
+    finally:
+        await service.close()
+
+
+async def test_a_service_gets_the_api_key_in_the_header_that_it_wants() -> None:
+    async with serving(show) as url:
+        seen = await called(url, ApiKey("k3y", header="X-Api-Key"))
+        assert (seen["X-Api-Key"], seen["Idempotency-Key"]) == ("k3y", "k-1")
+        assert (await called(url, ApiKey("t0ken", before="Bearer ")))[
+            "Authorization"
+        ] == "Bearer t0ken"
+
+
+async def test_a_service_that_asks_for_nothing_gets_nothing() -> None:
+    async with serving(show) as url:
+        assert "Authorization" not in await called(url)
+
+
+@pytest.mark.parametrize("key", ["", "two\nlines", "\u043a\u043b\u044e\u0447"])
+def test_what_is_no_api_key_is_refused_without_being_told(key: str) -> None:
+    with pytest.raises(ValueError, match="give the key as the service issued it") as refused:
+        ApiKey(key)
+    assert not key or key not in str(refused.value)
+
+
+async def test_a_service_gets_a_token_of_the_app_s_identity_and_the_next_call_the_same_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    async def issue(request: web.Request) -> web.Response:
+        asked.append({**request.query, "secret": request.headers["X-IDENTITY-HEADER"]})
+        ends = int((datetime.now(UTC) + timedelta(hours=8)).timestamp())
+        token = {"access_token": f"t-{len(asked)}", "expires_on": str(ends), "resource": "r"}
+        return web.json_response({**token, "token_type": "Bearer"})
+
+    async with serving(issue) as issuer, serving(show) as url:
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{issuer}/msi/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "of-this-app")
+        sign_in = ManagedIdentity("api://stock/.default", client_id="c-1")
+        service = HttpService("stock", url, sign_in=sign_in)
+        try:
+            for _ in range(2):
+                seen = await service.call("POST", "/", key="k-1")
+                assert seen["Authorization"] == "Bearer t-1"
+        finally:
+            await service.close()
+    assert len(asked) == 1
+    assert (asked[0]["resource"], asked[0]["client_id"]) == ("api://stock", "c-1")
+
+
+async def test_without_a_token_a_call_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        return web.json_response({"message": "no such identity"}, status=400)
+
+    async with serving(refuse) as issuer, serving(show) as url:
+        monkeypatch.setenv("IDENTITY_ENDPOINT", issuer)
+        monkeypatch.setenv("IDENTITY_HEADER", "of-this-app")
+        with pytest.raises(TransientError, match="got no token for api://stock") as failed:
+            await called(url, ManagedIdentity("api://stock/.default"))
+    assert failed.value.kind == "sign-in"
+
+
+async def test_a_401_is_about_the_key_and_fails_no_step_for_good() -> None:
+    async def unknown(_request: web.Request) -> web.Response:
+        return web.json_response({"detail": "who are you?"}, status=401)
+
+    async with serving(unknown) as url:
+        with pytest.raises(TransientError) as failed:
+            await called(url, ApiKey("k3y"))
+        with pytest.raises(RefusedError):
+            await called(url)
+    assert failed.value.kind == "http-401"
+    assert (failed.value.answered, failed.value.error_answer) == (False, False)
+
+
+class Authority:
+    """Issues certificates for 127.0.0.1."""
+
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        self.pem = self._signed(self.name, self.key, authority=True)
+
+    def issue(self, name: str) -> str:
+        """Return the PEM text of a certificate with its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        plain = serialization.NoEncryption()
+        form = serialization.PrivateFormat.PKCS8
+        text = key.private_bytes(serialization.Encoding.PEM, form, plain).decode()
+        return self._signed(subject, key, authority=False) + text
+
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool
+    ) -> str:
+        now = datetime.now(UTC)
+        here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        ours = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        theirs = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        uses = x509.KeyUsage(True, False, False, False, False, authority, authority, False, False)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(here, critical=False)
+            .add_extension(ours, critical=False)
+            .add_extension(theirs, critical=False)
+            .add_extension(uses, critical=True)
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        )
+        signed = made.sign(self.key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM).decode()
+
+
+async def test_a_service_knows_the_app_by_its_client_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem)
+    (tmp_path / "server.pem").write_text(authority.issue("server"))
+    context.load_cert_chain(tmp_path / "server.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def who(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        known = request.transport.get_extra_info("peercert")
+        return web.json_response({"name": known["subject"][0][0][1]})
+
+    async with serving(who, context) as url:
+        signed = ClientCertificate(authority.issue("orders"), authority=authority.pem)
+        assert await called(url, signed) == {"name": "orders"}
+        stranger = ClientCertificate(Authority().issue("stranger"), authority=authority.pem)
+        with pytest.raises(TransientError):
+            await called(url, stranger)
+
+
+def test_what_is_no_certificate_is_refused_without_being_told() -> None:
+    with pytest.raises(ValueError, match="give the text of a PEM file") as refused:
+        ClientCertificate("s3cr3t")
+    assert "s3cr3t" not in str(refused.value)
+    assert refused.value.__cause__ is None

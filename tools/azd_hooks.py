@@ -1,0 +1,236 @@
+"""What azd runs (azure.yaml): ``python -m tools.azd_hooks preprovision`` and ``... postdeploy``.
+
+Standard library only: the hook runs with the Python of whoever deploys, without this project's
+packages. It speaks to Azure by the command ``az``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+INFRA = Path(__file__).parents[1] / "infra"
+MAIL = "SAS_OPERATOR_MAIL"
+OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
+APPLICATION = "SAS_PRINCIPAL_"
+SECRETS = "SAS_SECRET_SETTINGS"
+_ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
+_MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
+
+
+class RefusedError(Exception):
+    """Nothing is deployed. The text says what to change."""
+
+
+def asked() -> dict[str, bool]:
+    """Return every variable that main.parameters.json reads, and whether it has a default."""
+    text = (INFRA / "main.parameters.json").read_text(encoding="utf-8")
+    return {name: bool(default) for name, default in _ASKED.findall(text)}
+
+
+def preprovision(env: Mapping[str, str]) -> None:
+    """Refuse a deployment that would fail or surprise, before anything is created.
+
+    Raises:
+        RefusedError: a setting is missing or wrong, or Azure would refuse the change.
+    """
+    _check_given(env)
+    _check_principals(env)
+    _check_platform(env)
+    _check_told(env)
+
+
+def postdeploy(env: Mapping[str, str]) -> None:
+    """Say where everything is, and what to try first."""
+    print(
+        f"""The functions run in {env.get("SERVICE_ORDERS_NAME", "?")}, \
+resource group {env.get("AZURE_RESOURCE_GROUP", "?")}.
+Service Bus: {env.get("ServiceBus__fullyQualifiedNamespace", "?")}
+State store: {env.get("SAS_TABLES__endpoint", "?")}
+Response queues: {env.get("SAS_RESPONSE_QUEUES", "?")}
+The identity of the functions: {env.get("SAS_IDENTITY_PRINCIPAL_ID", "?")}
+Roles on Service Bus take up to a minute to spread: the first messages may wait that long.
+Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group, and at alerts."""
+    )
+    names = [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
+    if names:
+        vault = env.get("SAS_KEY_VAULT_NAME") or "VAULT"
+        print("The app does not start before each of these secrets is there; restart it then:")
+        for name in names:
+            secret = name.lower().replace("_", "-")
+            print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
+    if not env.get(MAIL):
+        _warn_of_silence()
+
+
+def _check_given(env: Mapping[str, str]) -> None:
+    missing = [
+        name
+        for name, has_default in sorted(asked().items())
+        if not has_default and not name.startswith("AZURE_") and not env.get(name)
+    ]
+    if missing:
+        hints = "".join(f"\n    azd env set {name} ..." for name in missing)
+        raise RefusedError(f"These settings are missing:{hints}")
+    for name in asked():
+        if name.endswith("_URL") and env.get(name, "").startswith("http://"):
+            raise RefusedError(
+                f"{name}={env[name]}: give an https address; http sends everything in clear"
+            )
+
+
+def _check_principals(env: Mapping[str, str]) -> None:
+    """Refuse equal principals: Azure takes one assignment of a role on a queue, not two."""
+    names: dict[str, str] = {}
+    for name in sorted(asked()):
+        principal = env.get(name, "").lower()
+        if not principal or not (name == OPERATOR or name.startswith(APPLICATION)):
+            continue
+        if principal in names:
+            raise RefusedError(
+                f"{names[principal]} and {name} are the same principal, {principal}. Two "
+                "deployments would write one role assignment: give each an identity of its own"
+            )
+        names[principal] = name
+    if not env.get(OPERATOR):
+        _say(
+            f"No operator: nobody may read orders or send commands. To become one:\n"
+            f"    azd env set {OPERATOR} $(az ad signed-in-user show --query id --output tsv)"
+        )
+
+
+def _check_platform(env: Mapping[str, str]) -> None:
+    """Refuse what Service Bus refuses; register the provider that a virtual network needs."""
+    private = env.get("SAS_VNET_ENABLED", "").lower() == "true"
+    wanted = "Premium" if private else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
+    if _az(env, "account", "show", "--query", "id") is None:
+        if wanted == "Premium":
+            raise RefusedError(
+                "Premium or SAS_VNET_ENABLED: this hook must look at the subscription first. "
+                "Install the Azure CLI and run `az login`"
+            )
+        return
+    present = _tier(env)
+    if present and present != wanted:
+        raise RefusedError(_other_tier(present, wanted))
+    if private:
+        _register(env, "Microsoft.App")
+
+
+def _tier(env: Mapping[str, str]) -> str:
+    """Return the tier of the environment's namespace; an empty text if there is none."""
+    name = env.get("AZURE_ENV_NAME", "")
+    if _az(env, "group", "exists", "--name", f"rg-{name}") != "true":
+        return ""
+    query = f"[?tags.\"azd-env-name\"=='{name}'].sku.name | [0]"
+    found = _az(
+        env, "servicebus", "namespace", "list", "--resource-group", f"rg-{name}", "--query", query
+    )
+    if found is None:
+        raise RefusedError(
+            f"The namespaces of rg-{name} could not be read: run `az servicebus namespace list "
+            f"--resource-group rg-{name}` to see why"
+        )
+    return found
+
+
+def _other_tier(present: str, wanted: str) -> str:
+    if wanted == "Standard":
+        return (
+            "The namespace is Premium, and Service Bus refuses to make it Standard: run "
+            "`azd env set SAS_SERVICE_BUS_SKU Premium`, or deploy a new environment"
+        )
+    return (
+        f"The namespace is {present}, and Service Bus refuses to make it Premium in place. It is a "
+        "migration: deploy a new environment (`azd env new`) with SAS_SERVICE_BUS_SKU=Premium, "
+        "point the applications at it, and let this one finish its orders. Service Bus's own "
+        "`az servicebus migration start` moves queues to a Premium namespace that you create, "
+        "but this template would not know that namespace. See infra/README.md"
+    )
+
+
+def _register(env: Mapping[str, str], provider: str) -> None:
+    """Register a resource provider: its delegated subnet fails without, and ARM does not do it."""
+    show = ("provider", "show", "--namespace", provider, "--query", "registrationState")
+    if _az(env, *show) == "Registered":
+        return
+    _say(f"Registering the resource provider {provider} in the subscription: a minute or two ...")
+    if _az(env, "provider", "register", "--namespace", provider, "--wait") is None:
+        raise RefusedError(
+            f"{provider} could not be registered. Ask a Contributor of the subscription to run "
+            f"`az provider register --namespace {provider} --wait`"
+        )
+
+
+def _check_told(env: Mapping[str, str]) -> None:
+    """Ask who is mailed of alerts; warn if nobody is."""
+    text = env.get(MAIL, "")
+    if not text and sys.stdin.isatty():
+        text = input("Mail addresses for alerts, commas between (empty: nobody is told): ").strip()
+        azd = shutil.which("azd")
+        if text and azd:
+            _check_mail(text)
+            subprocess.run([azd, "env", "set", MAIL, text], check=True)  # noqa: S603  # found above
+    if not text:
+        _warn_of_silence()
+        return
+    _check_mail(text)
+
+
+def _check_mail(text: str) -> None:
+    for address in text.split(","):
+        if not _MAIL.fullmatch(address.strip()):
+            raise RefusedError(
+                f"{MAIL}={text}: {address.strip()!r} is not a mail address; put commas between"
+            )
+
+
+def _warn_of_silence() -> None:
+    _say(
+        "************************************************************************\n"
+        "WARNING: NOBODY IS TOLD OF ALERTS. An order that fails waits unseen.\n"
+        f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision\n"
+        "************************************************************************"
+    )
+
+
+def _az(env: Mapping[str, str], *arguments: str) -> str | None:
+    """Return what az prints; None if it is not there, not signed in, or fails."""
+    az = shutil.which("az", path=env.get("PATH"))
+    if az is None:
+        return None
+    subscription = env.get("AZURE_SUBSCRIPTION_ID")
+    chosen = ("--subscription", subscription) if subscription else ()
+    done = subprocess.run(  # noqa: S603  # no shell
+        [az, *arguments, *chosen, "--output", "tsv"], capture_output=True, text=True, check=False
+    )
+    printed = done.stdout.strip().removesuffix("None")  # what az prints for null
+    return printed if done.returncode == 0 else None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one hook; 1 refuses the deployment."""
+    hooks = {"preprovision": preprovision, "postdeploy": postdeploy}
+    chosen = (sys.argv[1:] if argv is None else argv) or [""]
+    if chosen[0] not in hooks:
+        _say(f"usage: python -m tools.azd_hooks {' | '.join(hooks)}")
+        return 2
+    try:
+        hooks[chosen[0]](os.environ)
+    except RefusedError as refused:
+        _say(str(refused))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Lets ``.github/workflows/deploy.yml`` deploy; standard library only.
+
+python -m tools.github_deploy sign-in OWNER/REPO    once, by a person: identity, roles, variables
+python -m tools.github_deploy settings              in the workflow: the variables, for azd
+
+``sign-in`` needs az (an owner of the subscription), gh (an administrator of the repository) and azd
+with a chosen environment. It can run again: after ``azd env set``, after a change of roles.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.azd_hooks import asked
+
+ENVIRONMENT = "production"
+"""``environment`` of the workflow's job. It is in the subject that GitHub signs."""
+ISSUER = "https://token.actions.githubusercontent.com"
+AUDIENCE = "api://AzureADTokenExchange"
+CONTRIBUTOR = "b24988ac-6180-42a0-ab88-20f7382dd24c"
+ACCESS_ADMINISTRATOR = "f58310d9-a9f6-439a-9e8d-f62e7b41a168"
+"""Role Based Access Control Administrator; a condition limits it to the roles of roles.json."""
+ROLES = Path(__file__).parents[1] / "infra" / "roles.json"
+OF_SIGN_IN = ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_SUBSCRIPTION_ID")
+
+
+def subject(repository: str) -> str:
+    """Return whom GitHub says that the job is: ``environment`` takes the place of the branch."""
+    return f"repo:{repository}:environment:{ENVIRONMENT}"
+
+
+def condition(roles: Path = ROLES) -> str:
+    """Return the condition on the right to grant roles: those of roles.json and no other."""
+    ids = ", ".join(sorted(one["id"] for one in json.loads(roles.read_text()).values()))
+    listed = "ForAnyOfAnyValues:GuidEquals {" + ids + "}"
+    role = "[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
+    action = "Microsoft.Authorization/roleAssignments"
+    return (
+        f"((!(ActionMatches{{'{action}/write'}})) OR (@Request{role} {listed})) AND "
+        f"((!(ActionMatches{{'{action}/delete'}})) OR (@Resource{role} {listed}))"
+    )
+
+
+def sign_in(repository: str) -> None:
+    """Make the identity that the workflow signs in as, its rights, and the variables."""
+    values = _azd_values()
+    subscription = values["AZURE_SUBSCRIPTION_ID"]
+    tenant = _run("az", "account", "show", "--subscription", subscription, "--query", "tenantId")
+    client = _application(f"deploy-{values['AZURE_ENV_NAME']}")
+    _trust(client, subject(repository))
+    _grant(_principal(client), f"/subscriptions/{subscription}")
+    _environment(repository)
+    values |= {"AZURE_CLIENT_ID": client, "AZURE_TENANT_ID": tenant}
+    _set_variables(repository, values)
+    print(f"{subject(repository)} may deploy as {client}.")
+
+
+def settings(variables: Mapping[str, str]) -> str:
+    """Return the lines for GITHUB_ENV: each variable that main.parameters.json asks for.
+
+    Raises:
+        ValueError: a value has a line break, and could define another variable.
+    """
+    lines = []
+    for name in sorted(asked()):
+        value = variables.get(name, "")
+        if "\n" in value or "\r" in value:
+            raise ValueError(f"the variable {name} has a line break: give it in one line")
+        if value:
+            lines.append(f"{name}={value}\n")
+    return "".join(lines)
+
+
+def _azd_values() -> dict[str, str]:
+    values = json.loads(_run("azd", "env", "get-values", "--output", "json", plain=True))
+    lacking = {"AZURE_ENV_NAME", "AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"} - set(values)
+    if lacking:
+        sys.exit(f"azd does not know {', '.join(sorted(lacking))}: run `azd provision` first")
+    return dict(values)
+
+
+def _application(name: str) -> str:
+    found = _run("az", "ad", "app", "list", "--display-name", name, "--query", "[0].appId")
+    return found or _run("az", "ad", "app", "create", "--display-name", name, "--query", "appId")
+
+
+def _principal(client: str) -> str:
+    query = ("--query", "[0].id")
+    found = _run("az", "ad", "sp", "list", "--filter", f"appId eq '{client}'", *query)
+    return found or _run("az", "ad", "sp", "create", "--id", client, "--query", "id")
+
+
+def _trust(client: str, wanted: str) -> None:
+    """Trust this subject and no other: a branch or a pull request could deploy unreviewed."""
+    app = ("az", "ad", "app", "federated-credential")
+    known = json.loads(_run(*app, "list", "--id", client, plain=True) or "[]")
+    for one in known:
+        if one["subject"] != wanted:
+            _run(*app, "delete", "--id", client, "--federated-credential-id", one["id"])
+    if wanted in {one["subject"] for one in known}:
+        return
+    made = {"name": ENVIRONMENT, "issuer": ISSUER, "subject": wanted, "audiences": [AUDIENCE]}
+    _run(*app, "create", "--id", client, "--parameters", json.dumps(made))
+
+
+def _grant(principal: str, scope: str) -> None:
+    """Grant what a deployment needs, and take away any other role, as azd's broader one."""
+    roles = ("az", "role", "assignment")
+    of = ("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal")
+    held = json.loads(
+        _run(*roles, "list", "--assignee", principal, "--scope", scope, plain=True) or "[]"
+    )
+    for one in held:
+        if not one["roleDefinitionId"].endswith(CONTRIBUTOR):
+            _run(*roles, "delete", "--ids", one["id"])
+    _run(*roles, "create", *of, "--role", CONTRIBUTOR, "--scope", scope)
+    limited = ("--condition", condition(), "--condition-version", "2.0")
+    _run(*roles, "create", *of, "--role", ACCESS_ADMINISTRATOR, "--scope", scope, *limited)
+
+
+def _environment(repository: str) -> None:
+    """Make the environment; only protected branches deploy to it. Add reviewers on the page."""
+    rule = {
+        "deployment_branch_policy": {"protected_branches": True, "custom_branch_policies": False}
+    }
+    path = f"repos/{repository}/environments/{ENVIRONMENT}"
+    _run("gh", "api", "--method", "PUT", path, "--input", "-", given=json.dumps(rule), plain=True)
+
+
+def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
+    """Give the environment's variables the values that azd has. One that azd lacks is removed."""
+    of = ("--repo", repository, "--env", ENVIRONMENT)
+    listed = _run("gh", "variable", "list", *of, "--json", "name", plain=True)
+    present = {one["name"] for one in json.loads(listed or "[]")}
+    for name in sorted({*asked(), *OF_SIGN_IN}):
+        if values.get(name):
+            _run("gh", "variable", "set", name, *of, "--body", str(values[name]), plain=True)
+        elif name in present:
+            _run("gh", "variable", "delete", name, *of, plain=True)
+
+
+def _run(*command: str, given: str | None = None, plain: bool = False) -> str:
+    """Run a command and return what it prints. az prints bare values unless ``plain``."""
+    form = () if plain else ("--output", "tsv")
+    found = shutil.which(command[0])
+    if found is None:
+        sys.exit(f"{command[0]} was not found on PATH: install it and sign in")
+    done = subprocess.run(  # noqa: S603  # no shell
+        [found, *command[1:], *form], input=given, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")
+    printed = done.stdout.strip()
+    return "" if printed == "None" else printed
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command."""
+    parser = argparse.ArgumentParser(prog="python -m tools.github_deploy", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("sign-in").add_argument("repository", metavar="OWNER/REPO")
+    commands.add_parser("settings")
+    options = parser.parse_args(argv)
+    if options.command == "sign-in":
+        sign_in(options.repository)
+    else:
+        sys.stdout.write(settings(json.loads(os.environ["VARS"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
