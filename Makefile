@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
+.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -33,6 +33,10 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
+
+up: setup ## Azure on this machine with the sample's functions and services, and the operator's desk
+	@$(PY) -m devstack up . --with '$(PY) -m samples.remote_services --port-base 7101' \
+		--with '$(PY) -m sas.cli desk --app orders.workflows:workflows'
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m samples.chaos $(CHAOS)

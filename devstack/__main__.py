@@ -34,6 +34,8 @@ def parser() -> argparse.ArgumentParser:
     add("--stop", choices=["drain", "at-once"], default="drain",
         help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
     add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
+    add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
+        help="also run this command, with the host's settings in its environment")  # fmt: skip
     add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
     doctor.add_argument("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR")
@@ -75,14 +77,14 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         ports=arguments.ports,
         core_tools=arguments.func,
         at_once=arguments.stop == "at-once",
+        beside=arguments.beside,
     )
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
-    stopping = stop_event()
-    running = _run(stack, verbose=verbose)
-    tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(running)]
+    stopped, running = stop_event().wait(), _run(stack, verbose=verbose)
+    tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -116,6 +118,7 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
         what = ", ".join(host.functions) or "func, with every function"
         rows.append(("host", _pid(host), where + what))
+    rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
     lines += ["", "Connection strings (the host already has them):", ""]
@@ -137,10 +140,8 @@ async def _follow_logs(stack: Stack, *, verbose: bool) -> None:
         for child in stack.children():
             for path in (child.log_path, child.out_path):
                 for line in _new_lines(path, read):
-                    if verbose:
-                        _print(f"[{child.name}] {line}")
-                    elif is_error(line):
-                        _print(f"[{child.name}] {readable(line)}")
+                    if verbose or child in stack.beside or is_error(line):
+                        _print(f"[{child.name}] {line if verbose else readable(line)}")
         await asyncio.sleep(_FOLLOW_EVERY_S)
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from devstack.azurite import require_node
@@ -40,16 +41,14 @@ def run_doctor(app_dir: Path) -> int:
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    if not missing:
-        return []
-    return [f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."]
+    said = f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."
+    return [said] if missing else []
 
 
 def _importable(name: str) -> bool:
-    try:
+    with suppress(ModuleNotFoundError):  # its parent package is missing
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
+    return False
 
 
 def check_node() -> list[str]:
@@ -87,13 +86,11 @@ def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
 
 
 def _busy(port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket() as probe, suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
+        probe.bind(("127.0.0.1", port))
+        return False
+    return True
 
 
 def check_app(app_dir: Path) -> list[str]:

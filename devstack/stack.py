@@ -59,6 +59,7 @@ class Stack(AsyncRunnable):
     - `drain_s`: seconds that running functions get at the end.
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
     - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
+    - `beside`: shell commands that run too, with the host's settings in their environment.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only options, each with its default
@@ -77,6 +78,7 @@ class Stack(AsyncRunnable):
         drain_s: float = _DRAIN_S,
         core_tools: bool = False,
         at_once: bool = False,
+        beside: Sequence[str] = (),
     ) -> None:
         """Describe a stack (see the class), or raise DevstackError for a wrong value."""
         if ports not in {"free", "fixed"} or processes < 1:
@@ -95,6 +97,8 @@ class Stack(AsyncRunnable):
         self._groups: list[tuple[str | None, Sequence[str]]] = (
             [*groups.items()] if isinstance(groups, Mapping) else [(None, one) for one in groups]
         )
+        self.beside: list[Child] = []
+        self._commands = beside
         self._count = processes
         self._without = list(without)
         self._config = config
@@ -120,6 +124,11 @@ class Stack(AsyncRunnable):
             await asyncio.gather(
                 *(self.start_group(functions, name=name) for name, functions in self._groups)
             )
+            env = _environment() | self.host_settings()
+            for number, command in enumerate(self._commands, 1):
+                argv = ["/bin/sh", "-c", f"exec {command}"]
+                self.beside.append(Child(f"beside-{number}", argv, logs=self.logs, env=env))
+                self.beside[-1].start()
         except BaseException:
             await self.stop()
             raise
@@ -128,7 +137,8 @@ class Stack(AsyncRunnable):
         """Stop the hosts, then Azurite and the broker, within `drain_s` + 2.5 seconds."""
         end = time.monotonic() + self._drain_s + _STOP_S
         limit_s = self._drain_s + _EXIT_S
-        hosts = [one.stop_async(self._stop_by, timeout_s=limit_s) for one in self.processes]
+        running = [*self.processes, *self.beside]
+        hosts = [one.stop_async(self._stop_by, timeout_s=limit_s) for one in running]
         stops = asyncio.gather(*hosts, return_exceptions=True)
         try:
             await asyncio.shield(stops)
@@ -136,7 +146,7 @@ class Stack(AsyncRunnable):
             self._stop_services(end)
 
     def _stop_services(self, end: float) -> None:
-        for one in self.processes:
+        for one in (*self.processes, *self.beside):
             if one.alive:
                 one.kill()
         if self.broker is not None:
@@ -176,9 +186,8 @@ class Stack(AsyncRunnable):
         if self._config is not None:
             return Path(self._config).resolve()
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
-        for place in places:
-            if place.exists():
-                return place
+        if found := next((place for place in places if place.exists()), None):
+            return found
         raise DevstackError(
             f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
             "emulator's Config.json with --config."
@@ -239,12 +248,6 @@ class Stack(AsyncRunnable):
             self.processes.remove(one)
         return [one.pid for one in hit]
 
-    async def stop_group(self, name: str) -> None:
-        """Stop a group by SIGTERM: functions finish, and their messages are settled."""
-        hit = self.group(name)
-        await asyncio.gather(*(one.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit))
-        self.processes = [one for one in self.processes if one not in hit]
-
     def lost(self) -> list[HostProcess]:
         """Host processes killed from outside since the last call; the caller may restart them."""
         hit = [one for one in self.processes if one.killed and not one.stopping]
@@ -259,7 +262,7 @@ class Stack(AsyncRunnable):
     def children(self) -> list[Child]:
         """Every child process: the broker, Azurite and the hosts."""
         services = [self.broker, self.azurite.child if self.azurite else None]
-        return [*(one for one in services if one is not None), *self.processes]
+        return [*(one for one in services if one is not None), *self.processes, *self.beside]
 
     def check(self) -> None:
         """Raise ChildFailedError if a child ended and this stack did not end it."""
@@ -301,5 +304,4 @@ def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]
             found[name] = storage
     if servicebus not in found.values():
         found["ServiceBusConnection"] = servicebus
-    found.setdefault("AzureWebJobsStorage", storage)
-    return found
+    return {"AzureWebJobsStorage": storage} | found

@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 common=(--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links
         --no-header --no-annotate --quiet)
 uv pip compile pyproject.toml "${common[@]}" -o requirements.txt
-uv pip compile pyproject.toml --extra cli --extra dev "${common[@]}" -c requirements.txt -o requirements-dev.txt
+uv pip compile pyproject.toml --extra dev "${common[@]}" -c requirements.txt -o requirements-dev.txt

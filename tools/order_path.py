@@ -161,7 +161,7 @@ def feature_names() -> list[str]:
     return sorted(names - {"__init__", "__pycache__"})
 
 
-TOOLS = {"cli", "desk", "sim"}
+TOOLS = {"cli", "desk", "operate", "sim"}
 """The rooms of ``sas`` that people use beside the running system."""
 
 

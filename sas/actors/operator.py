@@ -72,7 +72,8 @@ class Operator:
                 refusal = why_not(order, command.verb)
             return decision
 
-        source = Source(cause, f"operator {command.by}", outside_sent=delivery.outside_sent)
+        by, outside_sent = f"operator {command.by}", delivery.outside_sent
+        source = Source(cause, by, outside_sent=outside_sent, reason=command.reason)
         result = await self._runner.apply(command.order_id, source, decide)
         if result is ApplyResult.UNKNOWN_ORDER:
             refusal = "there is no such order"

@@ -564,7 +564,11 @@ def _summary(row: Row) -> Summary | None:
     """Return an order of a list; None if its row is of a newer version, or was broken by hand."""
     try:
         state = OrderState(row["ProcessState"])
-        return Summary(parse_key_time(row["At"]), row["OrderID"], state, row["Workflow"])
+        submitted = row.get("SubmittedAt")
+        submitted_at = parse_key_time(submitted) if submitted else None
+        at = parse_key_time(row["At"])
+        why = row.get("UndoneBecause")
+        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
         return None

@@ -1,9 +1,7 @@
 """The verbs that change orders: ``resubmit``, ``skip``, ``undo``, ``cancel``, ``acknowledge``.
 
 Each is shown first, confirmed, sent as a command to the scheduler, and awaited. The scheduler
-decides by the same rules once the command arrives. A command that is carried out leaves its cause
-in the journal. A command that is refused leaves nothing there; then the order has a later seq than
-the command names, or the scheduler keeps for a while why it refused.
+decides by the same rules once the command arrives (``sas.operate.commands``).
 """
 
 from __future__ import annotations
@@ -12,58 +10,39 @@ import argparse
 import asyncio
 import getpass
 import os
-import time
-import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sas.adapters.endpoints import Endpoint
-from sas.bounds import EDITED_UNITS_MAX, utf16_units
 from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Work
-from sas.cli.output import NotPossibleError, UnavailableError, UsageError, one_line
-from sas.cli.selection import Wanted, is_failed
-from sas.codec import internal
-from sas.codec.internal import CommandMessage
-from sas.codec.strict import CONTENT_DEPTH_MAX, MalformedError, check_depth, parse
+from sas.cli.output import one_line
+from sas.codec.record import to_line
 from sas.config import read_queues
-from sas.domain.command import can_undo, why_not
-from sas.domain.ids import cause_of
-from sas.domain.messages import JournalEntry, JournalWord, Verb
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
-from sas.domain.queues import Queues, lane
-from sas.engine.refusals import CommandRefusals
-from sas.ports import (
-    BusUnavailableError,
-    Message,
-    MessageBus,
-    StateStore,
-    UndeliverableError,
-)
+from sas.domain.messages import Verb
+from sas.domain.order import Order
+from sas.domain.queues import Queues
+from sas.operate import commands, finding
+from sas.operate.commands import Asked, Ended, Intent, outlook, refusal
+from sas.operate.errors import NotPossibleError, UsageError
+from sas.operate.finding import Wanted
+from sas.ports import StateStore
 
 OPERATOR = "SAS_OPERATOR"
-NAME_LENGTH_MAX = 100
 WAIT_S = 30.0
-POLL_S = 0.25
-SEND_MAX = 100
-"""Commands handed to the bus at once."""
-GONE = "the order does not exist any more (finished orders are purged in the end)"
-UNDER_WAY = frozenset({OrderState.PENDING, OrderState.PROCESSING, OrderState.ERROR})
 MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
 """The states of many orders that a verb can change at once, if not only Error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """What an operator wants of an order, or of several."""
+class Outcome:
+    """An order whose steps ran again, and how they failed again, if they did."""
 
-    verb: Verb
-    by: str
-    step: str | None = None
-    input: str | None = None
+    order: Order
+    failed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,104 +55,7 @@ class Plan:
     sure: bool
     dry_run: bool
     wait_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One command for one order. ``seq`` is the order's seq that the operator saw; None: any."""
-
-    order_id: str
-    seq: int | None
-    urgent: bool = False
-    command_id: str = field(default_factory=lambda: f"sas-{uuid.uuid4().hex}")
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a command: its journal row, or why there is no row."""
-
-    asked: Asked
-    entry: JournalEntry | None = None
-    refused: str = ""
-
-    @property
-    def carried_out(self) -> bool:
-        """Whether the scheduler carried it out."""
-        return self.entry is not None and self.entry.what is not JournalWord.FENCED
-
-
-# -- What a command would do, or why it cannot ------------------------------------------------
-
-
-def refusal(order: Order, intent: Intent) -> str:
-    """Return why a command is not possible for an order, or nothing."""
-    if order.rejected:
-        return "it was rejected, and no step began: submit it again"
-    names = [step.name for step in order.steps]
-    if intent.step is not None and intent.step not in names:
-        return f"it has no step {intent.step!r}, only {', '.join(names)}"
-    if _possible(order, intent):
-        return ""
-    if intent.step is not None and order.process_state is OrderState.ERROR:
-        own = order.steps[names.index(intent.step)].process_state.value
-        return f"the step must be in Error, and {intent.step} is {own}"
-    return why_not(order, intent.verb)
-
-
-def _possible(order: Order, intent: Intent) -> bool:
-    match intent.verb:
-        case Verb.RESUBMIT | Verb.SKIP:
-            return bool(_failed(order, intent))
-        case Verb.UNDO:
-            return can_undo(order)
-        case Verb.CANCEL:
-            return order.process_state in UNDER_WAY and order.direction is Direction.DO
-        case Verb.ACKNOWLEDGE:
-            return order.process_state is OrderState.ERROR
-
-
-def outlook(order: Order, intent: Intent) -> str:
-    """Return what a possible command would do."""
-    failed = _failed(order, intent)
-    match intent.verb:
-        case Verb.RESUBMIT:
-            with_input = " with the given input" if intent.input is not None else ""
-            return f"run again{with_input}: {_each(failed)}"
-        case Verb.SKIP:
-            if any(step.undo_failed for step in failed):
-                return f"count as undone by hand: {_each(failed)}"
-            return f"count as done, with the result {intent.input or 'null'}: {_each(failed)}"
-        case Verb.UNDO:
-            return f"undo the order (there is no way back); {_ledger(order)}"
-        case Verb.CANCEL:
-            out = [step.name for step in order.steps if step.process_state is StepState.PROCESSING]
-            waiting = f"wait for {', '.join(out)}, " if out else ""
-            undo = "undo the order (there is no way back)"
-            return f"start no new step, {waiting}then {undo}; {_ledger(order)}"
-        case Verb.ACKNOWLEDGE:
-            return "note that you have seen that it is in Error; nothing else changes"
-
-
-def _failed(order: Order, intent: Intent) -> Sequence[StepRecord]:
-    return [step for step in order.steps if is_failed(step) and intent.step in {None, step.name}]
-
-
-def _each(failed: Sequence[StepRecord]) -> str:
-    return "; ".join(
-        ("undo of " if step.undo_failed else "")
-        + step.name
-        + (f" ({step.error.code}: {step.error.message})" if step.error else "")
-        for step in failed
-    )
-
-
-def _ledger(order: Order) -> str:
-    begun = [step.name for step in reversed(order.steps) if step.epoch > 0]
-    if not begun:
-        return "no step ever began"
-    return (
-        f"these steps began and are undone in this order, if they have an undo: {', '.join(begun)}"
-    )
+    as_json: bool = False
 
 
 # -- The command line -------------------------------------------------------------------------
@@ -195,8 +77,9 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
     )
     many = parser.add_argument_group("many orders at once")
     selection.add_arguments(many, MANY.get(verb, ["error"]), default=None, limit=1000)
+    add_name(parser)
     parser.add_argument(
-        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+        "--reason", metavar="TEXT", default="", help="why you do this: it goes into the journal"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask before sending")
     parser.add_argument("--dry-run", action="store_true", help="only print what would happen")
@@ -205,15 +88,22 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         type=args.number("seconds", 0.001, 86_400),
         default=WAIT_S,
         metavar="SECONDS",
-        help=f"how long to wait for the journal to show the change (default: {WAIT_S:g})",
+        help="how long to wait for the journal to show the change, and then for the steps that "
+        f"run again (default: {WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
+    args.add_json(parser, "one JSON object for each order instead of text")
     args.add_connection(parser)
 
 
 def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
-    if (arguments.order_id is None) == (arguments.state is None):
+    if arguments.order_id is None and arguments.state is None:
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if arguments.order_id is not None and arguments.state is not None:
+        raise UsageError(
+            f"ORDER_ID {arguments.order_id!r} names one order, and --state {arguments.state} "
+            "chooses many: give one of the two"
+        )
     wanted = selection.read(arguments)
     if wanted is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
@@ -226,6 +116,7 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
         dry_run=arguments.dry_run,
         wait_s=None if arguments.no_wait else arguments.wait,
+        as_json=arguments.json,
     )
     if wanted is None:
         return partial(_one, plan, arguments.order_id, arguments.seq)
@@ -233,15 +124,29 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
 
 
 def _intent(arguments: argparse.Namespace, verb: Verb) -> Intent:
-    by = arguments.by or os.environ.get(OPERATOR) or _user()
-    if len(by) > NAME_LENGTH_MAX:
-        raise UsageError(f"--by has {len(by)} characters: at most {NAME_LENGTH_MAX} are kept")
-    if not by.strip() or not by.isprintable():  # a lone surrogate is not printable either
-        raise UsageError(f"--by (or {OPERATOR}) is {by!r}: give a name that can be printed")
+    by = name_of(arguments)
+    reason = commands.check_reason(arguments.reason, "--reason")
     if verb not in {Verb.RESUBMIT, Verb.SKIP}:
-        return Intent(verb, by)
+        return Intent(verb, by, reason=reason)
     given = _input(arguments.input) if arguments.input is not None else None
-    return Intent(verb, by, arguments.step, given)
+    return Intent(verb, by, arguments.step, given, reason)
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add --by."""
+    parser.add_argument(
+        "--by", metavar="NAME", help=f"your name in the journal (default: {OPERATOR}, or your user)"
+    )
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    """Return the name of the operator, as the journal keeps it.
+
+    Raises:
+        UsageError: the journal does not take this name.
+    """
+    by = arguments.by or os.environ.get(OPERATOR) or _user()
+    return commands.check_name(by, "--by" if arguments.by else OPERATOR)
 
 
 def _input(text: str) -> str:
@@ -253,15 +158,7 @@ def _input(text: str) -> str:
             raise UsageError(f"cannot read {text[1:]}: {wrong.strerror}") from None
     else:
         body = text.encode("utf-8", "surrogateescape")
-    try:
-        parse(body)
-        made = body.decode().strip()
-        check_depth(made, CONTENT_DEPTH_MAX)
-    except MalformedError as wrong:
-        raise UsageError(f"--input: {wrong}") from None
-    if utf16_units(made) > EDITED_UNITS_MAX:
-        raise UsageError(f"--input has over {EDITED_UNITS_MAX:,} characters: give less")
-    return made
+    return commands.checked_input(body, "--input")
 
 
 def _user() -> str:
@@ -287,43 +184,99 @@ def _for_fingerprint(plan: Plan, wanted: Wanted) -> Plan:
 
 async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) -> int:
     verb = plan.intent.verb
-    order = await selection.load(store, order_id)
+    order = await finding.load(store, order_id)
     if seq is not None and seq != order.seq:
-        why = await _what_changed(store, order, seq)
+        why = await commands.what_changed(store, order, seq)
         raise NotPossibleError(one_line(f"nothing was sent: {why}"))
     if no := refusal(order, plan.intent):
         raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
     state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-    output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
+    if not plan.as_json:
+        output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
     if plan.dry_run:
+        _say_outlooks(plan, [order])
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
     # A cancel is right however far the order has come meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
     (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
-    return await _tell(plan, store, ended)
+    outcomes = await _outcomes(plan, store, [order], [ended])
+    if plan.as_json:
+        return await _tell_as_json(plan, store, [ended], outcomes)
+    return await _tell(plan, store, ended, outcomes)
 
 
 async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     verb = plan.intent.verb
-    found = [order async for order in selection.each(store, wanted)]
+    found = [order async for order in finding.each(store, wanted)]
     possible = [order for order in found if not refusal(order, plan.intent)]
-    _announce(plan, found, possible, wanted.limit)
+    if not plan.as_json:
+        _announce(plan, found, possible, wanted.limit)
+    if plan.dry_run:
+        _say_outlooks(plan, possible)
     if not possible or plan.dry_run:
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
         return 1
     seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
     asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
-    return _tell_many(plan, await _carry_out(plan, store, asked))
+    all_ended = await _carry_out(plan, store, asked)
+    outcomes = await _outcomes(plan, store, possible, all_ended)
+    if plan.as_json:
+        return await _tell_as_json(plan, store, all_ended, outcomes)
+    return _tell_many(plan, all_ended, outcomes)
+
+
+def _say_outlooks(plan: Plan, orders: Sequence[Order]) -> None:
+    """Print as JSON what the command would do; the text says it already."""
+    for order in orders if plan.as_json else ():
+        said = {
+            "OrderID": order.order_id,
+            "Verb": plan.intent.verb.value,
+            "ProcessState": order.process_state.value,
+            "Seq": order.seq,
+            "Would": outlook(order, plan.intent),
+        }
+        output.say(to_line(said))
+
+
+async def _tell_as_json(
+    plan: Plan, store: StateStore, ended: Sequence[Ended], outcomes: Mapping[str, Outcome]
+) -> int:
+    """Print what became of each command as one JSON object; return the exit code."""
+    now = {name: one.order for name, one in outcomes.items()}
+    left = [one.asked.order_id for one in ended if one.asked.order_id not in now]
+    now |= {order.order_id: order for order in await finding.load_all(store, left)}
+    code = 0
+    for one in ended:
+        name, outcome = one.asked.order_id, outcomes.get(one.asked.order_id)
+        problem = outcome.failed if outcome and outcome.failed else None
+        if plan.wait_s is not None and not one.carried_out:
+            problem = commands.why_not_done(one, plan.wait_s)
+        code = 1 if problem else code
+        said = {
+            "OrderID": name,
+            "Verb": plan.intent.verb.value,
+            "Command": one.asked.command_id,
+            "CarriedOut": None if plan.wait_s is None else one.carried_out,
+            "Seq": one.entry.seq if one.entry else None,
+            "ProcessState": now[name].process_state.value if name in now else None,
+            "FailedAgain": outcome is not None and bool(outcome.failed),
+            "Problem": problem,
+        }
+        output.say(to_line(said))
+    return code
 
 
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
     verb = plan.intent.verb.value
     more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
-    kinds = selection.grouped(possible, plan.intent.step)
+    kinds = finding.grouped(possible, plan.intent.step)
     output.say(f"{verb} of {output.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
+    for order in possible:
+        failed = ", ".join(finding.fingerprints(order))
+        output.say(output.row(["", f"{order.order_id:<20}", failed or order.process_state.value]))
     if left := len(found) - len(possible):
         output.say(f"{verb} is not possible for {output.orders(left)} more: left unchanged")
 
@@ -332,12 +285,14 @@ async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[
     sent = 0
     try:
         async with args.open_bus(plan.bus) as bus:
-            for batch in _batches(asked):
+            for batch in commands.batches(asked):
                 sent += len(batch)
-                await _send(bus, batch, plan, sent_before=sent - len(batch), of=len(asked))
+                before, of = sent - len(batch), len(asked)
+                intent, queues = plan.intent, plan.queues
+                await commands.send(bus, batch, intent, queues, sent_before=before, of=of)
         if plan.wait_s is None:
             return [Ended(one) for one in asked]
-        return await _wait(store, asked, plan.queues, plan.wait_s)
+        return await commands.wait(store, asked, plan.queues, plan.wait_s)
     except asyncio.CancelledError:
         output.complain(
             f"sas: interrupted: up to {sent:,} of {len(asked):,} commands were sent and will be "
@@ -348,135 +303,60 @@ async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[
         raise
 
 
-async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
+async def _outcomes(
+    plan: Plan, store: StateStore, orders: Sequence[Order], ended: Sequence[Ended]
+) -> dict[str, Outcome]:
+    """Wait for the steps that run again; return what became of them, by order."""
+    if plan.wait_s is None or plan.intent.verb is not Verb.RESUBMIT:
+        return {}
+    done = {one.asked.order_id for one in ended if one.carried_out}
+    steps = {one.order_id: commands.resubmitted(one, plan.intent) for one in orders}
+    again = {name: numbers for name, numbers in steps.items() if name in done}
+    found = await commands.outcomes(store, again, plan.wait_s)
+    return {
+        name: Outcome(order, commands.failed_again(order, again[name]))
+        for name, order in found.items()
+    }
+
+
+async def _tell(
+    plan: Plan, store: StateStore, ended: Ended, outcomes: Mapping[str, Outcome]
+) -> int:
     """Print what became of one command; return the exit code."""
     asked, entry = ended.asked, ended.entry
     if plan.wait_s is None:
         output.say(f"sent, as command {asked.command_id}")
         return 0
     if entry is not None and ended.carried_out:
-        order = await store.load(asked.order_id)
+        outcome = outcomes.get(asked.order_id)
+        order = outcome.order if outcome else await store.load(asked.order_id)
         now = order.process_state.value if order else "gone"
         output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
-        return 0
-    output.complain(one_line(f"sas: {_why_not_done(ended, plan.wait_s)}"))
+        if outcome and outcome.failed:
+            output.complain(one_line(f"sas: it failed again: {outcome.failed}"))
+        return 1 if outcome and outcome.failed else 0
+    output.complain(one_line(f"sas: {commands.why_not_done(ended, plan.wait_s)}"))
     return 1
 
 
-def _tell_many(plan: Plan, ended: list[Ended]) -> int:
+def _tell_many(plan: Plan, ended: list[Ended], outcomes: Mapping[str, Outcome]) -> int:
     """Print what became of many commands; return the exit code."""
     if plan.wait_s is None:
         output.say(f"sent: {len(ended):,}")
         return 0
-    failed = [one for one in ended if not one.carried_out]
-    output.say(f"sent {len(ended):,}, carried out {len(ended) - len(failed):,}")
-    for one in failed[:10]:
-        why = _why_not_done(one, plan.wait_s)
-        output.complain(one_line(f"sas: order {one.asked.order_id}: {why}"))
-    if len(failed) > 10:
-        output.complain(f"sas: and {len(failed) - 10:,} more")
-    return 1 if failed else 0
-
-
-def _why_not_done(ended: Ended, wait_s: float) -> str:
-    if ended.entry is not None:
-        return "the command was dead-lettered: see operator-alerts and the function app's log"
-    if ended.refused:
-        return f"not carried out: {ended.refused}."
-    return (
-        f"not carried out within {wait_s:g} s: check that the function app runs, and look on "
-        f"operator-alerts for refused/{ended.asked.command_id}; it may still be carried out later"
-    )
-
-
-# -- Sending, and waiting for the journal -----------------------------------------------------
-
-
-def _batches(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    lanes = sorted(asked, key=lambda one: not one.urgent)  # a batch has one queue; urgent first
-    return (lanes[start : start + SEND_MAX] for start in range(0, len(lanes), SEND_MAX))
-
-
-async def _send(
-    bus: MessageBus, batch: Sequence[Asked], plan: Plan, *, sent_before: int, of: int
-) -> None:
-    try:
-        await bus.send([_message(one, plan.intent, plan.queues) for one in batch])
-    except (BusUnavailableError, UndeliverableError) as failed:
-        raise UnavailableError(
-            f"{failed} {sent_before:,} of {of:,} commands were sent before. To give the "
-            "command again is safe: an order that has changed refuses it."
-        ) from None
-
-
-def _message(asked: Asked, intent: Intent, queues: Queues) -> Message:
-    """Return a command for the scheduler's queue, in the lane of its order."""
-    command = CommandMessage(
-        id=asked.command_id,
-        order_id=asked.order_id,
-        verb=intent.verb.value,
-        by=intent.by,
-        seq=asked.seq,
-        step=intent.step,
-        input=internal.raw(intent.input),
-    )
-    queue = lane(queues.scheduler, urgent=asked.urgent)
-    return Message(queue, asked.command_id, internal.encode(command))
-
-
-async def _wait(
-    store: StateStore, asked: Sequence[Asked], queues: Queues, wait_s: float
-) -> list[Ended]:
-    """Return what became of each command, as far as known after ``wait_s`` without news."""
-    gate = asyncio.Semaphore(selection.CONCURRENT)
-
-    async def look(one: Asked) -> Ended:
-        async with gate:
-            return await _look_for(store, one, queues)
-
-    ended: dict[str, Ended] = {}
-    left, news_at = list(asked), time.monotonic()
-    while left:
-        for one in await asyncio.gather(*(look(one) for one in left)):
-            if one.entry is not None or one.refused:
-                ended[one.asked.command_id] = one
-                news_at = time.monotonic()
-        left = [one for one in left if one.command_id not in ended]
-        if left and time.monotonic() - news_at >= wait_s:
-            break
-        await asyncio.sleep(POLL_S if left else 0)
-    return [ended.get(one.command_id, Ended(one)) for one in asked]
-
-
-async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
-    """Return what became of one command so far."""
-    cause = cause_of(queues.scheduler, asked.command_id)
-    entry = await store.recorded(asked.order_id, cause)
-    if entry is not None:
-        return Ended(asked, entry)
-    order = await store.load(asked.order_id)
-    if order is not None and asked.seq in {order.seq, None}:
-        return Ended(asked, None, await CommandRefusals(store).reason(asked.command_id))
-    if asked.seq is None:
-        return Ended(asked, None, GONE)
-    # The order changed, by this command or before it arrived: only now the cause tells which.
-    entry = await store.recorded(asked.order_id, cause)
-    return Ended(asked, entry, "" if entry else await _what_changed(store, order, asked.seq))
-
-
-async def _what_changed(store: StateStore, order: Order | None, seq: int) -> str:
-    """Return what changed since the operator saw an order, in one sentence."""
-    if order is None:
-        return GONE
-    now = f"the order is at seq {order.seq} ({order.process_state.value})"
-    if order.seq < seq:
-        return f"you gave seq {seq}, but {now}: check which seq you saw"
-    since = [one for one in await store.journal(order.order_id) if one.seq > seq]
-    changes = ", ".join(f"{one.seq} {one.what} by {one.by}" for one in since[:5])
-    more = ", ..." if len(since) > 5 else ""
-    return (
-        f"you saw seq {seq}, but {now}; since then: {changes or 'nothing'}{more}. Look at it again"
-    )
+    troubles = [
+        (one.asked.order_id, commands.why_not_done(one, plan.wait_s))
+        for one in ended
+        if not one.carried_out
+    ]
+    count = len(ended) - len(troubles)
+    again = [(name, one.failed) for name, one in outcomes.items() if one.failed]
+    also = f", failed again {len(again):,}" if again else ""
+    output.say(f"sent {len(ended):,}, carried out {count:,}{also}")
+    troubles += [(name, f"failed again: {how}") for name, how in again]
+    for name, why in troubles:
+        output.complain(one_line(f"sas: order {name}: {why}"))
+    return 1 if troubles else 0
 
 
 # -- The verbs --------------------------------------------------------------------------------
@@ -485,6 +365,9 @@ RESUBMIT = """\
 Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
 again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
 of its own: the step's earlier calls are undone first.
+
+The command waits until these steps have ended, as --wait says. It exits with 1 if one failed
+again.
 
   sas resubmit 10248
   sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli.output import NotPossibleError, UnavailableError, UsageError
 from sas.config import (
     CONNECTION,
     SettingError,
@@ -20,6 +19,7 @@ from sas.config import (
     read_tables,
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
+from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import OperatorBus, OtherVersionError, StateStore, StoreUnavailableError
 
 Work = Callable[[StateStore], Awaitable[int]]
@@ -53,7 +53,7 @@ class Verb:
 
         def add(parser: argparse.ArgumentParser) -> None:
             add_arguments(parser)
-            _add_storage(parser)
+            add_storage(parser)
 
         def run(arguments: argparse.Namespace) -> int:
             where = read_storage(arguments, os.environ)
@@ -107,7 +107,8 @@ def add_json(parser: argparse.ArgumentParser, what: str = "JSON lines instead of
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
-def _add_storage(parser: argparse.ArgumentParser) -> None:
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a verb that reads the state store."""
     parser.add_argument(
         "--storage",
         metavar="TEXT",
@@ -224,6 +225,26 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
             "nor a namespace's host name (NAME.servicebus.windows.net)"
         )
     return Endpoint(address=namespace)
+
+
+def has_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> bool:
+    """Return whether the arguments or the environment name a Service Bus namespace."""
+    names = (CONNECTION, f"AzureWebJobs{CONNECTION}", f"{CONNECTION}__fullyQualifiedNamespace")
+    return bool(arguments.connection or any(env.get(name) for name in names))
+
+
+@asynccontextmanager
+async def open_bus_if_any(arguments: argparse.Namespace) -> AsyncIterator[OperatorBus | None]:
+    """Open the bus as long as this lasts; None where no namespace is configured.
+
+    Raises:
+        UsageError: the connection string cannot be read.
+    """
+    if not has_bus(arguments, os.environ):
+        yield None
+        return
+    async with open_bus(read_bus(arguments, os.environ)) as bus:
+        yield bus
 
 
 @asynccontextmanager

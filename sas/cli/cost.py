@@ -12,8 +12,8 @@ from sas.cli import counts, output
 from sas.cli.arguments import Verb
 from sas.cli.bill import DAYS, ITEMS, Line, Load, Price, Prices, bill, idle_cost
 from sas.cli.counts import Count
-from sas.cli.output import UsageError
 from sas.codec.record import to_line
+from sas.operate.errors import UsageError
 
 COST = """\
 Estimate what a deployment costs on Azure, by item, for so many orders a day. Nothing is asked of

@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
-from sas.cli.output import NotPossibleError, UnavailableError, UsageError, time_of
+from sas.cli.output import time_of
 from sas.codec.orders import with_submission_id
 from sas.codec.outward import CLOUDEVENTS_TYPE, AlertMessage, RejectedMessage, rejected_body
 from sas.codec.record import to_line
@@ -20,6 +20,7 @@ from sas.config import SettingError, read_queues
 from sas.domain.ids import digest_id, key_time, parse_key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -307,6 +308,17 @@ async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queue
     if removed < len(moves):
         output.complain("sas: the others were gone, or another reader has them: look again")
     return 1 if left or removed < len(moves) else 0
+
+
+def moves_of(
+    found: Sequence[Peeked], arguments: argparse.Namespace, queues: Queues
+) -> tuple[list[Move], list[str]]:
+    """Return what a redrive of these messages sends, and why others stay.
+
+    ``arguments`` are those of ``sas queues redrive``.
+    """
+    seen = [(one, _part(one) if arguments.name == queues.rejected else None) for one in found]
+    return _planned(seen, arguments, lambda group: _again(group, arguments, queues))
 
 
 # -- what both do -----------------------------------------------------------------------------

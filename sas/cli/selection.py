@@ -1,45 +1,19 @@
-"""Which orders a verb works on: chosen by arguments, found by index rows, loaded where needed."""
+"""The arguments that choose the orders that a verb works on."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from sas.cli import output
 from sas.cli.arguments import number
-from sas.cli.output import NotPossibleError, UsageError
-from sas.domain.ids import check_order_id
-from sas.domain.order import Order, OrderState, StepRecord, StepState
-from sas.ports import StateStore, Summary
+from sas.operate.errors import UsageError
+from sas.operate.finding import Wanted
 
-BATCH = 200
-CONCURRENT = 8
-"""Requests to the store at the same time."""
-UNDER_WAY_MAX = 1_000_000
-"""Due rows read of one shard at most."""
-_END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-
-STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
-_FINISHED = {
-    "processed": frozenset({OrderState.PROCESSED}),
-    "compensated": frozenset({OrderState.COMPENSATED}),
-    "rejected": frozenset({OrderState.REJECTED}),
-}
-_LOADED = {"error": OrderState.ERROR, "processed": OrderState.PROCESSED}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which orders are looked for: at most ``limit``, in their state since ``since`` or later."""
-
-    state: str
-    workflow: str | None = None
-    fingerprint: str | None = None
-    limit: int = 50
-    since: datetime | None = None
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
 
 
 def add_arguments(
@@ -55,7 +29,9 @@ def add_arguments(
         "--state", choices=states, default=default, help=f"orders in this state{said}"
     )
     parser.add_argument(
-        "--since", metavar="WHEN", help="only orders in that state since then or later, UTC"
+        "--since",
+        metavar="WHEN",
+        help="only orders in that state since then or later: 30m, 1h, 2d, or a time in UTC",
     )
     parser.add_argument("--workflow", metavar="NAME", help="only orders of this workflow")
     parser.add_argument(
@@ -93,18 +69,25 @@ def read(arguments: argparse.Namespace) -> Wanted | None:
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that an argument names, in UTC unless the text says otherwise.
+    """Return the moment that an argument names: so long ago, or a time (UTC unless it says so).
 
     Raises:
         UsageError: the text is not a moment.
     """
+    span = _SPAN.fullmatch(text)
+    if span:
+        number, unit = span.groups()
+        try:
+            return output.now() - timedelta(**{_UNITS[unit]: int(number)})
+        except (OverflowError, ValueError):
+            pass
     try:
         found = datetime.fromisoformat(text)
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{text[:40]!r} is not a time: give one like 2026-11-21 or 2026-11-21T03:00"
+            f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
         ) from None
 
 
@@ -112,150 +95,3 @@ def _step_and_code(text: str) -> str:
     if not all(text.partition("/")):
         raise argparse.ArgumentTypeError(f"{text!r}: give STEP/CODE, as sas list shows it")
     return text
-
-
-def is_failed(step: StepRecord) -> bool:
-    """Return whether a step is in Error."""
-    return step.process_state is StepState.ERROR
-
-
-def fingerprint(step: StepRecord) -> str:
-    """Return ``step/code`` of a failed step. Steps that failed alike have the same."""
-    return f"{step.name}/{step.error.code if step.error else 'unknown'}"
-
-
-def fingerprints(order: Order) -> list[str]:
-    """Return the fingerprint of every failed step."""
-    return [fingerprint(step) for step in order.steps if is_failed(step)]
-
-
-def grouped(orders: Iterable[Order], step: str | None = None) -> str:
-    """Return how many orders have each fingerprint (of one step, where it is named)."""
-    every = (one for order in orders for one in fingerprints(order))
-    return in_words(Counter(one for one in every if step is None or one.startswith(f"{step}/")))
-
-
-def in_words(counts: Counter[str]) -> str:
-    """Return counts of fingerprints in words, the most frequent first."""
-    return ", ".join(f"{count:,} {name}" for name, count in counts.most_common(10))
-
-
-async def load(store: StateStore, order_id: str) -> Order:
-    """Return one order.
-
-    Raises:
-        UsageError: no order can have this id.
-        NotPossibleError: there is no such order.
-    """
-    try:
-        check_order_id(order_id)
-    except ValueError as wrong:
-        raise UsageError(str(wrong)) from None
-    order = await store.load(order_id)
-    if order is None:
-        raise NotPossibleError(
-            f"there is no order {order_id!r} here: check the id, and that --storage and --table "
-            "are the app's; a finished order may have been purged"
-        )
-    return order
-
-
-async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
-    """Return those of these orders that exist, a few requests at a time."""
-    gate = asyncio.Semaphore(CONCURRENT)
-
-    async def one(order_id: str) -> Order | None:
-        async with gate:
-            return await store.load(order_id)
-
-    loaded = await asyncio.gather(*(one(order_id) for order_id in ids))
-    return [order for order in loaded if order is not None]
-
-
-async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
-    """Yield orders in Error, under way or Processed, the oldest first; one batch in memory."""
-    left = wanted.limit
-    async for ids in _candidates(store, wanted):
-        for order in await load_all(store, ids):
-            if _fits(order, wanted):
-                yield order
-                left -= 1
-                if not left:
-                    return
-
-
-async def find_finished(store: StateStore, wanted: Wanted) -> list[Summary]:
-    """Return the index rows of finished orders, the oldest first. No order is loaded."""
-    states = _FINISHED.get(wanted.state)
-    found: list[Summary] = []
-    async for batch in summaries(store, in_error=False, since=wanted.since):
-        found += [
-            summary
-            for summary in batch
-            if (states is None or summary.process_state in states)
-            and wanted.workflow in {None, summary.workflow}
-        ]
-        if len(found) >= wanted.limit:
-            break
-    return found[: wanted.limit]
-
-
-async def under_way(store: StateStore) -> list[str]:
-    """Return the ids of all orders with an open step: each has a due row."""
-    ids: dict[str, None] = {}
-    for shard in store.shards:
-        rows = await store.due(shard, _END_OF_TIME, UNDER_WAY_MAX)
-        ids.update((row.order_id, None) for row in rows)
-    return list(ids)
-
-
-async def summaries(
-    store: StateStore,
-    *,
-    in_error: bool,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> AsyncIterator[list[Summary]]:
-    """Yield all summaries in batches. Each batch begins at the last moment of the one before."""
-    seen: set[tuple[datetime, str]] = set()
-    while True:
-        most = BATCH + len(seen)
-        if in_error:
-            batch = await store.attention(most, since=since)
-        else:
-            batch = await store.finished(most, since=since, until=until)
-        fresh = [one for one in batch if (one.at, one.order_id) not in seen]
-        if not fresh:
-            return
-        yield fresh
-        since = fresh[-1].at
-        seen = {(one.at, one.order_id) for one in batch if one.at == since}
-
-
-def since(order: Order) -> datetime:
-    """Return since when an order has been in its state."""
-    return order.settled_at or max(step.since for step in order.steps)
-
-
-def _fits(order: Order, wanted: Wanted) -> bool:
-    state = _LOADED.get(wanted.state)
-    settled = order.rejected or order.settled_at is not None
-    return (
-        (order.process_state is state if state else not settled)
-        and wanted.workflow in {None, order.details.workflow}
-        and (wanted.fingerprint is None or wanted.fingerprint in fingerprints(order))
-        and (wanted.since is None or since(order) >= wanted.since)
-    )
-
-
-async def _candidates(store: StateStore, wanted: Wanted) -> AsyncIterator[list[str]]:
-    if wanted.state == "running":
-        ids = await under_way(store)
-        for start in range(0, len(ids), BATCH):
-            yield ids[start : start + BATCH]
-        return
-    state = _LOADED[wanted.state]
-    in_error = state is OrderState.ERROR
-    async for batch in summaries(store, in_error=in_error, since=wanted.since):
-        right = [one for one in batch if one.process_state is state]
-        yield [one.order_id for one in right if wanted.workflow in {None, one.workflow}]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Verb
-from sas.cli.output import OutputError, Progress, UsageError
+from sas.cli.output import OutputError, Progress
 from sas.cli.workflows import load
 from sas.codec.record import to_line
+from sas.operate.errors import UsageError
 
 if TYPE_CHECKING:
     from sas.sim.plan import Plan

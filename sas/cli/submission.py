@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 
 from sas.cli import output
 from sas.cli.arguments import Connection, unreadable
-from sas.cli.output import OutputError, UnavailableError, UsageError
+from sas.cli.output import OutputError
 from sas.cli.reading import Feed, InputError, Item
 from sas.client import FollowError, InvalidOrderError, OrdersClient, SubmitError, is_end
 from sas.codec import outward
 from sas.codec.outward import Notification, event_type, notice_of
 from sas.domain.messages import Notice
 from sas.domain.order import OrderState
+from sas.operate.errors import UnavailableError, UsageError
 
 SEND_ORDERS_MAX = 500
 """Orders handed to the client at once."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from sas.cli import arguments as args
 from sas.cli.arguments import Verb
-from sas.cli.output import UsageError
+from sas.operate.errors import UsageError
 
 DESCRIPTION = """\
 Send orders to the orders queue. FILE holds one JSON object, an array of them, or JSON Lines

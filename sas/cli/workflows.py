@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from sas.cli import arguments as args
-from sas.cli import output, selection
+from sas.cli import output
 from sas.cli.arguments import Verb, Work
-from sas.cli.output import UsageError
 from sas.codec.record import to_line
 from sas.domain.order import FINISHED, Order
 from sas.domain.workflow import Workflow, Workflows
@@ -23,6 +22,8 @@ from sas.features.claim_check import ClaimCheck
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.features.field_encryption.paths import ENCRYPTED, encrypted_places
 from sas.features.version_check import fingerprint, value_name
+from sas.operate import finding
+from sas.operate.errors import UsageError
 from sas.ports import Business, ConflictError, StateStore
 
 DESCRIPTION = """\
@@ -219,12 +220,12 @@ def _said(one: Finding, trouble: str) -> str:
 
 
 async def _in_flight(store: StateStore) -> AsyncIterator[Order]:
-    ids = dict.fromkeys(await selection.under_way(store))
-    async for batch in selection.summaries(store, in_error=True):
+    ids = dict.fromkeys(await finding.under_way(store))
+    async for batch in finding.summaries(store, in_error=True):
         ids.update((one.order_id, None) for one in batch)
     every = list(ids)
-    for start in range(0, len(every), selection.BATCH):
-        for order in await selection.load_all(store, every[start : start + selection.BATCH]):
+    for start in range(0, len(every), finding.BATCH):
+        for order in await finding.load_all(store, every[start : start + finding.BATCH]):
             if not order.rejected and order.process_state not in FINISHED:
                 yield order
 

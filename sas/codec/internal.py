@@ -41,6 +41,8 @@ INLINE_BYTES_MAX = 160 * 1024
 
 VERSION: Final = 1
 """The newest ``v`` of a message that this version understands."""
+REASON_LENGTH_MAX: Final = 500
+"""Most characters of an operator's reason."""
 Part = msgspec.Raw | UnsetType
 """JSON that is passed on unchanged; UNSET if the member is absent."""
 
@@ -76,7 +78,8 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_de
 
     ``seq`` is the journal seq that the operator saw. Only cancel may omit it. ``step`` limits
     resubmit and skip to one failed step. ``input`` is JSON: a resubmitted step gets it instead of
-    the order, and a skipped step has it as its result.
+    the order, and a skipped step has it as its result. ``reason`` is the operator's own, for the
+    journal; an older instance ignores it.
     """
 
     verb: Literal["resubmit", "skip", "undo", "cancel", "acknowledge"]
@@ -84,6 +87,7 @@ class CommandMessage(Envelope, tag="command", frozen=True, kw_only=True, omit_de
     seq: int | None = None
     step: str | None = None
     input: Part = UNSET
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
 
 
 class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_defaults=True):
@@ -259,6 +263,7 @@ def to_command(message: CommandMessage) -> Command:
         message.by,
         message.step,
         edited,
+        message.reason,
     )
 
 

@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from typing import ClassVar
 
 from sas.domain.content import Content
-from sas.domain.order import Direction, Fault
+from sas.domain.order import Direction, Fault, StepState
 
 
 class JournalWord(StrEnum):
@@ -203,7 +203,7 @@ class Command:
     ``command_id`` is unique. ``seq`` is the journal seq that the operator saw: a command with an
     older one is refused. Only cancel may leave it out (None). ``by`` names the operator. ``step``
     limits resubmit and skip to one failed step. ``input`` is JSON text: what a resubmitted step
-    gets in place of the order, or the result of a skipped step.
+    gets in place of the order, or the result of a skipped step. ``reason`` goes into the journal.
     """
 
     command_id: str
@@ -213,6 +213,17 @@ class Command:
     by: str
     step: str | None = None
     input: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """What a transition did to one step. ``edited``: an operator gave it another input."""
+
+    step: int
+    before: StepState
+    after: StepState
+    edited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +231,8 @@ class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 
     ``cause`` is the message that led to it; None for a timer. By ``commit_id`` a writer knows its
-    own write from that of a rival. ``messages`` are sent because of it, in this order.
+    own write from that of a rival. ``messages`` are sent because of it, in this order. ``reason``
+    is what an operator gave with a command. ``changes`` tells people which steps changed.
     """
 
     seq: int
@@ -230,3 +242,5 @@ class JournalEntry:
     commit_id: str
     cause: str | None
     messages: tuple[Outgoing, ...]
+    reason: str = ""
+    changes: tuple[StepChange, ...] = ()

@@ -50,13 +50,14 @@ class Source:
     ``cause`` is the message; None for a timer. A timer has no redelivery, so each of its
     transitions leaves an out row until its messages are sent. ``outside_sent``: see ``Delivery``.
     ``seq`` is the journal seq at which the message was sent. An order that this process kept since
-    then needs no read; None: it is read always.
+    then needs no read; None: it is read always. ``reason`` is an operator's.
     """
 
     cause: str | None
     by: str | Callable[[Order], str]
     outside_sent: bool = field(default=False, kw_only=True)
     seq: int | None = field(default=None, kw_only=True)
+    reason: str = field(default="", kw_only=True)
 
     def cause_for(self, order: Order) -> str | None:  # noqa: ARG002  overridden in submission
         """Return the cause by which an order's journal knows the message."""
@@ -66,7 +67,8 @@ class Source:
         """Return the change that commits a decision."""
         by = self.by(order) if callable(self.by) else self.by
         out_at = at + OUT_AGAIN_AFTER if self.cause is None else None
-        return next_change(order, decision, Origin(by, uuid4().hex, self.cause, at), out_at)
+        origin = Origin(by, uuid4().hex, self.cause, at, self.reason)
+        return next_change(order, decision, origin, out_at)
 
 
 Decide = Callable[[Order, datetime], Decision | None]

@@ -69,12 +69,18 @@ class LostContentError(UnreadableError):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One order in a list, read from an index row without loading the order."""
+    """One order in a list, read from an index row without loading the order.
+
+    ``submitted_at`` is None if an older version wrote the row. ``undone_because`` says why the
+    undo was decided.
+    """
 
     at: datetime
     order_id: str
     process_state: OrderState
     workflow: str
+    submitted_at: datetime | None = None
+    undone_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +327,14 @@ class OperatorBus(MessageBus, Protocol):
     """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
     a queue or of its dead-letter subqueue. ``peek`` reads messages of any size.
     """
+
+    async def check_sending(self, queue: str) -> None:
+        """Check that messages can be sent to a queue; none is sent.
+
+        Raises:
+            UndeliverableError: there is no such queue, or no right to send to it.
+            BusUnavailableError: no answer.
+        """
 
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it stands for.

@@ -495,8 +495,13 @@ class MemoryStore:
                 return
             stored = self.orders.get(order_id)  # a test may have removed it by hand
             if stored is not None:
-                order = stored.order
-                yield Summary(at, order_id, order.process_state, order.details.workflow)
+                yield _summary(stored.order, at)
+
+
+def _summary(order: Order, at: datetime) -> Summary:
+    details = order.details
+    own = (details.workflow, details.submitted_at, order.undone_because)
+    return Summary(at, order.order_id, order.process_state, *own)
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:

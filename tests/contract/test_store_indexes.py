@@ -158,7 +158,7 @@ async def test_an_orders_deadline_is_due_until_it_no_longer_matters(store: State
 async def test_an_order_in_error_is_listed_until_it_moves_on(store: StateStore) -> None:
     order = await store.commit(cases.claimed(await store.commit(cases.submitted("order-1"))))
     order = await store.commit(cases.refused(order, 0, at=NOW + SECOND))
-    expected = Summary(NOW + SECOND, "order-1", OrderState.ERROR, "order")
+    expected = Summary(NOW + SECOND, "order-1", OrderState.ERROR, "order", NOW)
     assert await store.attention(10) == [expected]
     order = await store.commit(cases.fenced(order, "dead-letters:1"))
     assert await store.attention(10) == [expected]
@@ -189,7 +189,7 @@ async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecon
     order = await store.commit(cases.answered(order, 0, rules))
     compensated = await store.commit(cases.compensated(order))
     assert compensated.settled_at == order.settled_at
-    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order")
+    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order", NOW, "a test")
     assert await store.finished(10) == [expected]
 
 
@@ -197,7 +197,7 @@ async def test_a_rejected_order_is_listed_as_finished_until_it_is_revived(
     store: StateStore,
 ) -> None:
     order = await store.commit(cases.rejected("order-1"))
-    assert await store.finished(10) == [Summary(NOW, "order-1", OrderState.REJECTED, "order")]
+    assert await store.finished(10) == [Summary(NOW, "order-1", OrderState.REJECTED, "order", NOW)]
     await store.commit(cases.revived(order))
     assert await store.finished(10) == []
 

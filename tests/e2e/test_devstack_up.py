@@ -99,6 +99,23 @@ async def test_a_function_that_fails_is_told_on_the_screen_without_asking_for_lo
         await up.stop_async()
 
 
+async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is_shown(
+    app_dir: Path,
+) -> None:
+    beside = 'echo "bus: $MyBus"; echo "storage: $AzureWebJobsStorage"; sleep 600'
+    up = up_of(app_dir, "--ports", "free", "--with", f"sh -c '{beside}'")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        await until(lambda: "[beside-1] storage: " in said(up))
+        assert f"[beside-1] bus: {setting_in(screen, 'MyBus')}" in said(up)
+        await ends_within(30, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert not any(is_running(pid) for pid in pids_in(screen))
+
+
 async def ends_within(seconds: float, up: Child) -> None:
     """One Ctrl-C."""
     began = time.monotonic()

@@ -23,12 +23,12 @@ from devstack.servicebus.wire.links import QueueSenderLink
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.output import UnavailableError
 from sas.cli.reading import Item
 from sas.cli.submission import Plan, submit_and_follow
 from sas.client import NewOrder, OrdersClient, links
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.domain.queues import Queues
+from sas.operate.errors import UnavailableError
 from tests.functions_rig import until
 from tests.integration.client_cases import REPLIES, told
 

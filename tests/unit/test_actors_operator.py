@@ -660,3 +660,10 @@ async def test_a_late_call_within_its_limit_is_undone_though_its_service_knows_n
     assert await made.sweep() == {"released": 1}
     await made.drain()
     assert (made.state(), in_force) == ("Compensated", set())
+
+
+async def test_the_reason_of_a_command_is_kept_in_the_journal() -> None:
+    made = await failed()
+    await tell(made, "resubmit", reason="the card was renewed")
+    (entry,) = [one for one in made.journal() if one.what == "resubmitted"]
+    assert entry.reason == "the card was renewed"

@@ -11,8 +11,8 @@ import pytest
 from sas.adapters.endpoints import Endpoint
 from sas.cli.arguments import Connection, read_connection
 from sas.cli.main import VERBS, main
-from sas.cli.output import USAGE, UsageError
 from sas.domain.queues import Queues
+from sas.operate.errors import USAGE, UsageError
 
 ROOT = Path(__file__).parents[2]
 CONNECTION = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=k;"
@@ -61,7 +61,6 @@ def test_every_verb_says_what_it_does_and_shows_an_example() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["greet"],
         ["submit"],
         ["submit", "x", "--colour"],

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sas.cli.act import Intent, outlook, refusal
 from sas.domain.change import Change
 from sas.domain.claim import claim
 from sas.domain.command import decide as decide_command
 from sas.domain.messages import Command, Outcome, Reply, Verb
 from sas.domain.order import Direction, Fault, Order, OrderState, StepState, UndoLedger, UndoStatus
 from sas.domain.reply import answer
+from sas.operate.commands import Intent, outlook, refusal
 from tests.contract import cases
 from tests.contract.cases import NOW
 

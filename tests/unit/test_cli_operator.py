@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sas.adapters.endpoints import Endpoint
-from sas.cli import act
 from sas.cli import arguments as args
 from sas.cli.main import main
 from sas.codec import internal
@@ -20,6 +19,7 @@ from sas.codec.internal import CommandMessage
 from sas.domain.command import decide as decide_command
 from sas.domain.ids import cause_of
 from sas.domain.messages import Command
+from sas.operate import commands
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StateStore
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
@@ -38,6 +38,7 @@ class Scheduler:
         self.lanes: dict[str, str] = {}
         self.works: Callable[[str], bool] = lambda _order_id: True
         self.down_after = 10**6
+        self.lying: dict[str, list[Peeked]] = {}
         self._store = store
 
     async def send(self, messages: Sequence[Message]) -> None:
@@ -60,7 +61,10 @@ class Scheduler:
         await self._store.commit(cases.upon(order, decision, cause=cause))
 
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
-        raise NotImplementedError
+        return self.lying.get(queue, [])[:limit]
+
+    async def check_sending(self, queue: str) -> None:
+        pass
 
     async def close(self) -> None:
         pass
@@ -89,6 +93,7 @@ def scheduler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     monkeypatch.setenv("ServiceBus", KEY)
     monkeypatch.setenv("SAS_OPERATOR", "ann")
+    monkeypatch.setattr("sas.cli.act.WAIT_S", 0.5)  # no agent runs a step again
     return made
 
 
@@ -109,7 +114,7 @@ def sas(*arguments: str) -> int:
     ("arguments", "said"),
     [
         ([], "say which order"),
-        (["A", "--state", "error"], "say which order"),
+        (["A", "--state", "error"], "ORDER_ID 'A' names one order, and --state error chooses many"),
         (["A", "--workflow", "order"], "they go with --state"),
         (["A", "--fingerprint", "x/y"], "they go with --state"),
         (["--state", "error", "--seq", "3"], "it goes with ORDER_ID"),
@@ -217,7 +222,11 @@ async def test_a_dry_run_says_what_would_be_and_sends_nothing(
     assert sas("undo", "A", "--dry-run") == 0
     assert "undo would undo the order (there is no way back)" in capsys.readouterr().out
     assert sas("undo", "--state", "error", "--dry-run") == 0
-    assert capsys.readouterr().out == "undo of 2 orders: 2 step-0/out-of-stock\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "undo of 2 orders: 2 step-0/out-of-stock",
+        "  A                     step-0/out-of-stock",
+        "  B                     step-0/out-of-stock",
+    ]
     assert scheduler.got == []
 
 
@@ -259,7 +268,7 @@ async def test_where_the_bus_fails_half_way_it_is_said_how_many_were_sent(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Said,
 ) -> None:
-    monkeypatch.setattr(act, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_MAX", 2)
     await failed(store, "A", "B", "C")
     scheduler.down_after = 2
     assert sas("undo", "--state", "error", "--yes") == 3
@@ -299,3 +308,13 @@ def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
     monkeypatch.delenv("AzureWebJobsStorage", raising=False)
     assert main(["list"]) == 2
     assert "the setting SAS_TABLES is missing" in capsys.readouterr().err
+
+
+async def test_a_reason_travels_with_the_command(
+    scheduler: Scheduler, store: MemoryStore, capsys: Said
+) -> None:
+    await failed(store, "A")
+    assert sas("undo", "A", "--yes", "--reason", "the customer\n asked") == 0
+    assert [command.reason for command in scheduler.got] == ["the customer asked"]
+    assert sas("undo", "A", "--yes", "--reason", "x" * 501) == 2
+    assert "--reason has 501 characters: at most 500 are kept" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 import pytest
 
 from sas.cli import arguments as args
-from sas.cli import output
 from sas.cli.main import main
 from sas.codec.outward import (
     CLOUDEVENTS_TYPE,
@@ -22,6 +21,7 @@ from sas.codec.outward import (
     rejected_parts,
 )
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
+from sas.operate.errors import UNAVAILABLE, USAGE
 from sas.ports import BusUnavailableError, Message, MessageBus, Move, Peeked
 
 AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -128,8 +128,8 @@ def test_a_namespace_that_is_away_ends_with_3(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake.away = {"*"}
-    assert main(["queues"]) == output.UNAVAILABLE
-    assert main(["queues", "peek", "orders"]) == output.UNAVAILABLE
+    assert main(["queues"]) == UNAVAILABLE
+    assert main(["queues", "peek", "orders"]) == UNAVAILABLE
     assert "sas: queue orders: to read it" in capsys.readouterr().err
 
 
@@ -195,7 +195,7 @@ def test_peek_shows_what_an_alert_says_whole(
 )
 def test_what_is_not_clear_is_refused(lake: Lake, arguments: list[str]) -> None:
     lake.put(arguments[1] if arguments[1:] else REJECTED, b"{}")
-    assert main(["queues", *arguments]) == output.USAGE
+    assert main(["queues", *arguments]) == USAGE
     assert lake.sent == []
     assert [len(lying) for lying in lake.lying.values()] == [1]
 
@@ -208,7 +208,7 @@ def test_a_rejected_message_that_was_dealt_with_is_removed_with_all_its_parts_an
     first, *_, other = (one.message_id for one in lake.lying[REJECTED])
     many = len(lake.lying[REJECTED])
     monkeypatch.setattr("sys.stdin", None)
-    assert main(["queues", "remove", REJECTED, "--id", first]) == output.USAGE
+    assert main(["queues", "remove", REJECTED, "--id", first]) == USAGE
     assert "remove 1 message for good: there is no terminal" in capsys.readouterr().err
     assert main(["queues", "remove", REJECTED, "--id", first, "--dry-run"]) == 0
     assert len(lake.lying[REJECTED]) == many > 2
@@ -337,7 +337,7 @@ def test_more_than_ten_are_not_sent_unasked(
 ) -> None:
     lake.put(SHOP + DEAD, *[b"{}"] * 11)
     monkeypatch.setattr("sys.stdin", None)
-    assert redrive(SHOP, "--dead-letter", "--all") == output.USAGE
+    assert redrive(SHOP, "--dead-letter", "--all") == USAGE
     assert "give --yes. Nothing was sent." in capsys.readouterr().err
     assert redrive(SHOP, "--dead-letter", "--all", "--yes") == 0
     assert len(lake.sent) == 11
@@ -348,7 +348,7 @@ def test_an_outage_in_between_says_how_many_were_sent_and_the_rest_stays(
 ) -> None:
     lake.put(SHOP + DEAD, b"1", b"2", b"3")
     lake.fail_after = 2
-    assert redrive(SHOP, "--dead-letter", "--all") == output.UNAVAILABLE
+    assert redrive(SHOP, "--dead-letter", "--all") == UNAVAILABLE
     said = capsys.readouterr().err
     assert "sas: at least 2 of 3 were sent; to repeat loses nothing" in said
     assert "sas: the bus is away." in said
@@ -364,5 +364,5 @@ def test_what_could_not_be_removed_is_told(lake: Lake, capsys: pytest.CaptureFix
 
 def test_a_setting_that_is_wrong_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAS_QUEUE_ORDERS", "scheduler")
-    assert main(["queues"]) == output.USAGE
+    assert main(["queues"]) == USAGE
     assert asyncio.run(lake.peek("orders", 1)) == []

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from sas.cli import act, output, selection
+from sas.cli import output
 from sas.cli.main import main
 from sas.codec.strict import CONTENT_DEPTH_MAX
 from sas.domain.messages import Command
 from sas.engine.refusals import REASON_LENGTH_MAX, REASONS_MAX, CommandRefusals, slot_of
+from sas.operate import commands, finding
 from sas.ports import Message
 from sas.simulation.store import MemoryStore, StoreFault
 from tests.contract import cases
@@ -191,8 +192,8 @@ async def test_what_a_list_cannot_choose_by_is_refused_instead_of_left_out(
 async def test_orders_under_way_are_chosen_by_since_when_they_are(store: MemoryStore) -> None:
     for order_id, at in (("old", cases.NOW), ("new", cases.NOW + cases.SECOND)):
         await store.commit(cases.submitted(order_id, at=at))
-    wanted = selection.Wanted("running", since=cases.NOW + cases.SECOND)
-    assert [one.order_id async for one in selection.each(store, wanted)] == ["new"]
+    wanted = finding.Wanted("running", since=cases.NOW + cases.SECOND)
+    assert [one.order_id async for one in finding.each(store, wanted)] == ["new"]
 
 
 async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
@@ -210,7 +211,12 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
     since = (cases.NOW + 10 * cases.SECOND).isoformat()
     chosen = ("--state", "processed", "--since", since, "--workflow", "order")
     assert sas("undo", *chosen, "--yes", "--no-wait") == 0
-    assert capsys.readouterr().out == "undo of 2 orders\nsent: 2\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "undo of 2 orders",
+        "  P-1                   Processed",
+        "  P-2                   Processed",
+        "sent: 2",
+    ]
     assert [(one.order_id, one.seq) for one in scheduler.got] == [("P-1", 3), ("P-2", 3)]
     assert sas("cancel", "--state", "error", "--yes", "--no-wait") == 0
     assert scheduler.got[-1].order_id == "E"
@@ -228,7 +234,7 @@ def test_a_moment_outside_of_time_is_none(scheduler: Scheduler, capsys: Said, wh
 async def test_whoever_interrupts_the_waiting_is_told_what_was_sent(
     scheduler: Scheduler, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
-    monkeypatch.setattr(act, "SEND_MAX", 2)
+    monkeypatch.setattr(commands, "SEND_MAX", 2)
     await failed(store, "A", "B", "C")
     send, begun = scheduler.send, asyncio.CancelledError
 

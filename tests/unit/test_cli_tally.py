@@ -8,12 +8,12 @@ import pytest
 from sas.adapters.endpoints import Endpoint
 from sas.cli import submission
 from sas.cli.arguments import Connection
-from sas.cli.output import UnavailableError
 from sas.cli.reading import Item
 from sas.cli.submission import SEEN_MAX, Plan, Tally, submit_and_follow
 from sas.client import FollowError, NewOrder, OrdersClient
 from sas.codec.outward import Notification, NotificationData
 from sas.domain.queues import Queues
+from sas.operate.errors import UnavailableError
 
 _NUMBER = iter(range(10**9))
 

@@ -1,0 +1,117 @@
+"""``sas desk``: a page on this machine that shows orders and acts on them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+import webbrowser
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+from sas.cli import act, output, workflows
+from sas.cli import arguments as args
+from sas.cli.arguments import Verb
+from sas.config import read_queues
+from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.ports import StateStore
+
+PORT = 7474
+LOOK_AGAIN_S = 2.0
+DESCRIPTION = """\
+Start a page for your browser: what is stuck and why, every order with its journal, alerts and
+rejected messages, and the commands. It uses your own sign-in and rights, as every verb does, and
+listens on 127.0.0.1 only. It prints a link that logs one browser in, once; Enter prints another.
+
+To use it from elsewhere: ssh -L 7474:127.0.0.1:7474 THIS_MACHINE
+
+  sas desk
+  sas desk --app orders.workflows:workflows --open
+"""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=args.number("a port", 0, 65_535, whole=True),
+        default=PORT,
+        metavar="N",
+        help=f"the port on 127.0.0.1; 0 for a free one (default: {PORT})",
+    )
+    parser.add_argument("--open", action="store_true", help="open your browser")
+    parser.add_argument(
+        "--app", metavar="MODULE:NAME", help="the workflows: the page then names every agent"
+    )
+    act.add_name(parser)
+    args.add_connection(parser)
+    args.add_storage(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("jinja2") is None:
+        raise UsageError("sas desk needs Jinja2: pip install 'scheduler-agent-supervisor[desk]'")
+    return asyncio.run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    # Slow to import, and not needed for other verbs.
+    from sas.desk.server import Office, serving  # noqa: PLC0415
+
+    by, storage = act.name_of(arguments), args.read_storage(arguments, os.environ)
+    known = workflows.load(arguments.app) if arguments.app else None
+    endpoint, queues = args.read_bus(arguments, os.environ), read_queues(os.environ)
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(args.open_bus(endpoint))
+        store = await _opened(stack, storage)
+        office = Office(store, bus, queues, by, f"table {storage.table}", known)
+        try:
+            desk = await stack.enter_async_context(serving(office, int(arguments.port)))
+        except OSError as taken:
+            raise UsageError(
+                f"port {arguments.port} cannot be used ({taken.strerror}): give --port 0 for a "
+                "free one"
+            ) from None
+        link = desk.guard.new_link()
+        output.say(f"The desk is at {link}")
+        output.complain("Ctrl-C stops it. Enter prints a new link.")
+        if arguments.open:
+            await asyncio.to_thread(webbrowser.open, link)
+        await _until_stopped(lambda: output.say(f"A new link: {desk.guard.new_link()}"))
+    return 0
+
+
+async def _opened(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
+    """Open the state store, once it is there: a new system has no table before its first order."""
+    said = False
+    while True:
+        try:
+            return await stack.enter_async_context(args.open_store(storage))
+        except (NotPossibleError, UnavailableError) as missing:
+            if not said:
+                output.complain(f"sas: {missing}. The desk waits for it.")
+                said = True
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _until_stopped(new_link: Callable[[], None]) -> None:
+    """Wait for Ctrl-C or SIGTERM. Enter at the terminal asks for a new link."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.add_signal_handler(number, stopped.set)
+
+    def typed() -> None:
+        if sys.stdin.readline():
+            new_link()
+        else:
+            loop.remove_reader(sys.stdin)
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        loop.add_reader(sys.stdin, typed)
+    await stopped.wait()
+
+
+VERBS = (Verb("desk", "start a page that shows orders and acts on them", DESCRIPTION, _add, _run),)

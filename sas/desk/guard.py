@@ -1,0 +1,112 @@
+"""What keeps others out of a server on this machine: other web pages, and other users.
+
+A page of another site can send requests to this machine, and DNS rebinding can give it our address
+under its own name. So every request must name our own host, carry the cookie of the login, and a
+POST must come from our own origin with the token of its form. The login link works once. Its secret
+never appears in a URL again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+OPEN_PATHS: Final = ("/login", "/static/")
+FORM_TOKEN: Final = "token"  # noqa: S105  the name of a field
+
+
+class Guard:
+    """Checks every request. ``port`` is known once the server listens."""
+
+    def __init__(self, refused: Callable[[int, str], web.Response]) -> None:
+        self.port = 0
+        self.form_token = secrets.token_urlsafe(24)
+        self._session = secrets.token_urlsafe(32)
+        self._links: set[str] = set()
+        self._refused = refused
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names under which this server may be asked."""
+        return frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie. Browsers do not keep the cookies of two ports apart."""
+        return f"sas_desk_{self.port}"
+
+    def new_link(self) -> str:
+        """Return a link that logs one browser in, once."""
+        secret = secrets.token_urlsafe(24)
+        self._links = {secret}  # an older link that was never used ends here
+        return f"http://127.0.0.1:{self.port}/login?once={secret}"
+
+    def log_in(self, request: web.Request) -> web.Response | None:
+        """Return the redirect that gives a browser its cookie; None if the link is not valid."""
+        given = request.query.get("once", "")
+        if not any(_same(given, link) for link in self._links):
+            return None
+        self._links.clear()
+        answer = web.Response(status=303, headers={"Location": "/"})
+        answer.set_cookie(
+            self.cookie, self._session, httponly=True, samesite="Strict", path="/", max_age=None
+        )
+        return answer
+
+    def middleware(self) -> Middleware:
+        """Return the middleware that lets only our own requests through."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            problem = self._problem(request) or await self._form_problem(request)
+            answer = self._refused(*problem) if problem else await handler(request)
+            if not answer.prepared:
+                answer.headers.update(HEADERS)
+            return answer
+
+        return guard
+
+    def _problem(self, request: web.Request) -> tuple[int, str] | None:
+        if request.host not in self.hosts:
+            return 421, f"This server answers as 127.0.0.1:{self.port} only."
+        if request.method not in {"GET", "HEAD", "POST"}:
+            return 405, "Only GET and POST are answered here."
+        if request.path.startswith(OPEN_PATHS):
+            return None
+        if not _same(request.cookies.get(self.cookie, ""), self._session):
+            return 403, "Open the link that `sas desk` printed in its terminal. It works once."
+        return None
+
+    async def _form_problem(self, request: web.Request) -> tuple[int, str] | None:
+        if request.method != "POST":
+            return None
+        if request.headers.get("Origin") not in {f"http://{host}" for host in self.hosts}:
+            return 403, "This form was sent by another site. Nothing was done."
+        if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+            return 403, "This form was sent by another site. Nothing was done."
+        given = (await request.post()).get(FORM_TOKEN, "")
+        if not isinstance(given, str) or not _same(given, self.form_token):
+            return 403, "This form is of an older start of the desk. Load the page again."
+        return None
+
+
+def _same(given: str, own: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), own.encode())

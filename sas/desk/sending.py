@@ -1,0 +1,107 @@
+"""The commands that this desk sent, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import uuid4
+
+from sas.desk.watch import Watch
+from sas.domain.queues import Queues
+from sas.operate import commands
+from sas.operate.commands import Asked, Ended, Intent
+from sas.operate.errors import CommandError
+from sas.ports import MessageBus, StateStore, UnavailableError
+
+WAIT_S = 30.0
+KEPT_MAX = 200
+
+
+@dataclass(slots=True)
+class Sent:
+    """Commands that were sent together. ``ended`` has what became of them, once that is known."""
+
+    intent: Intent
+    asked: Sequence[Asked]
+    at: datetime
+    key: str = field(default_factory=lambda: uuid4().hex)
+    ended: Sequence[Ended] = ()
+    problem: str = ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether nothing is known yet."""
+        return not self.ended and not self.problem
+
+    @property
+    def done(self) -> Sequence[Ended]:
+        """Those that were carried out."""
+        return [one for one in self.ended if one.carried_out]
+
+    @property
+    def refused(self) -> Sequence[tuple[str, str]]:
+        """The other orders, and why they did not change."""
+        return [
+            (one.asked.order_id, commands.why_not_done(one, WAIT_S))
+            for one in self.ended
+            if not one.carried_out
+        ]
+
+
+class Sender:
+    """Sends commands, and waits in the background for what becomes of them."""
+
+    def __init__(self, store: StateStore, bus: MessageBus, queues: Queues, watch: Watch) -> None:
+        self._store = store
+        self._bus = bus
+        self._queues = queues
+        self._watch = watch
+        self._sent: dict[str, Sent] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def find(self, key: str) -> Sent | None:
+        """Return commands that were sent, by their key."""
+        return self._sent.get(key)
+
+    async def send(
+        self, intent: Intent, seen: Mapping[str, tuple[int | None, bool]], at: datetime
+    ) -> Sent:
+        """Send a command for each order, with the seq that was seen and its lane.
+
+        Raises:
+            UnavailableError: the bus did not take them.
+        """
+        asked = [Asked(order_id, seq, urgent) for order_id, (seq, urgent) in seen.items()]
+        before = 0
+        for batch in commands.batches(asked):
+            await commands.send(
+                self._bus, batch, intent, self._queues, sent_before=before, of=len(asked)
+            )
+            before += len(batch)
+        made = Sent(intent, asked, at)
+        self._sent[made.key] = made
+        for old in list(self._sent)[:-KEPT_MAX]:
+            del self._sent[old]
+        task = asyncio.create_task(self._wait(made))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return made
+
+    async def _wait(self, sent: Sent) -> None:
+        try:
+            sent.ended = await commands.wait(self._store, sent.asked, self._queues, WAIT_S)
+        except (UnavailableError, CommandError) as away:
+            sent.problem = f"what became of it is not known: {away}"
+        self._watch.forget(one.order_id for one in sent.asked)
+
+    async def settled(self) -> None:
+        """Return once it is known what became of every command."""
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End the waiting. The commands are carried out all the same."""
+        for task in self._waiting:
+            task.cancel()
+        await self.settled()

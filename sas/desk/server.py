@@ -1,0 +1,425 @@
+"""The server of the desk: its pages and its forms, on 127.0.0.1 only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import jinja2
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from sas.desk import charts, listing, page
+from sas.desk.content import compact, unmasked
+from sas.desk.guard import HEADERS, Guard, Handler
+from sas.desk.inboxes import Inboxes
+from sas.desk.sending import Sender, Sent
+from sas.desk.watch import LOADS_MAX, Watch, row_of
+from sas.domain.messages import Verb
+from sas.domain.order import Order, OrderState
+from sas.domain.queues import Queues
+from sas.domain.workflow import Workflows
+from sas.features.claim_check import ClaimCheck
+from sas.operate import commands, finding, why
+from sas.operate.commands import Intent, refusal
+from sas.operate.errors import CommandError, NotPossibleError, UsageError
+from sas.operate.why import Lying
+from sas.ports import MessageBus, StateStore, UnavailableError
+
+HERE = Path(__file__).parent
+FORM_BYTES_MAX = 256 * 1024
+LIVE_EVERY_S = 0.5
+MANY_MAX = 1000
+STATIC = {"desk.css": "text/css", "desk.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What a desk needs: the store and the bus of the operator, and who the operator is."""
+
+    store: StateStore
+    bus: MessageBus
+    queues: Queues
+    by: str
+    where: str = ""
+    workflows: Workflows | None = None
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+@dataclass
+class Form:
+    """What an operator typed, so that a refused form still has it."""
+
+    verb: str = ""
+    step: str = ""
+    reason: str = ""
+    text: str | None = None
+    problem: str = ""
+    stale: bool = False
+
+
+@dataclass
+class Desk:
+    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown."""
+
+    office: Office
+    watch: Watch
+    inboxes: Inboxes
+    sender: Sender
+    many: dict[str, Mapping[str, tuple[int, bool]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.guard = Guard(self._refused)
+        empty = self.watch.picture
+        self._charts = empty.version, *charts.of(empty)
+        self.templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters |= {
+            "ago": lambda at: why.spelled(self.office.now() - at) if at else "",
+            "clock": _clock,
+            "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
+            "spelled": why.spelled,
+            "shown": page.shown,
+            "address": lambda order_id: f"/orders/{quote(order_id, safe='')}",
+            "tone": lambda state: state.value.lower() if state else "unknown",
+        }
+
+    def app(self) -> web.Application:
+        """Return the application with all its pages."""
+        made = web.Application(
+            middlewares=[self.guard.middleware(), self._errors()], client_max_size=FORM_BYTES_MAX
+        )
+        made.add_routes(
+            [
+                web.get("/", self.overview),
+                web.get("/login", self.login),
+                web.get("/static/{name}", self.static),
+                web.get("/live", self.live),
+                web.get("/orders", self.orders),
+                web.get("/orders/{order_id}", self.order),
+                web.post("/orders/{order_id}", self.act),
+                web.get("/failures", self.failures),
+                web.post("/failures", self.resubmit_many),
+                web.get("/inbox/{name}", self.inbox),
+                web.get("/sent/{key}", self.sent),
+            ]
+        )
+        return made
+
+    # -- Pages --------------------------------------------------------------------------------
+
+    async def overview(self, _request: web.Request) -> web.Response:
+        """Show how the whole system is."""
+        picture = self.watch.picture
+        if self._charts[0] != picture.version:
+            self._charts = picture.version, *charts.of(picture)
+        return self._page(
+            "overview.html",
+            active="overview",
+            rates=self._charts[1],
+            times=self._charts[2],
+            open_circuits=[
+                (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
+            ],
+            states=[(state, picture.counts.get(state, 0)) for state in OrderState],
+        )
+
+    async def orders(self, request: web.Request) -> web.Response:
+        """List orders."""
+        query = listing.Query.read(request.query)
+        picture = self.watch.picture
+        every = (picture.in_error, picture.under_way, picture.finished[-1000:])
+        names = sorted({row.workflow for rows in every for row in rows if row.workflow})
+        return self._page(
+            "list.html",
+            active="orders",
+            query=query,
+            found=listing.listed(picture, query),
+            states=listing.STATES,
+            ages=listing.AGES,
+            workflows=names,
+        )
+
+    async def order(self, request: web.Request) -> web.Response:
+        """Show one order."""
+        order = await finding.load(self.office.store, request.match_info["order_id"])
+        sent = self.sender.find(request.query.get("sent", ""))
+        return await self._order_page(order, Form(), request.query, sent)
+
+    async def _order_page(
+        self,
+        order: Order,
+        form: Form,
+        query: Mapping[str, str],
+        sent: Sent | None = None,
+        status: int = 200,
+    ) -> web.Response:
+        store = self.office.store
+        journal = await store.journal(order.order_id)
+        found = page.view(
+            order, journal, self.office.now(), self.watch.picture.circuits, self.office.workflows
+        )
+        content = form.text is not None or "content" in query or "edit" in query
+        whole = await ClaimCheck(store).fetch_all(order) if content else order
+        lying: Sequence[Lying] | None = None
+        problems: Sequence[str] = ()
+        if "where" in query:
+            office = self.office
+            lying, problems = await why.lies_in(office.bus, office.queues, order, found.waits.agent)
+        failed = [one.step for one in found.steps if one.failed]
+        editing = form.text is not None or ("edit" in query and bool(failed))
+        text = form.text
+        if editing and text is None:
+            text = page.shown(page.editable(whole, failed[0].name if failed else None))
+        return self._page(
+            "order.html",
+            status=status,
+            active="orders",
+            view=found,
+            order=order,
+            form=form,
+            sent=sent,
+            whole=whole if "content" in query else None,
+            editing=editing,
+            text=text,
+            failed=failed,
+            lying=lying,
+            problems=problems,
+            said=lambda message: page.sent(order, message),
+            live=f"order={quote(order.order_id, safe='')}&sent={sent.key if sent else ''}",
+        )
+
+    async def failures(self, request: web.Request) -> web.Response:
+        """Show the orders that failed alike, and what it would do to resubmit them."""
+        name = request.query.get("fingerprint", "")
+        wanted = finding.Wanted("error", fingerprint=name, limit=MANY_MAX)
+        found = [one async for one in finding.each(self.office.store, wanted)]
+        step = name.partition("/")[0]
+        intent = Intent(Verb.RESUBMIT, self.office.by, step)
+        possible = [one for one in found if not refusal(one, intent)]
+        key = uuid4().hex
+        self.many[key] = {one.order_id: (one.seq, one.details.urgent) for one in possible}
+        for old in list(self.many)[:-50]:
+            del self.many[old]
+        return self._page(
+            "failures.html",
+            active="overview",
+            name=name,
+            step=step,
+            key=key,
+            rows=[row_of(one) for one in possible],
+            left=len(found) - len(possible),
+            most=MANY_MAX,
+        )
+
+    async def inbox(self, request: web.Request) -> web.Response:
+        """Show the messages of one kind that lie in queues for an operator."""
+        box = self.inboxes.boxes.get(request.match_info["name"])
+        if box is None:
+            raise NotPossibleError("there is no such inbox")
+        return self._page("inbox.html", active=box.name, box=box)
+
+    async def sent(self, request: web.Request) -> web.Response:
+        """Show what became of many commands."""
+        sent = self.sender.find(request.match_info["key"])
+        if sent is None:
+            raise NotPossibleError("these commands were sent too long ago: look at the orders")
+        return self._page("sent.html", active="overview", sent=sent, live=f"sent={sent.key}")
+
+    # -- Forms --------------------------------------------------------------------------------
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Send one command for one order, if the order is still as the operator saw it."""
+        order_id, given = request.match_info["order_id"], await request.post()
+        form = Form(
+            str(given.get("verb", "")),
+            str(given.get("step", "")),
+            str(given.get("reason", "")),
+            str(given["input"]) if "input" in given else None,
+        )
+        order = await finding.load(self.office.store, order_id)
+        try:
+            intent = await self._intent(form, order)
+            seen: int | None = _seq(str(given.get("seq", "")))
+            if intent.verb is Verb.CANCEL:
+                seen = None  # right however far the order has come
+            elif seen != order.seq:
+                form.stale = True
+                changed = await commands.what_changed(self.office.store, order, seen or 0)
+                raise NotPossibleError(f"nothing was sent: {changed}")
+            if why_not := refusal(order, intent):
+                raise NotPossibleError(f"nothing was sent: {why_not}")
+            sent = await self.sender.send(
+                intent, {order_id: (seen, order.details.urgent)}, self.office.now()
+            )
+        except CommandError as wrong:
+            form.problem = str(wrong)
+            return await self._order_page(order, form, {}, status=409)
+        raise web.HTTPSeeOther(f"/orders/{quote(order_id, safe='')}?sent={sent.key}")
+
+    async def _intent(self, form: Form, order: Order) -> Intent:
+        try:
+            verb = Verb(form.verb)
+        except ValueError:
+            raise UsageError(f"there is no verb {form.verb!r}") from None
+        reason = commands.check_reason(form.reason, "the reason")
+        step = form.step or None
+        if verb not in {Verb.RESUBMIT, Verb.SKIP}:
+            return Intent(verb, self.office.by, reason=reason)
+        text = form.text
+        if verb is Verb.RESUBMIT and text is not None:
+            whole = await ClaimCheck(self.office.store).fetch_all(order)
+            text = _edited(text, page.editable(whole, step))
+        given = commands.checked_input(text.encode(), "the input") if text else None
+        return Intent(verb, self.office.by, step, given, reason)
+
+    async def resubmit_many(self, request: web.Request) -> web.Response:
+        """Resubmit the orders of a group, each if it is still as it was shown."""
+        given = await request.post()
+        seen = self.many.pop(str(given.get("key", "")), None)
+        if not seen:
+            raise NotPossibleError("this group was sent already, or is too old: look at it again")
+        reason = commands.check_reason(str(given.get("reason", "")), "the reason")
+        intent = Intent(Verb.RESUBMIT, self.office.by, str(given["step"]), reason=reason)
+        sent = await self.sender.send(intent, seen, self.office.now())
+        raise web.HTTPSeeOther(f"/sent/{sent.key}")
+
+    # -- Around -------------------------------------------------------------------------------
+
+    async def login(self, request: web.Request) -> web.Response:
+        """Take the link of the terminal, and give this browser its cookie."""
+        answer = self.guard.log_in(request)
+        if answer is None:
+            return self._refused(
+                403, "This link was used, or is old. Press Enter in the terminal for a new one."
+            )
+        return answer
+
+    async def static(self, request: web.Request) -> web.Response:
+        """Return a file of the package."""
+        name = request.match_info["name"]
+        if name not in STATIC:
+            raise web.HTTPNotFound
+        body = await asyncio.to_thread((HERE / "static" / name).read_bytes)
+        return web.Response(body=body, content_type=STATIC[name], charset="utf-8")
+
+    async def live(self, request: web.Request) -> web.StreamResponse:
+        """Tell a page each time that what it shows has changed (server-sent events)."""
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        answer.headers.update(HEADERS)
+        await answer.prepare(request)
+        known = await self._state(request)
+        with suppress(ConnectionError, UnavailableError):
+            while True:
+                await asyncio.sleep(LIVE_EVERY_S)
+                now = await self._state(request)
+                if now != known:
+                    await answer.write(b"data: changed\n\n")
+                    known = now
+        return answer
+
+    async def _state(self, request: web.Request) -> object:
+        """Return something that differs once the page of a request would show something else."""
+        sent = self.sender.find(request.query.get("sent", ""))
+        pending = sent.pending if sent else None
+        order_id = request.query.get("order")
+        if order_id is None:
+            read = [box.read_at for box in self.inboxes.boxes.values()]
+            return self.watch.picture.version, read, pending
+        order = await self.office.store.load(order_id)
+        errors = [step.last_error for step in order.steps] if order else []
+        return order, errors, pending
+
+    def _page(self, template: str, status: int = 200, **said: Any) -> web.Response:
+        base = {
+            "picture": self.watch.picture,
+            "boxes": self.inboxes.boxes,
+            "token": self.guard.form_token,
+            "by": self.office.by,
+            "where": self.office.where,
+            "live": "",
+            "loads_max": LOADS_MAX,
+        }
+        text = self.templates.get_template(template).render(base | said)
+        return web.Response(text=text, content_type="text/html", status=status)
+
+    def _refused(self, status: int, why: str) -> web.Response:
+        text = self.templates.get_template("refused.html").render(why=why)
+        return web.Response(text=text, content_type="text/html", status=status)
+
+    def _errors(self) -> Middleware:
+        @web.middleware
+        async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except web.HTTPSeeOther as elsewhere:
+                return web.Response(status=303, headers={"Location": str(elsewhere.location)})
+            except web.HTTPException as wrong:
+                return self._problem(wrong.status, wrong.reason)
+            except UsageError as wrong:
+                return self._problem(400, str(wrong))
+            except NotPossibleError as wrong:
+                return self._problem(404, str(wrong))
+            except (CommandError, UnavailableError) as away:
+                return self._problem(503, str(away))
+
+        return errors
+
+    def _problem(self, status: int, text: str) -> web.Response:
+        return self._page("problem.html", status=status, active="", text=text)
+
+
+def _edited(text: str, original: str) -> str:
+    """Return the input that an operator typed; empty if it says the same as the original."""
+    try:
+        whole = unmasked(text, original)
+    except ValueError as wrong:
+        raise UsageError(str(wrong)) from None
+    return "" if compact(whole) == compact(original) else compact(whole)
+
+
+def _seq(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise UsageError("the form names no seq: load the page again")
+    return int(text)
+
+
+def _clock(at: datetime | None) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+
+
+@asynccontextmanager
+async def serving(office: Office, port: int = 0) -> AsyncIterator[Desk]:
+    """Serve the desk on 127.0.0.1 as long as this lasts. Port 0 takes a free one."""
+    agents = sorted(office.workflows.agents()) if office.workflows else []
+    watch = Watch(office.store, office.now)
+    inboxes = Inboxes(office.bus, office.queues, office.now, agents)
+    sender = Sender(office.store, office.bus, office.queues, watch)
+    desk = Desk(office, watch, inboxes, sender)
+    runner = web.AppRunner(desk.app(), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    background: list[asyncio.Task[None]] = []
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        desk.guard.port = runner.addresses[0][1]
+        background = [asyncio.create_task(watch.run()), asyncio.create_task(inboxes.run())]
+        yield desk
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await sender.close()
+        await runner.cleanup()

@@ -1,0 +1,92 @@
+// Live parts and keys. Every page works without this: the server draws it whole.
+"use strict";
+
+const busy = (part) =>
+  part.querySelector("[data-dirty]") ||
+  (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
+
+// Load this page again, and put each part that differs in the place of the old one.
+let loading = false;
+let again = false;
+async function refresh() {
+  if (loading) { again = true; return; }
+  loading = true;
+  try {
+    const answer = await fetch(location.href.split("#")[0], { headers: { "X-Live": "1" } });
+    if (answer.status === 403) { location.reload(); return; }
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const old of document.querySelectorAll("[data-live]")) {
+      const part = fresh.getElementById(old.id);
+      if (part) replace(old, part);
+    }
+    ages();
+  } catch (error) {
+    // The server is away. The event stream connects again, and then the page is loaded again.
+  } finally {
+    loading = false;
+    if (again) { again = false; refresh(); }
+  }
+}
+
+const drawn = new WeakMap();  // what the server last drew of a part: ages change it on the page
+function replace(old, part) {
+  const now = part.innerHTML;
+  if (drawn.get(old) === now) return;
+  if (busy(old)) {
+    const hint = document.getElementById("stale");
+    if (old.id === "verbs" && hint) hint.hidden = false;
+    return;
+  }
+  for (const open of old.querySelectorAll("details[id]")) {
+    const same = part.querySelector("#" + CSS.escape(open.id));
+    if (same) same.open = open.open;
+  }
+  const focused = old.contains(document.activeElement) ? document.activeElement : null;
+  const path = focused && (focused.getAttribute("href") || focused.closest("[id]").id);
+  old.className = part.className;
+  old.replaceChildren(...part.childNodes);
+  drawn.set(old, now);
+  if (path) {
+    const next = [...old.querySelectorAll("a, summary")].find(
+      (one) => one.getAttribute("href") === path || one.closest("[id]").id === path);
+    if (next) next.focus({ preventScroll: true });
+  }
+}
+
+// Ages count on between two changes.
+function ages() {
+  for (const one of document.querySelectorAll("time[data-ago]")) {
+    const s = Math.max(0, Math.floor((Date.now() - Date.parse(one.dateTime)) / 1000));
+    const [a, b] = s < 60 ? [s + " s", ""] : s < 3600 ? [Math.floor(s / 60) + " min", s % 60 + " s"]
+      : s < 86400 ? [Math.floor(s / 3600) + " h", Math.floor(s % 3600 / 60) + " min"]
+      : [Math.floor(s / 86400) + " d", Math.floor(s % 86400 / 3600) + " h"];
+    const said = b && !b.startsWith("0 ") ? a + " " + b : a;
+    if (one.textContent !== said) one.textContent = said;
+  }
+}
+
+document.addEventListener("input", (event) => { event.target.closest("form[method=post]")?.setAttribute("data-dirty", ""); });
+document.addEventListener("submit", (event) => {
+  for (const button of event.target.querySelectorAll("button")) button.disabled = true;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("form[data-auto] select")) event.target.form.requestSubmit();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
+  const rows = [...document.querySelectorAll("a[data-row]")];
+  const at = rows.indexOf(document.activeElement);
+  if (event.key === "/") document.querySelector("[data-key='/']").focus();
+  else if (event.key === "j" && rows.length) rows[Math.min(at + 1, rows.length - 1)].focus();
+  else if (event.key === "k" && rows.length) rows[Math.max(at - 1, 0)].focus();
+  else return;
+  event.preventDefault();
+});
+
+if (document.querySelector("[data-live]")) {
+  const stream = new EventSource("/live?" + document.body.dataset.liveQuery);
+  stream.onmessage = refresh;
+  stream.onopen = refresh;
+  window.addEventListener("pagehide", () => stream.close());
+  setInterval(ages, 1000);
+}

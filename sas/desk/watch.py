@@ -1,0 +1,270 @@
+"""What the desk knows of all orders: read from the store in the background, again and again.
+
+A page is drawn from the last ``Picture``, so it never waits for the store. Index rows tell most of
+it. An order that is under way or in Error is loaded once, and again when its rows change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+
+from sas.domain.change import StepDue
+from sas.domain.order import Order, OrderState, StepState
+from sas.features.circuit_breaker.guard import breakers
+from sas.features.circuit_breaker.rules import Breaker
+from sas.features.incidents.board import active_incidents
+from sas.features.incidents.rules import ActiveIncident, is_over
+from sas.operate import finding
+from sas.ports import StateStore, Summary, UnavailableError
+
+EVERY_S = 2.0
+LOADS_MAX = 1000
+"""Orders loaded in one look at most: the others follow in the next."""
+FRESH_FOR_S = 30.0
+"""An order in Error is loaded again after this time: an acknowledgement changes no index row."""
+FINISHED_MAX = 200_000
+"""Finished orders kept at most: the oldest are dropped."""
+READ_SIZE = 1000
+WINDOW = timedelta(hours=1)
+LATE = timedelta(seconds=10)
+"""A finished order's index row may become visible so long after its moment."""
+_PAST = (WINDOW, timedelta(days=1), timedelta(days=7), timedelta(days=3650))
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One order in a list. ``state`` None: it is under way, and not loaded yet."""
+
+    order_id: str
+    state: OrderState | None
+    workflow: str = ""
+    since: datetime | None = None
+    submitted_at: datetime | None = None
+    seq: int = 0
+    failed: tuple[str, ...] = ()
+    said: str = ""
+    done: int = 0
+    steps: int = 0
+    acknowledged_by: str | None = None
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All orders at one moment. ``whole``: everything was read once, also the past."""
+
+    at: datetime
+    version: int = 0
+    in_error: tuple[Row, ...] = ()
+    under_way: tuple[Row, ...] = ()
+    finished: tuple[Row, ...] = ()
+    counts: Mapping[OrderState, int] = field(default_factory=dict)
+    failures: Sequence[tuple[str, int]] = ()
+    oldest: StepDue | None = None
+    circuits: Mapping[str, Breaker] = field(default_factory=dict)
+    incidents: Sequence[ActiveIncident] = ()
+    whole: bool = False
+    problem: str = ""
+
+    @property
+    def total(self) -> int:
+        """How many orders are known."""
+        return len(self.in_error) + len(self.under_way) + len(self.finished)
+
+
+class Watch:
+    """Reads the store, and keeps the last ``Picture``. ``changed`` wakes those that wait for it."""
+
+    def __init__(self, store: StateStore, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        self.picture = Picture(now())
+        self._changed = asyncio.Condition()
+        self._finished: dict[str, Row] = {}
+        self._finished_to: datetime | None = None
+        self._past = list(_PAST)
+        self._past_from = now()
+        self._loaded: dict[str, tuple[object, float, Row | None]] = {}
+
+    async def run(self) -> None:
+        """Look again and again until this is cancelled. A store that is away is looked at again."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self.look()
+            except UnavailableError as away:
+                await self._show(problem=str(away))
+            # A large or slow store is not read all the time.
+            pause_s = max(EVERY_S, 3 * (time.monotonic() - began))
+            await asyncio.sleep(0.1 if self._past and not self.picture.problem else pause_s)
+
+    async def changed(self, version: int) -> int:
+        """Return the version of the picture once it differs from this one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.picture.version != version)
+            return self.picture.version
+
+    def forget(self, order_ids: Iterable[str]) -> None:
+        """Load these orders again at the next look: a command changed them."""
+        for order_id in order_ids:
+            self._loaded.pop(order_id, None)
+
+    async def look(self) -> None:
+        """Read everything that may have changed, and keep it as the new picture."""
+        now = self._now()
+        circuits = {name: one.value for name, one in (await breakers(self._store).all()).items()}
+        found = [one.value for one in (await active_incidents(self._store).all()).values()]
+        incidents = [one for one in found if one is not None and not is_over(one, now)]
+        in_error = await self._read_in_error()
+        under_way, oldest = await self._read_under_way({row.order_id for row in in_error})
+        await self._read_finished(now)
+        for row in (*in_error, *under_way):  # an order that was finished, and was taken up again
+            self._finished.pop(row.order_id, None)
+        failures = Counter(name for row in in_error for name in row.failed).most_common(20)
+        await self._show(
+            at=now,
+            in_error=tuple(in_error),
+            under_way=tuple(under_way),
+            finished=tuple(self._finished.values()),
+            counts=_counts(in_error, under_way, self._finished.values()),
+            failures=failures,
+            oldest=oldest,
+            circuits=circuits,
+            incidents=incidents,
+            whole=not self._past,
+            problem="",
+        )
+
+    async def _show(self, **changes: object) -> None:
+        async with self._changed:
+            known = {name: getattr(self.picture, name) for name in Picture.__slots__}
+            known |= changes | {"version": self.picture.version + 1}
+            self.picture = Picture(**known)
+            self._changed.notify_all()
+
+    async def _read_in_error(self) -> list[Row]:
+        found: dict[str, Summary] = {}
+        async for batch in finding.summaries(self._store, in_error=True, size=READ_SIZE):
+            found.update((one.order_id, one) for one in batch)
+        keys: dict[str, object] = {name: one.at for name, one in found.items()}
+        loaded = await self._load(keys, fresh_for_s=FRESH_FOR_S)
+        rows = [loaded.get(name) or _row_of(one) for name, one in found.items()]
+        # The index row of an order that was taken up again goes a moment later than its state.
+        return [row for row in rows if row.state is OrderState.ERROR]
+
+    async def _read_under_way(self, in_error: set[str]) -> tuple[list[Row], StepDue | None]:
+        keys: dict[str, set[object]] = {}
+        oldest: StepDue | None = None
+        for shard in self._store.shards:
+            for due in await self._store.due(shard, _END_OF_TIME, finding.UNDER_WAY_MAX):
+                if due.order_id and due.order_id not in in_error:
+                    keys.setdefault(due.order_id, set()).add(due)
+                if isinstance(due, StepDue) and (oldest is None or due.at < oldest.at):
+                    oldest = due
+        loaded = await self._load({name: frozenset(dues) for name, dues in keys.items()})
+        rows = [loaded.get(name, Row(name, None)) for name in keys]
+        known = {*keys, *in_error}
+        self._loaded = {name: one for name, one in self._loaded.items() if name in known}
+        under_way = [row for row in rows if row is not None and not _settled(row)]
+        return under_way, oldest
+
+    async def _load(
+        self, keys: Mapping[str, object], fresh_for_s: float = float("inf")
+    ) -> dict[str, Row | None]:
+        """Return the rows of these orders, as far as they are loaded. A new key loads again."""
+        now, wanted = time.monotonic(), []
+        for name, key in keys.items():
+            known = self._loaded.get(name)
+            if known is None or known[0] != key or now - known[1] > fresh_for_s:
+                wanted.append(name)
+        wanted = wanted[:LOADS_MAX]
+        for start in range(0, len(wanted), finding.BATCH):
+            names = wanted[start : start + finding.BATCH]
+            found = {one.order_id: one for one in await finding.load_all(self._store, names)}
+            for name in names:
+                row = row_of(found[name]) if name in found else None
+                self._loaded[name] = (keys[name], now, row)
+        return {name: self._loaded[name][2] for name in keys if name in self._loaded}
+
+    async def _read_finished(self, now: datetime) -> None:
+        """Read what finished since the last look, and one more part of the past."""
+        since, self._finished_to = self._finished_to, now - LATE
+        if since is None:
+            since = now - self._past.pop(0)
+            self._past_from = since
+        elif self._past:
+            until = self._past_from
+            self._past_from = now - self._past.pop(0)
+            older = await self._finished_between(self._past_from, until)
+            self._finished = older | self._finished
+        newer = await self._finished_between(since, None)
+        for name in newer:
+            self._finished.pop(name, None)  # so that the newest are last
+        self._finished |= newer
+        if len(self._finished) > FINISHED_MAX:
+            self._finished = dict(list(self._finished.items())[-FINISHED_MAX:])
+            self._past.clear()
+
+    async def _finished_between(self, since: datetime, until: datetime | None) -> dict[str, Row]:
+        found: dict[str, Row] = {}
+        async for batch in finding.summaries(
+            self._store, in_error=False, since=since, until=until, size=READ_SIZE
+        ):
+            found.update((one.order_id, _row_of(one)) for one in batch)
+            if until is not None and len(found) > FINISHED_MAX:
+                break
+        return found
+
+
+def row_of(order: Order) -> Row:
+    """Return a loaded order as a row of a list."""
+    failed = [step for step in order.steps if finding.is_failed(step)]
+    settled = order.settled_at
+    done = {StepState.PROCESSED, StepState.COMPENSATED}
+    return Row(
+        order.order_id,
+        order.process_state,
+        order.details.workflow,
+        finding.since(order) if order.steps else settled,
+        order.details.submitted_at,
+        order.seq,
+        tuple(finding.fingerprints(order)),
+        "; ".join(step.error.message for step in failed if step.error) or _doing(order),
+        sum(step.process_state in done for step in order.steps),
+        len(order.steps),
+        order.acknowledged_by,
+        order.details.urgent,
+    )
+
+
+def _counts(*rows: Iterable[Row]) -> dict[OrderState, int]:
+    """Return how many orders there are in each state. Names are counted: they hash faster."""
+    names = Counter(row.state.value if row.state else "" for row in chain(*rows))
+    names[OrderState.PROCESSING.value] += names.pop("", 0)
+    return {state: names[state.value] for state in OrderState}
+
+
+def _doing(order: Order) -> str:
+    """Return which steps of an order are open, in a few words."""
+    said = [
+        f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
+        for step in order.steps
+        if step.complete_by is not None
+    ]
+    return ", ".join(said)
+
+
+def _row_of(one: Summary) -> Row:
+    return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at)
+
+
+def _settled(row: Row) -> bool:
+    states = {OrderState.PROCESSED, OrderState.COMPENSATED, OrderState.REJECTED, OrderState.ERROR}
+    return row.state in states

@@ -1,0 +1,1 @@
+"""What operators do with orders: find, explain, change. The command and the desk share it."""

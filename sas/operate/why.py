@@ -1,0 +1,381 @@
+"""Why an order is where it is: its story, what it waits for, what each step went through.
+
+An order, its journal, the circuits and the time give the answer; only ``lies_in`` looks into
+queues. ``sas why`` prints it, and ``sas desk`` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from sas.domain.messages import JournalEntry, JournalWord, Notify, Request
+from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.queues import Queues, lane
+from sas.domain.workflow import UnknownWorkflowError, Workflows
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.operate.finding import is_failed, since
+from sas.ports import BusUnavailableError, MessageBus
+
+PEEK_MAX = 1000
+"""Messages read of one queue."""
+_LATE_AFTER = timedelta(minutes=1)
+_WAITING = frozenset(
+    {
+        JournalWord.WAITING,
+        JournalWord.EXTENDED_WAIT,
+        JournalWord.WAITS_IN_QUEUE,
+        JournalWord.QUEUE_AWAY,
+        JournalWord.WOKEN_AGAIN,
+        JournalWord.POSTPONED,
+        JournalWord.PROGRESS,
+    }
+)
+_BETWEEN_WAITS = frozenset({JournalWord.RELEASED, JournalWord.CLAIMED, JournalWord.STEP_RESET})
+FOLDED_MIN = 4
+"""Fewer rows of waiting than these are shown one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One dispatch of a step. ``ended_at`` None: it is out. ``outcome`` says how it ended."""
+
+    step: int
+    epoch: int
+    direction: Direction
+    route: int
+    began_at: datetime
+    complete_by: datetime
+    ended_at: datetime | None = None
+    outcome: str = "is out"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What an order waits for. ``at`` is when it ends by itself; ``todo`` is what you can do."""
+
+    what: str
+    then: str = ""
+    at: datetime | None = None
+    todo: str = ""
+    step: StepRecord | None = None
+    agent: str | None = None
+    circuit: Breaker | None = None
+
+    @property
+    def needs_you(self) -> bool:
+        """Whether it goes on only if an operator acts."""
+        return bool(self.todo)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Journal rows that are shown as one: a single row, or a run of waiting."""
+
+    entries: tuple[JournalEntry, ...]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it stands for several rows."""
+        return len(self.entries) > 1
+
+    @property
+    def words(self) -> str:
+        """The words of its rows, each once."""
+        return ", ".join(dict.fromkeys(str(entry.what) for entry in self.entries))
+
+
+# -- The story --------------------------------------------------------------------------------
+
+
+def story(order: Order, journal: Sequence[JournalEntry]) -> str:
+    """Return what became of an order so far, in one sentence."""
+    match order.process_state:
+        case OrderState.REJECTED:
+            return f"It was rejected before any step began: {_rejected_because(journal)}."
+        case OrderState.PROCESSED:
+            took = spelled(since(order) - order.details.submitted_at)
+            return f"It is complete: every step is done, {took} after it was submitted."
+        case OrderState.COMPENSATED:
+            return f"It was undone{_undone_because(journal)}. Nothing of it is left."
+        case OrderState.ERROR:
+            return _stopped(order, journal)
+    return _under_way(order, journal)
+
+
+def _under_way(order: Order, journal: Sequence[JournalEntry]) -> str:
+    done = sum(one.process_state is StepState.PROCESSED for one in order.steps)
+    if order.process_state is OrderState.COMPENSATING:
+        return f"It is being undone{_undone_because(journal)}."
+    if order.direction is Direction.UNDO:
+        return f"It was cancelled{_undone_because(journal)}, and waits for the calls that are out."
+    return f"It is under way: {done} of {len(order.steps)} steps done."
+
+
+def _stopped(order: Order, journal: Sequence[JournalEntry]) -> str:
+    failed = [step for step in order.steps if is_failed(step)]
+    first = failed[0]
+    why = f": {first.error.message.rstrip('.')}" if first.error else ""
+    more = f" ({len(failed) - 1} more step failed)" if len(failed) > 1 else ""
+    if first.undo_failed:
+        return (
+            f"It is partly undone{_undone_because(journal)}: the undo of {first.name} failed{why}."
+        )
+    return f"It stopped at {first.name}{why}{more}."
+
+
+def _rejected_because(journal: Sequence[JournalEntry]) -> str:
+    faults = [one.fault for entry in journal for one in entry.messages if isinstance(one, Notify)]
+    return next((fault.message.rstrip(".") for fault in faults if fault), "its content is wrong")
+
+
+def _undone_because(journal: Sequence[JournalEntry]) -> str:
+    """Return why the undo was decided, as a part of a sentence; empty if that is not known."""
+    for entry in reversed(journal):
+        faults = [one.fault for one in entry.messages if isinstance(one, Notify) and one.fault]
+        match entry.what:
+            case JournalWord.UNDO_DECIDED | JournalWord.CANCELLED:
+                verb = "cancelled it" if entry.what is JournalWord.CANCELLED else "decided it"
+                reason = f" ({entry.reason})" if entry.reason else ""
+                return f" because {entry.by} {verb}{reason}"
+            case JournalWord.STEP_FAILED_UNDO if faults:
+                return f" because a step failed: {faults[0].message.rstrip('.')}"
+            case JournalWord.OVERDUE_UNDO:
+                return " because it was past its deadline"
+    return ""
+
+
+# -- What it waits for ------------------------------------------------------------------------
+
+
+def waits_for(
+    order: Order,
+    now: datetime,
+    *,
+    agents: Mapping[int, str] | None = None,
+    circuits: Mapping[str, Breaker] | None = None,
+) -> Waits:
+    """Return what an order waits for. ``agents`` names the agent of each step, where known."""
+    match order.process_state:
+        case OrderState.REJECTED:
+            return Waits("Nothing: the application corrects it and submits it again.")
+        case OrderState.PROCESSED | OrderState.COMPENSATED:
+            return Waits("Nothing: it is finished.")
+        case OrderState.ERROR:
+            return _waits_for_you(order, agents or {}, circuits or {})
+    open_steps = [step for step in order.steps if step.complete_by is not None]
+    if not open_steps:
+        return Waits("No step is open.", todo="Report this as a bug, with this page.")
+    step = min(open_steps, key=lambda one: one.complete_by or now)
+    found = _waits_for_step(step, now)
+    agent = (agents or {}).get(step.number)
+    circuit = (circuits or {}).get(agent) if agent else None
+    return replace(found, step=step, agent=agent, circuit=circuit, at=step.complete_by)
+
+
+def _waits_for_you(
+    order: Order, agents: Mapping[int, str], circuits: Mapping[str, Breaker]
+) -> Waits:
+    step = next(one for one in order.steps if is_failed(one))
+    agent = agents.get(step.number)
+    circuit = circuits.get(agent) if agent else None
+    if step.undo_failed:
+        todo = f"Repair it and resubmit, or undo {step.name} by hand and skip it."
+    else:
+        todo = "Repair the cause and resubmit, skip the step if you did it by hand, or undo."
+    return Waits("You.", "Nothing moves it but a command.", None, todo, step, agent, circuit)
+
+
+def _waits_for_step(step: StepRecord, now: datetime) -> Waits:
+    doing = "undo" if step.direction is Direction.UNDO else "call"
+    if step.complete_by is not None and step.complete_by + _LATE_AFTER < now:
+        return Waits(
+            f"The supervisor, to look at {step.name}.",
+            "It is late.",
+            todo="Check that the function app runs: the supervisor looks within seconds.",
+        )
+    if step.resting:
+        again = "undone" if step.direction is Direction.UNDO else "tried again"
+        return Waits(f"{step.name} rests.", f"Then it is {again}.")
+    if step.dispatched:
+        return Waits(
+            f"The agent of {step.name}: the {doing} is out, request {step.epoch}.",
+            "Without a reply until then, the supervisor resets the step.",
+        )
+    return Waits(f"A scheduler, to claim {step.name}.", "If none does, the supervisor wakes one.")
+
+
+def agents_of(
+    order: Order, journal: Sequence[JournalEntry], workflows: Workflows | None
+) -> dict[int, str]:
+    """Return the name of each step's agent, by step: from its workflow, or else from replies."""
+    found: dict[int, str] = {}
+    for entry in journal:
+        number = _replied_step(entry)
+        if number is not None and entry.by.startswith("agent "):
+            found[number] = entry.by.removeprefix("agent ")
+    try:
+        details = order.details
+        steps = workflows.find(details.workflow, details.version).steps if workflows else ()
+    except UnknownWorkflowError:
+        return found
+    for defined, step in zip(steps, order.steps, strict=False):
+        if step.call.route < len(defined.agents):
+            found[step.number] = defined.agents[step.call.route]
+    return found
+
+
+def is_open(circuit: Breaker | None) -> bool:
+    """Return whether a circuit keeps calls back."""
+    return circuit is not None and circuit.state is not BreakerState.CLOSED
+
+
+# -- Where its message lies -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """A message of an order in a queue. ``ahead`` counts the messages before it."""
+
+    queue: str
+    since: datetime
+    ahead: int
+
+
+class _Owned(msgspec.Struct):
+    """Whose message it is, of whatever kind and version."""
+
+    order_id: str
+
+
+async def lies_in(
+    bus: MessageBus, queues: Queues, order: Order, agent: str | None
+) -> tuple[list[Lying], list[str]]:
+    """Return the messages of an order in the queues of its schedulers and of an agent.
+
+    Also returns why a queue could not be read.
+    """
+    names = [queues.scheduler, queues.replies, *([queues.agent(agent)] if agent else [])]
+    found: list[Lying] = []
+    problems: list[str] = []
+    for name in names:
+        queue = lane(name, urgent=order.details.urgent)
+        try:
+            messages = await bus.peek(queue, PEEK_MAX)
+        except BusUnavailableError as away:
+            problems.append(f"{queue} cannot be read: {away}")
+            continue
+        found += [
+            Lying(queue, one.enqueued_at, number)
+            for number, one in enumerate(messages)
+            if _owner(one.body) == order.order_id
+        ]
+    return found, problems
+
+
+def _owner(body: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(body, type=_Owned).order_id
+    except msgspec.MsgspecError:
+        return None
+
+
+# -- What each step went through --------------------------------------------------------------
+
+
+def attempts(order: Order, journal: Sequence[JournalEntry]) -> list[Attempt]:
+    """Return every dispatch of every step, in the order in which they began.
+
+    A reply names its step in its cause. A transition of the supervisor does not: it ends the
+    request whose CompleteBy had passed.
+    """
+    made: list[Attempt] = []
+    for entry in journal:
+        for number in _ended(entry, made):
+            made[number] = replace(made[number], ended_at=entry.at, outcome=_outcome(entry.what))
+        for message in entry.messages:
+            if isinstance(message, Request):
+                where = (message.step, message.epoch, message.direction, message.route)
+                made.append(Attempt(*where, entry.at, message.complete_by))
+    return [_as_it_stands(one, order) for one in made]
+
+
+def _ended(entry: JournalEntry, made: Sequence[Attempt]) -> Iterator[int]:
+    if entry.what is JournalWord.PROGRESS:
+        return
+    replied = _replied_step(entry)
+    for number, one in enumerate(made):
+        if one.ended_at is None and (
+            one.step == replied
+            or (replied is None and entry.cause is None and one.complete_by <= entry.at)
+        ):
+            yield number
+
+
+def _replied_step(entry: JournalEntry) -> int | None:
+    """Return the step whose reply led to a transition; see ``reply_id``."""
+    parts = (entry.cause or "").rsplit("/", 3)
+    if len(parts) != 4 or parts[2] not in {"do", "undo"} or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+def _outcome(what: JournalWord) -> str:
+    match what:
+        case JournalWord.STEP_PROCESSED | JournalWord.STEP_UNDONE | JournalWord.UNDONE_AT_ONE_AGENT:
+            return "done"
+        case JournalWord.STEP_FAILED | JournalWord.STEP_FAILED_UNDO | JournalWord.UNDO_FAILED:
+            return "failed"
+        case JournalWord.STEP_RESET | JournalWord.UNDO_RESET:
+            return "timed out"
+        case _ if what in _WAITING:
+            return "waited"
+    return str(what)
+
+
+def _as_it_stands(one: Attempt, order: Order) -> Attempt:
+    """Return an attempt that the step's own row says has ended, if no journal row said so."""
+    step = order.steps[one.step] if one.step < len(order.steps) else None
+    if one.ended_at is not None or step is None:
+        return one
+    if step.epoch == one.epoch and step.dispatched:
+        return replace(one, complete_by=step.complete_by or one.complete_by)
+    return replace(one, ended_at=min(one.complete_by, max(step.since, one.began_at)), outcome="?")
+
+
+def folded(journal: Sequence[JournalEntry]) -> list[Fold]:
+    """Return the journal with each long run of waiting as one."""
+    found: list[Fold] = []
+    run: list[JournalEntry] = []
+    for entry in (*journal, None):
+        if entry is not None and entry.what in _WAITING | _BETWEEN_WAITS:
+            run.append(entry)
+            continue
+        if len(run) >= FOLDED_MIN and sum(one.what in _WAITING for one in run) > 1:
+            found.append(Fold(tuple(run)))
+        else:
+            found += [Fold((one,)) for one in run]
+        run = []
+        if entry is not None:
+            found.append(Fold((entry,)))
+    return found
+
+
+def spelled(span: timedelta) -> str:
+    """Return a span of time for people, with one unit or two: ``4 min 10 s``."""
+    seconds = max(span.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = int(seconds)
+    for size, unit, next_size, next_unit in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{whole} s"

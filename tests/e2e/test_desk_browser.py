@@ -1,0 +1,282 @@
+"""An operator's night in a real browser, over function_app.py, the broker, Azurite and services.
+
+It needs Debian's chromium (apt-get install chromium). With SAS_IMAGES=1 the screenshots of the
+pages go to docs/images, otherwise to pytest's temporary directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from samples.services.faults import Faults, Verb
+from sas.adapters.endpoints import Endpoint
+from sas.adapters.queues import OperatorServiceBus
+from sas.desk.server import Desk, Office, serving
+from sas.domain import messages
+from sas.domain.queues import Queues
+from sas.operate import commands
+from sas.operate.commands import Asked, Intent
+from tests import business
+from tests.contract import cases
+from tests.functions_rig import ROOT, Rig, rig, until
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+
+AXE = Path(__file__).parent / "axe"
+CARE = "order-with-care"
+CALM = Faults(latency=0.05)
+DECLINES = Faults(permanent=0.2, latency=0.05)
+PATIENCE_MS = 30_000
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def refused(order_id: str, generation: int = 0) -> bool:
+    """Whether the payment service declines the card of an order, with its n-th edited input."""
+    key = f"{order_id}/take-payment" + (f"/{generation}" if generation else "")
+    return DECLINES.refuses("payment", Verb.DO, key)
+
+
+NAMES = [f"NW-{number}" for number in range(10248, 10448)]
+STUCK = next(name for name in NAMES if refused(name) and not refused(name, 1))
+OTHERS = [name for name in NAMES if refused(name) and name != STUCK][:6]
+FINE = [name for name in NAMES if not refused(name)][:24]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Rig]:
+    async with rig() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium was not found: apt-get install chromium")
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        await started.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """Give the program that looks for what keeps people out, installed from its lock."""
+    program, npm = AXE / "node_modules/axe-core/axe.min.js", shutil.which("npm")
+    if not program.exists():
+        if npm is None:
+            pytest.skip("npm was not found and axe-core is not installed")
+        subprocess.run([npm, "ci", "--no-fund", "--no-audit"], cwd=AXE, check=True, timeout=300)
+    return program.read_text(encoding="utf-8")
+
+
+@asynccontextmanager
+async def desk_of(made: Rig) -> AsyncIterator[Desk]:
+    bus = OperatorServiceBus.connect(Endpoint(connection_string=made.settings["ServiceBus"]))
+    office = Office(made.store, bus, Queues(), "ann", "table orders", business.workflows())
+    try:
+        async with serving(office) as desk:
+            yield desk
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def page_of(chromium: Browser, desk: Desk, **how: Any) -> AsyncIterator[Page]:
+    """A page that is logged in. Whatever the browser complains about fails the test."""
+    context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 860}} | how))
+    page, said = await context.new_page(), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda asked: said.append(asked.url) if asked.url[:16] != LOCAL else None)
+    await page.goto(desk.guard.new_link())
+    try:
+        yield page
+    finally:
+        await context.close()
+    assert [text for text in said if "409" not in text] == []
+
+
+LOCAL = "http://127.0.0.1"
+
+
+async def picture(page: Page, name: str, tmp_path: Path, *, whole: bool = False) -> None:
+    folder = ROOT / "docs" / "images" if os.environ.get("SAS_IMAGES") else tmp_path
+    folder.mkdir(exist_ok=True)
+    # Nothing is hovered, and no part is in the midst of its animation.
+    await page.mouse.move(0, 0)
+    await page.screenshot(path=folder / f"{name}.png", full_page=whole, animations="disabled")
+
+
+async def nobody_is_kept_out(page: Page, axe: str) -> None:
+    """Assert that axe finds nothing. It runs as an extension would: beside the page's policy."""
+    session = await page.context.new_cdp_session(page)
+    asked = f"{axe}; axe.run().then(found => JSON.stringify(found.violations))"
+    answer = await session.send(
+        "Runtime.evaluate", {"expression": asked, "awaitPromise": True, "returnByValue": True}
+    )
+    found = json.loads(answer["result"]["value"])
+    brief = [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found]
+    assert brief == []
+
+
+async def an_hour(made: Rig) -> None:
+    """Write what an hour without trouble leaves in the table: the charts need something to draw."""
+    chance, now, rules = random.Random(5), datetime.now(UTC), cases.rules_of(1)  # noqa: S311
+
+    async def completed(number: int, at: datetime) -> None:
+        began = at - timedelta(seconds=1 + chance.expovariate(0.5))
+        first = cases.submitted(f"NW-{number}", rules, at=began)
+        details = replace(first.after.details, submitted_at=began)
+        order = await made.store.commit(replace(first, after=replace(first.after, details=details)))
+        order = await made.store.commit(cases.claimed(order, rules))
+        await made.store.commit(cases.answered(order, 0, rules, at=at))
+
+    number = 10_448
+    for minute in range(3, 58):
+        count = chance.randint(1, 4)
+        moments = [now - timedelta(minutes=minute + chance.random()) for _ in range(count)]
+        await asyncio.gather(*(completed(number + n, at) for n, at in enumerate(moments)))
+        number += count
+
+
+async def trouble(made: Rig) -> None:
+    """Submit orders while the payment service declines the cards of some."""
+    made.remote.set_faults(CALM)
+    made.remote.set_faults(DECLINES, "payment")
+    for order_id in (*FINE[:12], STUCK, *OTHERS, *FINE[12:]):
+        await made.submit(order_id, workflow=CARE)
+    for order_id in (STUCK, *OTHERS):
+        await made.ends(order_id, "Error")
+    for order_id in FINE:
+        await made.ends(order_id, "Processed")
+
+
+async def test_an_operators_night(made: Rig, chromium: Browser, axe: str, tmp_path: Path) -> None:
+    async with made.host(), desk_of(made) as desk:
+        await asyncio.gather(trouble(made), an_hour(made))
+        async with page_of(chromium, desk) as page:
+            await _found_understood_and_mended(made, page, axe, tmp_path)
+            await _somebody_was_faster(made, desk, page)
+            await _the_others_are_resubmitted_at_once(made, page, axe)
+            await _works_by_keyboard(page)
+        await _looks_well_elsewhere(chromium, desk, axe, tmp_path)
+
+
+async def _found_understood_and_mended(made: Rig, page: Page, axe: str, tmp_path: Path) -> None:
+    await expect(page.locator("#hero h1")).to_have_text(f"{1 + len(OTHERS)} orders need you.")
+    await expect(page.locator("#inboxes")).to_contain_text(f"{1 + len(OTHERS)}Alerts")
+    await nobody_is_kept_out(page, axe)
+    await picture(page, "desk-overview", tmp_path)
+    await page.get_by_role("link", name="take-payment card-declined").click()
+    await nobody_is_kept_out(page, axe)
+    await page.get_by_role("link", name=STUCK).click()
+    await expect(page.locator(".story")).to_contain_text("It stopped at take-payment")
+    await expect(page.locator(".story")).to_contain_text("card was declined")
+    await expect(page.locator("#waits")).to_contain_text("Agent payment")
+    await page.locator("#verb-resubmit summary").click()
+    await expect(page.locator("#verb-resubmit .will")).to_contain_text("Run again: take-payment")
+    await nobody_is_kept_out(page, axe)
+    await page.get_by_role("link", name="With other input").click()
+    field = page.locator("#verb-resubmit textarea")
+    content = json.loads(await field.input_value())
+    await field.fill(json.dumps(content | {"customer_id": "ERNSH"}, indent=2))
+    await page.locator("#verb-resubmit [name=reason]").fill("the customer gave another card")
+    await nobody_is_kept_out(page, axe)
+    await picture(page, "desk-order", tmp_path)
+    await page.get_by_role("button", name=f"Resubmit {STUCK}").click()
+    await expect(page.locator("#news")).to_contain_text("Done: resubmit is row")
+    await expect(page.locator("#head h1 .chip")).to_have_text("Processed")  # nothing was loaded
+    await expect(page.locator("#journal")).to_contain_text("the customer gave another card")
+    assert await made.state(STUCK) == "Processed"
+    step = (await made.order(STUCK)).steps[1]
+    assert json.loads(step.call.edited or "")["customer_id"] == "ERNSH"
+
+
+async def _somebody_was_faster(made: Rig, desk: Desk, page: Page) -> None:
+    order_id = OTHERS[0]
+    await page.goto(f"{page.url.partition('/orders')[0]}/orders/{order_id}?edit=1")
+    field = page.locator("#verb-resubmit textarea")
+    await field.press_sequentially(" ")
+    typed = await field.input_value()
+    seen = await made.order(order_id)
+    bob = Asked(order_id, seen.seq)
+    intent = Intent(messages.Verb.ACKNOWLEDGE, "bob")
+    await commands.send(desk.office.bus, [bob], intent, desk.office.queues)
+    await expect(page.locator("#stale")).to_be_visible()  # told before the form is sent
+    await page.get_by_role("button", name=f"Resubmit {order_id}").click()
+    await expect(page.locator("#news")).to_contain_text(f"Nothing was sent: you saw seq {seen.seq}")
+    await expect(page.locator("#news")).to_contain_text("acknowledged by operator bob")
+    seen = await made.order(order_id)
+    async with page.expect_response(lambda answer: "x-live" in answer.request.headers):
+        await commands.send(
+            desk.office.bus, [Asked(order_id, seen.seq)], intent, desk.office.queues
+        )
+    await expect(page.locator("#head h1 .chip")).to_have_text("Error")
+    assert json.loads(await field.input_value()) == json.loads(typed)
+    await expect(page.locator("#news")).to_contain_text("Nothing was sent")
+    assert await made.state(order_id) == "Error"
+
+
+async def _the_others_are_resubmitted_at_once(made: Rig, page: Page, axe: str) -> None:
+    made.remote.set_faults(CALM)
+    await page.locator("#nav").get_by_role("link", name="Overview").click()
+    await page.get_by_role("link", name=f"Resubmit these {len(OTHERS)}").click()
+    await page.get_by_label("Reason").fill("the card service is back")
+    await nobody_is_kept_out(page, axe)
+    await page.get_by_role("button", name=f"Resubmit these {len(OTHERS)}").click()
+    await expect(page.locator("#news")).to_contain_text(
+        f"Carried out: {len(OTHERS)} of {len(OTHERS)}."
+    )
+    await page.locator("#nav").get_by_role("link", name="Overview").click()
+    await expect(page.locator("#hero h1")).to_have_text("Nothing needs you.")
+    for order_id in OTHERS:
+        assert await made.ends(order_id, "Processed")
+
+
+async def _works_by_keyboard(page: Page) -> None:
+    await page.keyboard.press("/")
+    await page.keyboard.type(STUCK[-4:])
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/orders?**")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#head h1")).to_contain_text(STUCK)
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+
+
+async def _looks_well_elsewhere(chromium: Browser, desk: Desk, axe: str, tmp_path: Path) -> None:
+    """On a phone, and in the dark."""
+    phone = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2}
+    for name, how in (
+        ("desk-phone", phone | {"color_scheme": "dark"}),
+        ("desk-dark", {"color_scheme": "dark"}),
+    ):
+        async with page_of(chromium, desk, **how) as page:
+            for path in ("/orders?state=all", "/inbox/alerts", f"/orders/{STUCK}", "/"):
+                await page.goto(page.url.partition("/")[0] + "//" + page.url.split("/")[2] + path)
+                await nobody_is_kept_out(page, axe)
+                wide = "document.documentElement.scrollWidth - innerWidth"
+                assert await page.evaluate(wide) <= 0, (name, path)
+            await until(lambda: _drawn(page), "the charts")
+            await picture(page, name, tmp_path)
+
+
+async def _drawn(page: Page) -> bool:
+    return await page.locator("#rates .bar").count() > 0

@@ -1,0 +1,128 @@
+"""The desk over the actors in memory: what an operator's browser asks of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+
+import aiohttp
+
+from sas.desk.server import Desk, Office, serving
+from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
+from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order
+
+DECLINED = "payment refused: the customer's card was declined"
+
+
+class Line:
+    """The operator's bus: the actors in memory work on each command at once, if they run."""
+
+    def __init__(self, made: Kit) -> None:
+        self.made = made
+        self.runs = True
+        self.away = ""
+        self.sent: list[Message] = []
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        self.sent += messages
+        for message in messages if self.runs else ():
+            await self.made.hand(message)
+        await self.made.drain()
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        return await self.made.bus.peek(queue, limit)
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class Browser:
+    """A browser that has logged in. It follows no redirect by itself."""
+
+    desk: Desk
+    line: Line
+    http: aiohttp.ClientSession
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.desk.guard.port}"
+
+    async def get(self, path: str, status: int = 200) -> str:
+        async with self.http.get(self.origin + path, allow_redirects=False) as answer:
+            text = await answer.text()
+            assert answer.status == status, text
+            return text
+
+    async def look(self, path: str) -> str:
+        """The words of a page, after the desk has read the store and the queues again."""
+        await self.desk.watch.look()
+        await self.desk.inboxes.look()
+        return words(await self.get(path))
+
+    async def post(self, path: str, /, **form: str) -> tuple[int, str]:
+        """Send a form; give the status, and where it leads or the words of its page."""
+        return await self.post_with({"Origin": self.origin}, path, **form)
+
+    async def post_with(
+        self, headers: Mapping[str, str], path: str, /, **form: str
+    ) -> tuple[int, str]:
+        data = {"token": self.desk.guard.form_token} | form
+        async with self.http.post(
+            self.origin + path, data=data, headers=headers, allow_redirects=False
+        ) as answer:
+            text = words(await answer.text())
+            return answer.status, answer.headers.get("Location", text)
+
+
+def words(html: str) -> str:
+    """What a page says, without its tags."""
+    body = re.sub(r"(?s)<(style|script|head|title)\b.*?</\1>", " ", html)
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
+
+
+@asynccontextmanager
+async def desk_of(made: Kit, *, logged_in: bool = True) -> AsyncIterator[Browser]:
+    """A desk over these actors, and a browser."""
+    line = Line(made)
+    office = Office(
+        made.store, line, QUEUES, "ann", "table orders", made.business.workflows, made.clock.now
+    )
+    jar = aiohttp.CookieJar(unsafe=True)  # takes cookies of an address
+    async with serving(office) as desk, aiohttp.ClientSession(cookie_jar=jar) as http:
+        browser = Browser(desk, line, http)
+        if logged_in:
+            async with http.get(desk.guard.new_link()) as answer:
+                assert answer.status == 200
+        yield browser
+
+
+async def fail(made: Kit, order_id: str, agent: str, code: str, message: str) -> None:
+    """Submit an order that one of its agents refuses."""
+    made.agents[agent].then(RefusedError(code, message))
+    await submit(made, order_id)
+
+
+async def submit(made: Kit, order_id: str, workflow: str = "care") -> None:
+    """Submit an order, and let it go as far as it can."""
+    await made.submit(order(order_id, workflow=workflow, order={"amount": 12.50}), f"m-{order_id}")
+    await made.drain()
+    await made.later(1)
+
+
+async def night() -> Kit:
+    """Three orders failed in two ways, one is complete."""
+    made = kit(CARE)
+    for order_id in ("10248", "10249"):
+        await fail(made, order_id, "payment", "card-declined", DECLINED)
+    await fail(made, "10250", "stock", "sold-out", "nothing is left of product 11")
+    await submit(made, "10251")
+    await made.later(60)
+    return made

@@ -1,0 +1,158 @@
+"""Who is kept out of the desk: other sites, other hosts, browsers that did not log in."""
+
+from __future__ import annotations
+
+import socket
+
+import aiohttp
+import pytest
+
+from tests.unit.actors_kit import CARE, kit
+from tests.unit.desk_kit import Browser, desk_of, night
+
+PAGES = ("/", "/orders", "/orders/10248", "/failures", "/inbox/alerts", "/live", "/sent/x", "/x")
+
+
+async def status_of(browser: Browser, path: str, method: str = "GET", **headers: str) -> int:
+    headers = {name.replace("_", "-"): text for name, text in headers.items()}
+    async with browser.http.request(
+        method, browser.origin + path, headers=headers, allow_redirects=False
+    ) as answer:
+        return answer.status
+
+
+async def test_a_login_link_works_once_and_leaves_no_secret_in_an_address() -> None:
+    async with desk_of(kit(CARE), logged_in=False) as browser:
+        link = browser.desk.guard.new_link()
+        async with browser.http.get(link, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/")
+            cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert await status_of(browser, "/") == 200
+        browser.http.cookie_jar.clear()
+        assert await status_of(browser, link.removeprefix(browser.origin)) == 403
+        assert await status_of(browser, "/") == 403
+
+
+async def test_a_new_link_ends_the_one_before() -> None:
+    async with desk_of(kit(CARE), logged_in=False) as browser:
+        old, new = browser.desk.guard.new_link(), browser.desk.guard.new_link()
+        assert await status_of(browser, old.removeprefix(browser.origin)) == 403
+        assert await status_of(browser, new.removeprefix(browser.origin)) == 303
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_without_the_cookie_no_page_is_shown_and_no_store_is_read(path: str) -> None:
+    made = await night()
+    async with desk_of(made, logged_in=False) as browser:
+        text = await browser.get(path, 403)
+        assert "10248" not in text
+        assert await status_of(browser, path, Cookie=f"{browser.desk.guard.cookie}=guessed") == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "127.0.0.1", "[::1]:{port}", ""]
+)
+async def test_a_request_that_names_another_host_is_refused(host: str) -> None:
+    async with desk_of(await night()) as browser:
+        host = host.format(port=browser.desk.guard.port)
+        for path in ("/", "/login?once=x", "/static/desk.js"):
+            assert await status_of(browser, path, Host=host) in {400, 421}
+
+
+async def test_it_answers_as_localhost_too() -> None:
+    async with desk_of(await night()) as browser:
+        assert await status_of(browser, "/", Host=f"localhost:{browser.desk.guard.port}") == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "{own}", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "{own}", "Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_a_form_of_another_site_does_nothing(headers: dict[str, str]) -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        own = {name: text.format(own=browser.origin) for name, text in headers.items()}
+        form = {"seq": str(made.order("10248").seq)}
+        status, said = await browser.post_with(own, "/orders/10248", verb="undo", **form)
+        assert (status, browser.line.sent) == (403, [])
+        assert "sent by another site. Nothing was done." in said
+
+
+@pytest.mark.parametrize("token", ["", "guessed", "ÿ"])
+async def test_a_form_without_its_token_does_nothing(token: str) -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        form = {"seq": str(made.order("10248").seq), "token": token}
+        for path in ("/orders/10248", "/failures"):
+            status, said = await browser.post(path, **form)
+            assert (status, browser.line.sent) == (403, [])
+            assert "Load the page again" in said
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_only_get_and_post_are_answered(method: str) -> None:
+    async with desk_of(await night()) as browser:
+        assert await status_of(browser, "/orders/10248", method) == 405
+
+
+async def test_a_get_sends_no_command() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        token = browser.desk.guard.form_token
+        seq = made.order("10248").seq
+        path = f"/orders/10248?verb=undo&token={token}&seq={seq}"
+        assert await status_of(browser, path, Origin=browser.origin) == 200
+        assert browser.line.sent == []
+
+
+async def test_every_answer_forbids_other_sources_frames_and_caches() -> None:
+    async with desk_of(await night()) as browser:
+        for path in ("/", "/orders/10248", "/static/desk.js", "/nosuch", "/login?once=x", "/live"):
+            async with browser.http.get(browser.origin + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert answer.headers["X-Frame-Options"] == "DENY"
+                assert answer.headers["Cache-Control"] == "no-store"
+
+
+async def test_no_page_names_another_address_or_has_script_or_style_of_its_own() -> None:
+    async with desk_of(await night()) as browser:
+        for path in ("/", "/orders", "/orders/10248?edit=1&content=1", "/inbox/alerts"):
+            page = await browser.get(path)
+            assert "//" not in page.replace("<!doctype", "")
+            assert " style=" not in page
+            assert "<style" not in page
+            assert "<script>" not in page
+            assert " onclick" not in page
+            assert browser.desk.guard._session not in page
+
+
+@pytest.mark.parametrize("name", ["../server.py", "..%2fserver.py", "desk.css/..", "nosuch"])
+async def test_only_the_files_of_the_page_are_served(name: str) -> None:
+    async with desk_of(await night()) as browser:
+        assert await status_of(browser, f"/static/{name}") == 404
+
+
+async def test_a_form_that_is_too_large_is_refused() -> None:
+    async with desk_of(await night()) as browser:
+        status, _ = await browser.post("/orders/10248", verb="resubmit", input="x" * 300_000)
+        assert status == 413
+
+
+async def test_it_listens_on_this_machine_only() -> None:
+    async with desk_of(kit(CARE)) as browser:
+        port = browser.desk.guard.port
+        with socket.socket() as other, pytest.raises(OSError, match="refused"):
+            other.connect(("127.0.0.2", port))
+        async with aiohttp.ClientSession() as plain, plain.get(browser.origin) as answer:
+            assert answer.status == 403

@@ -1,0 +1,265 @@
+"""The pages of the desk, over the actors in memory: what an operator reads and does there."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.ports import RefusedError
+from tests.unit import actors_kit
+from tests.unit.desk_kit import DECLINED, desk_of, fail, night, submit, words
+
+
+async def test_the_overview_says_how_many_orders_need_you_and_how_they_failed() -> None:
+    async with desk_of(await night()) as browser:
+        said = await browser.look("/")
+    assert "3 orders need you." in said
+    assert f"2 pay card-declined {DECLINED} Resubmit these 2…" in said
+    assert "1 reserve sold-out nothing is left of product 11 Resubmit it…" in said
+    assert "3 Error" in said
+    assert "1 Processed" in said
+    assert "4 started, 1 completed, 0 undone, 3 failed" in said
+
+
+async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verbs_do() -> None:
+    async with desk_of(await night()) as browser:
+        said = await browser.look("/orders/10248")
+    assert f"It stopped at pay: {DECLINED}." in said
+    assert "It waits for You. Nothing moves it but a command. Agent payment" in said
+    assert f"Run again: pay (card-declined: {DECLINED})." in said
+    assert "Undo the order (there is no way back); these steps began" in said
+    assert "step failed by agent payment" in said
+
+
+async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        seq = str(made.order("10248").seq)
+        form = {"seq": seq, "step": "pay", "reason": "the customer has a new card"}
+        status, where = await browser.post("/orders/10248", verb="resubmit", **form)
+        assert (status, where.partition("=")[0]) == (303, "/orders/10248?sent")
+        await browser.desk.sender.settled()
+        said = await browser.look(where)
+    assert made.state("10248") == "Processed"
+    assert "Done: resubmit is row" in said
+    assert "resubmitted by operator ann the customer has a new card" in said
+
+
+async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        page = await browser.get("/orders/10248?edit=1")
+        shown = re.search(r"(?s)<textarea name=\"input\"[^>]*>(.*?)</textarea>", page)
+        assert shown is not None
+        text = shown[1].replace("&#34;", '"')
+        assert json.loads(text) == {"amount": 12.50}
+        seq = str(made.order("10249").seq)
+        assert (await browser.post("/orders/10249", verb="resubmit", seq=seq, input=text))[0] == 303
+        seq = str(made.order("10248").seq)
+        changed = text.replace("12.5", "9.5")
+        assert (await browser.post("/orders/10248", verb="resubmit", seq=seq, input=changed))[
+            0
+        ] == 303
+    keys = {call.order_id: (call.key, call.order) for _, call in made.agents["payment"].calls}
+    assert keys["10249"] == ("10249/pay", {"amount": 12.50})
+    assert keys["10248"] == ("10248/pay/1", {"amount": 9.5})
+
+
+async def test_an_order_that_somebody_changed_refuses_the_form_and_keeps_what_was_typed() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        seq = made.order("10248").seq
+        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
+        form = {"seq": str(seq), "step": "pay", "input": '{"amount": 1}', "reason": "try"}
+        status, said = await browser.post("/orders/10248", verb="resubmit", **form)
+    assert status == 409
+    assert f"Nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1} (Error)" in said
+    assert "acknowledged by operator ann" in said
+    assert '{"amount": 1}' in said
+    assert browser.line.sent == []
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"input": "{"}, "The input: the body is not JSON"),
+        ({"input": '{"a": {"$encrypted": "hidden-1"}}'}, "the original has 0 of them"),
+        ({"reason": "x" * 501}, "The reason has 501 characters"),
+        ({"seq": "now"}, "The form names no seq"),
+        ({"step": "nosuch"}, "it has no step 'nosuch'"),
+        ({"step": "reserve"}, "the step must be in Error, and reserve is Processed"),
+    ],
+)
+async def test_a_wrong_form_is_one_sentence_and_sends_nothing(
+    form: dict[str, str], said: str
+) -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        given = {"seq": str(made.order("10248").seq)} | form
+        status, page = await browser.post("/orders/10248", verb="resubmit", **given)
+        assert status == 409
+        assert said in page
+        assert browser.line.sent == []
+
+
+async def test_a_verb_that_the_state_does_not_allow_is_not_offered_and_is_refused() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        page = await browser.get("/orders/10251")
+        assert "verb-undo" in page
+        assert "verb-resubmit" not in page
+        seq = str(made.order("10251").seq)
+        status, said = await browser.post("/orders/10251", verb="resubmit", seq=seq)
+        assert status == 409
+        assert "only an order in Error can be resubmitted, and this is Processed" in said
+        assert (await browser.post("/orders/10251", verb="explode", seq=seq))[0] == 409
+
+
+async def test_a_bus_that_is_away_is_said_and_the_order_stays_as_it_is() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        browser.line.away = "The bus is down."
+        seq = str(made.order("10248").seq)
+        status, said = await browser.post("/orders/10248", verb="undo", seq=seq)
+        assert (status, made.state("10248")) == (409, "Error")
+        assert "The bus is down." in said
+
+
+async def test_a_command_that_the_scheduler_refuses_says_why() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        browser.line.runs = False
+        seq = made.order("10248").seq
+        _, where = await browser.post("/orders/10248", verb="resubmit", seq=str(seq))
+        assert "Waiting for the scheduler" in await browser.look(where)
+        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10248"))
+        await browser.desk.sender.settled()
+        said = await browser.look(where)
+    assert "Resubmit changed nothing: not carried out: you saw seq" in said
+
+
+async def test_all_that_failed_alike_are_resubmitted_each_guarded_by_the_seq_that_was_shown() -> (
+    None
+):
+    made = await night()
+    async with desk_of(made) as browser:
+        page = await browser.get("/failures?fingerprint=pay/card-declined")
+        assert "Resubmit 2 orders" in page
+        key = re.findall(r'name="key" value="(\w+)"', page)[0]
+        seq = made.order("10249").seq
+        await made.hand(actors_kit.command("acknowledge", seq, "w-bob", "10249"))
+        status, where = await browser.post("/failures", key=key, step="pay", reason="card service")
+        assert status == 303
+        await browser.desk.sender.settled()
+        said = await browser.look(where)
+        again, _ = await browser.post("/failures", key=key, step="pay")
+    assert "Carried out: 1 of 2." in said
+    assert "10249 : not carried out: you saw seq" in said
+    assert (made.state("10248"), made.state("10249"), made.state("10250")) == (
+        "Processed", "Error", "Error",
+    )  # fmt: skip
+    assert again == 404
+
+
+async def test_an_agent_whose_circuit_is_open_is_named_where_its_order_waits() -> None:
+    made = await night()
+    at = made.clock.now()
+    breaker = Breaker(BreakerState.OPEN, at, at + actors_kit.ALLOWED, None, 1, "http-503")
+    await actors_kit.keep_breaker(made.store, breaker, "payment")
+    async with desk_of(made) as browser:
+        assert "open payment since" in await browser.look("/")
+        said = await browser.look("/orders/10248")
+    assert "Agent payment : circuit open since" in said
+    assert "(http-503)" in said
+
+
+async def test_alerts_and_rejected_messages_are_read_with_their_orders() -> None:
+    made = await night()
+    await made.submit(b"{not json", "m-bad")
+    async with desk_of(made) as browser:
+        alerts = await browser.look("/inbox/alerts")
+        rejected = await browser.look("/inbox/rejected")
+        assert "Rejected messages 1" in await browser.look("/")
+    assert "step-failed" in alerts
+    assert "order 10248 · step pay" in alerts
+    assert "not-json" in rejected
+
+
+async def test_content_is_read_only_when_it_is_asked_for_and_secret_fields_are_masked() -> None:
+    made = await night()
+    stored = made.store.orders["10248"]
+    payload = '{"amount":12.50,"card":{"$encrypted":"2027a:c2VjcmV0"}}'
+    details = replace(stored.order.details, payload=payload)
+    stored.order = replace(stored.order, details=details)
+    async with desk_of(made) as browser:
+        assert "12.50" not in await browser.get("/orders/10248")
+        for query in ("content=1", "edit=1"):
+            page = await browser.get(f"/orders/10248?{query}")
+            assert "12.50" in page
+            assert "hidden-1" in page
+            assert "c2VjcmV0" not in page
+
+
+async def test_where_the_message_of_an_order_lies_is_looked_up_when_it_is_asked_for() -> None:
+    made = await night()
+    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    async with desk_of(made) as browser:
+        assert "Look for its message in the queues" in await browser.look("/orders/10252")
+        said = await browser.look("/orders/10252?where=1")
+    assert "Its message lies in scheduler since" in said
+
+
+async def test_text_from_outside_is_never_markup() -> None:
+    made = await night()
+    evil = "<script>alert(1)</script>"
+    await fail(made, "10252", "payment", "<b>x", evil)
+    async with desk_of(made) as browser:
+        await browser.desk.watch.look()
+        await browser.desk.inboxes.look()
+        for path in ("/", "/orders", "/orders/10252", "/inbox/alerts", "/orders?text=<script>"):
+            page = await browser.get(path)
+            assert "<script>" not in page
+            assert "<b>x" not in page
+
+
+async def test_a_list_is_filtered_sorted_and_paged() -> None:
+    made = await night()
+    for number in range(60):
+        await submit(made, f"B-{number:02d}", "care")
+    async with desk_of(made) as browser:
+        assert "3 orders" in await browser.look("/orders")
+        assert "61 orders" in await browser.look("/orders?state=processed")
+        assert "Page 2 of 2" in await browser.look("/orders?state=all&page=2")
+        assert "1 order " in await browser.look("/orders?state=all&text=b-07")
+        first = await browser.get("/orders?state=all&sort=-order")
+        assert re.findall(r"data-row href=\"/orders/([^\"]+)\"", first)[:2] == ["B-59", "B-58"]
+        assert "No order matches." in await browser.look("/orders?state=processed&workflow=x")
+        assert "3 orders" in await browser.look("/orders?state=error&age=1m")
+        assert "No order matches." in await browser.look("/orders?state=error&age=1h")
+        wanted = "/orders?state=error&fingerprint=reserve/sold-out"
+        assert "1 order " in await browser.look(wanted)
+        await browser.look("/orders?page=999999&sort=x&state=y&age=z")
+
+
+async def test_an_order_that_does_not_exist_is_one_sentence() -> None:
+    async with desk_of(await night()) as browser:
+        assert "There is no order 'nosuch' here" in words(await browser.get("/orders/nosuch", 404))
+        assert "Not possible" in await browser.get("/inbox/nosuch", 404)
+        assert "Not possible" in await browser.get("/sent/nosuch", 404)
+        await browser.get("/nosuch", 404)
+
+
+async def test_an_order_taken_up_again_leaves_the_finished_ones() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        assert "1 order;" in await browser.look("/orders?state=finished")
+        made.agents["stock"].then(RefusedError("x", "cannot be undone"))
+        await made.hand(actors_kit.command("undo", made.order("10251").seq, "w-1", "10251"))
+        await made.drain()
+        assert made.state("10251") == "Error"
+        assert "No order matches." in await browser.look("/orders?state=finished")
+        assert "4 orders need you." in await browser.look("/")

@@ -1,0 +1,182 @@
+"""What the desk knows of all orders, read in the background from the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sas.desk import charts, listing, watch
+from sas.desk.content import compact, indented, masked, unmasked
+from sas.desk.watch import Watch
+from sas.domain.order import OrderState
+from sas.ports import StoreUnavailableError
+from sas.simulation.store import StoreFault
+from tests.unit import actors_kit
+from tests.unit.actors_kit import CARE, Kit, kit
+from tests.unit.desk_kit import fail, night, submit
+
+
+def watching(made: Kit) -> Watch:
+    return Watch(made.store, made.clock.now)
+
+
+async def test_the_past_is_read_part_by_part_and_each_order_is_known_once() -> None:
+    made = kit(CARE)
+    for name, pause in (("week", 6 * 86_400), ("day", 80_000), ("hours", 7000), ("now", 1)):
+        await submit(made, name)
+        await made.later(pause)
+    seen = watching(made)
+    known = []
+    while not seen.picture.whole:
+        await seen.look()
+        known.append([row.order_id for row in seen.picture.finished])
+    assert known[0] == ["now"]
+    assert known[-1] == ["week", "day", "hours", "now"]  # the newest are last
+    await submit(made, "later")
+    await seen.look()
+    assert [row.order_id for row in seen.picture.finished][-2:] == ["now", "later"]
+    assert seen.picture.counts[OrderState.PROCESSED] == 5
+
+
+async def test_an_order_is_loaded_once_and_again_when_its_rows_change() -> None:
+    made = await night()
+    await made.submit(actors_kit.order("10252", workflow="care"), "m-10252")
+    seen, loaded = watching(made), []
+    load = made.store.load
+
+    async def counted(order_id: str) -> object:
+        loaded.append(order_id)
+        return await load(order_id)
+
+    made.store.load = counted  # type: ignore[assignment]
+    await seen.look()
+    assert sorted(loaded) == ["10248", "10249", "10250", "10252"]
+    await seen.look()
+    assert len(loaded) == 4
+    await made.drain()
+    await seen.look()
+    assert loaded[4:] == []  # it is finished: its index row says so
+    assert [row.order_id for row in seen.picture.finished] == ["10251", "10252"]
+    seen.forget(["10248"])
+    await seen.look()
+    assert loaded[4:] == ["10248"]
+
+
+async def test_an_acknowledgement_is_seen_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await night()
+    seen = watching(made)
+    await seen.look()
+    await made.hand(actors_kit.command("acknowledge", made.order("10248").seq, "w", "10248"))
+    monkeypatch.setattr(watch, "FRESH_FOR_S", 0.0)
+    await seen.look()
+    row = next(row for row in seen.picture.in_error if row.order_id == "10248")
+    assert row.acknowledged_by == "ann"
+
+
+async def test_only_so_many_orders_are_loaded_in_one_look_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "LOADS_MAX", 2)
+    made = await night()
+    seen = watching(made)
+    await seen.look()
+    assert len(seen.picture.in_error) == 3
+    assert sum(bool(row.failed) for row in seen.picture.in_error) == 2
+    await seen.look()
+    assert all(row.failed for row in seen.picture.in_error)
+
+
+async def test_a_store_that_is_away_leaves_the_last_picture_with_the_reason() -> None:
+    made = await night()
+    seen = watching(made)
+    await seen.look()
+    before = seen.picture
+    made.store.fail_next("attention", StoreFault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailableError):
+        await seen.look()
+    assert seen.picture == before
+
+
+async def test_the_oldest_due_step_is_named() -> None:
+    made = kit(CARE)
+    await made.submit(actors_kit.order("A", workflow="care"), "m-A")
+    await made.later(5)
+    await made.submit(actors_kit.order("B", workflow="care"), "m-B")
+    seen = watching(made)
+    await seen.look()
+    assert seen.picture.oldest is not None
+    assert seen.picture.oldest.order_id == "A"
+    assert {row.said for row in seen.picture.under_way} == {"reserve is ready, pay is ready"}
+
+
+async def test_the_charts_count_each_minute_and_say_it_in_words() -> None:
+    made = kit(CARE)
+    await submit(made, "before-the-hour")
+    await made.later(7200)
+    for minute in range(3):
+        await submit(made, f"A-{minute}")
+        await made.later(60)
+    await fail(made, "B", "payment", "x", "y")
+    seen = watching(made)
+    while not seen.picture.whole:
+        await seen.look()
+    rates, times = charts.of(seen.picture)
+    assert rates.label == "In the last hour: 4 started, 3 completed, 0 undone, 1 failed."
+    assert [bar.kind for bar in rates.bars] == ["completed"] * 3 + ["failed"]
+    assert all(0 <= bar.y <= bar.y + bar.height <= charts.HEIGHT + 0.01 for bar in rates.bars)
+    assert times.label.startswith("In the last hour: half of the completed orders took")
+    empty, none = charts.of(watching(kit(CARE)).picture)
+    assert (empty.bars, none.label) == ([], "No order completed in the last hour.")
+
+
+@pytest.mark.parametrize("sort", ["since", "order", "workflow", "submitted"])
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("state", ["all", "finished", "error", "processed", "under-way"])
+async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
+    monkeypatch: pytest.MonkeyPatch, sort: str, backwards: bool, state: str
+) -> None:
+    monkeypatch.setattr(listing, "PER_PAGE", 3)
+    monkeypatch.setattr(listing, "_HEAP_MAX", 5)
+    made = await night()
+    for number in range(4):
+        await submit(made, f"Z-{number}")
+    await made.submit(actors_kit.order("under-way", workflow="care"), "m-u")
+    seen = watching(made)
+    while not seen.picture.whole:
+        await seen.look()
+    query = listing.Query(state=state, sort=f"-{sort}" if backwards else sort)
+    pages = listing.listed(seen.picture, query).pages
+    every = [
+        row
+        for page in range(1, pages + 1)
+        for row in listing.listed(seen.picture, replace(query, page=page)).rows
+    ]
+    key = listing._SORTS[sort]
+    assert [key(row) for row in every] == sorted(map(key, every), reverse=backwards)
+    count = {"all": 9, "finished": 5, "error": 3, "processed": 5, "under-way": 1}[state]
+    assert len({row.order_id for row in every}) == len(every) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":0.10000000000000000001,"n":123456789012345678901234567890}',
+        '{"card":{"$encrypted":"k:AAA"},"lines":[{"note":{"$encrypted":"k:BBB"}},{},[]]}',
+        '{"quoted":"{\\"$encrypted\\":\\"no\\"}","space":"a , b : [c]"}',
+        '"a text"',
+        "[]",
+        "null",
+    ],
+)
+def test_content_that_is_shown_and_edited_comes_back_as_it_was(text: str) -> None:
+    shown = indented(masked(text))
+    assert "AAA" not in shown
+    assert compact(unmasked(shown, text)) == text
+
+
+def test_a_masked_field_that_the_original_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="the original has 1 of them"):
+        unmasked('{"x":{"$encrypted":"hidden-2"}}', '{"x":{"$encrypted":"k:AAA"}}')
+    with pytest.raises(ValueError, match="the original has 1 of them"):
+        unmasked('{"x":{"$encrypted":"hidden-0"}}', '{"x":{"$encrypted":"k:AAA"}}')
