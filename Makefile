@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench clean
+.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -78,6 +78,12 @@ format: setup ## rewrite the source as `make check` wants it
 
 bench: setup ## orders a second, latency, requests per order
 	$(PY) -m benchmarks.orders
+
+bench-peers: setup ## the same saga on Restate, DBOS, Temporal and Celery, in turns (10 minutes; QUICK=1)
+	@$(PY) -m benchmarks.peers $(if $(QUICK),--quick)
+
+bench-growth: setup ## sweeps, lists, purge and more processes as orders grow, with pictures (QUICK=1)
+	@$(PY) -m benchmarks.growth $(if $(QUICK),--quick)
 
 clean: ## remove what setup made
 	rm -rf $(VENV) devstack/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache

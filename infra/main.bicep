@@ -146,7 +146,7 @@ param supervisorSchedule string = '*/10 * * * * *'
 
 @description('When finished orders are removed: NCRONTAB of six fields. More runs remove more orders a day (docs/scale.md).')
 @minLength(11)
-param purgeSchedule string = '0 30 2 * * *'
+param purgeSchedule string = '0 5/10 * * * *'
 
 @description('Age in days at which finished orders are removed. Longer than any message can live: 14 days.')
 @minValue(15)

@@ -1,6 +1,7 @@
-"""Purger: removes finished orders that are older than the retention, oldest first.
+"""Purger: removes finished orders that are older than the retention, oldest first in each shard.
 
-It runs beside live orders: each run is bounded, and the order's token guards each removal. Orders
+The shards are purged side by side, and several orders go in one transaction. It runs beside live
+orders: each run ends with its function's time, and the order's token guards each removal. Orders
 that it could not remove are still listed as finished, and the next run continues with them.
 """
 
@@ -15,7 +16,6 @@ from typing import TypeVar
 from sas.codec.record import record_of, to_line
 from sas.domain.change import HeldDue, OtherDue, OutDue
 from sas.domain.content import PayloadRef
-from sas.domain.ids import shard_of
 from sas.domain.order import FINISHED, Order
 from sas.engine.context import Context
 from sas.engine.outbox import OUT_AGAIN_AFTER
@@ -27,11 +27,10 @@ log = logger(__name__)
 T = TypeVar("T", Summary, Order)
 R = TypeVar("R")
 LEASE = "purge"
-PURGE_ORDERS_MAX = 20_000
-"""Most orders that one run looks at."""
 BATCH = 50
-"""Orders read, exported and removed before the next are looked for."""
-AT_ONCE = 4
+"""Orders of a shard that are listed at once."""
+TOGETHER = 6
+"""Orders of a shard that are read, exported and removed together: usually in one transaction."""
 EXPORT_BYTES_MAX = 16 * 1024 * 1024
 """Offloaded content that is read for one export. A single order may have more."""
 SHARD_DUE_MAX = 10_000
@@ -46,7 +45,7 @@ class Purge:
     looked_at: int = 0
     removed: int = 0
     left: int = 0
-    """Orders that changed since they were listed, have messages not yet sent, or were too many."""
+    """Orders that changed since they were listed, have messages not yet sent, or came too late."""
     failed: int = 0
     late: timedelta = timedelta(0)
     """By how much the oldest order that is left is over its retention."""
@@ -67,15 +66,16 @@ class Purger:
         self._function_time = function_time
         self._retention = retention
         self._exporter = exporter
+        self._exporting = asyncio.Lock()
 
     async def run(self) -> Purge:
-        """Remove orders that are too old, within bounds.
+        """Remove orders that are too old, within the function's time.
 
-        An order that fails is logged and counted, and the others go on. An order that cannot be
+        An order or a shard that fails is logged, and the others go on. An order that cannot be
         exported is not removed. When the function's time is over, nothing new begins.
 
         Raises:
-            StoreUnavailableError: the list of finished orders could not be read.
+            StoreUnavailableError: the finished orders of no shard could be listed.
         """
         with tracing.span("purge", actor="purge"):
             return await self._run()
@@ -87,83 +87,111 @@ class Purger:
         if not await store.acquire_lease(LEASE, holder, stop_at, began):
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
-        unsent, unknown = await self._unsent(began, stop_at)
-        until, since, ended = began - self._retention, None, False
-        seen: set[tuple[datetime, str]] = set()
-        while found.looked_at < PURGE_ORDERS_MAX and self._context.clock.now() < stop_at:
-            batch = await store.finished(BATCH + len(seen), since=since, until=until)
-            fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
-            if not fresh:
-                ended = True
-                break
-            found.looked_at += len(fresh)
-            sent = [
-                one
-                for one in fresh
-                if one.order_id not in unsent
-                and shard_of(one.order_id, len(store.shards)) not in unknown
-            ]
-            found.left += len(fresh) - len(sent)
-            await self._purge(sent, until, found)
-            since = fresh[-1].at
-            seen |= {(one.at, one.order_id) for one in fresh}
-            seen = {one for one in seen if one[0] == since}
-        if not ended or found.removed < found.looked_at:
-            left = await store.finished(1, until=until)
-            found.late = until - left[0].at if left else timedelta(0)
-        metrics.purged(found.late.total_seconds())
+        until = began - self._retention
+        shards = [self._shard(shard, began, until, found) for shard in store.shards]
+        failed = [down for down in await asyncio.gather(*shards) if down is not None]
+        if len(failed) == len(shards):
+            raise failed[0]
+        if not failed:
+            await self._tell_lag(until, found)
         log.info("purge of what ended before %s: %s", until, found)
         return found
 
-    async def _unsent(self, now: datetime, stop_at: datetime) -> tuple[set[str], set[str]]:
-        """Return the orders with messages that are not known to be sent, and the shards where they
-        are not known: those cannot be read, or have too many due rows. Nothing there is removed.
-        """
-        store, ids, unknown = self._context.store, set[str](), set(self._context.store.shards)
-        for shard in store.shards:
-            if self._context.clock.now() >= stop_at:
-                break
+    async def _tell_lag(self, until: datetime, found: Purge) -> None:
+        if self._is_over(found) or found.removed < found.looked_at:
+            left = await self._context.store.finished(1, until=until)
+            found.late = until - left[0].at if left else timedelta(0)
+        metrics.purged(found.late.total_seconds())
+
+    async def _shard(
+        self, shard: str, now: datetime, until: datetime, found: Purge
+    ) -> StoreUnavailableError | None:
+        """Purge one shard; return why its finished orders could not be listed to the end."""
+        store, since = self._context.store, None
+        unsent = await self._unsent(shard, now)
+        seen: set[tuple[datetime, str]] = set()
+        while not self._is_over(found):
+            most = BATCH + len(seen)
             try:
-                rows = await store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
+                batch = await store.finished(most, since=since, until=until, shard=shard)
             except StoreUnavailableError as down:
-                log.warning("nothing of shard %s is purged now: %s", shard, down)
-                continue
-            if len(rows) >= SHARD_DUE_MAX:
-                log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
-                continue
-            unknown.remove(shard)
-            unsent = OutDue | HeldDue | OtherDue
-            ids.update(row.order_id for row in rows if isinstance(row, unsent))
-        return ids, unknown
+                log.warning("shard %s waits for the next purge: %s", shard, down)
+                return down
+            fresh = [one for one in batch if (one.at, one.order_id) not in seen][:BATCH]
+            if not fresh:
+                break
+            found.looked_at += len(fresh)
+            sent = [one for one in fresh if unsent is not None and one.order_id not in unsent]
+            found.left += len(fresh) - len(sent)
+            for first in range(0, len(sent), TOGETHER):
+                await self._purge(sent[first : first + TOGETHER], until, found)
+            since = fresh[-1].at
+            seen |= {(one.at, one.order_id) for one in fresh}
+            seen = {one for one in seen if one[0] == since}
+        return None
+
+    def _is_over(self, found: Purge) -> bool:
+        return found.stop_at is not None and self._context.clock.now() >= found.stop_at
+
+    async def _unsent(self, shard: str, now: datetime) -> set[str] | None:
+        """Return the orders of a shard with messages that are not known to be sent.
+
+        None if they are not known: the shard cannot be read, or has too many due rows. Nothing
+        there is removed.
+        """
+        try:
+            rows = await self._context.store.due(shard, now + 2 * OUT_AGAIN_AFTER, SHARD_DUE_MAX)
+        except StoreUnavailableError as down:
+            log.warning("nothing of shard %s is purged now: %s", shard, down)
+            return None
+        if len(rows) >= SHARD_DUE_MAX:
+            log.warning("nothing of shard %s is purged: %d rows are due", shard, len(rows))
+            return None
+        return {row.order_id for row in rows if isinstance(row, OutDue | HeldDue | OtherDue)}
 
     async def _purge(self, batch: Sequence[Summary], until: datetime, found: Purge) -> None:
-        store = self._context.store
+        """Load, export and remove some orders of one shard."""
 
         async def load(one: Summary) -> Order | None:
-            order = await store.load(one.order_id)
+            order = await self._context.store.load(one.order_id)
             if order is not None and _may_go(order, until):
                 return order
             found.left += 1
             return None
 
+        loaded = await self._each(load, batch, found)
+        may_go = [order for order in loaded if order is not None]
+        if self._exporter is None:
+            await self._remove(may_go, found)
+            return
+        async with self._exporting:  # bounds the content that is in memory
+            for orders in _parts(may_go):
+                await self._remove(await self._exported(self._exporter, orders, found), found)
+
+    async def _remove(self, orders: Sequence[Order], found: Purge) -> None:
+        """Remove orders together. Those that did not go so are tried again, each by itself."""
+
         async def remove(order: Order) -> None:
-            if await store.purge(order):
+            if await self._context.store.purge(order):
                 found.removed += 1
             else:
                 found.left += 1
 
-        loaded = await self._each(load, batch, found)
-        for orders in _parts([order for order in loaded if order is not None]):
-            await self._each(remove, await self._exported(orders, found), found)
+        gone: set[str] = set()
+        if len(orders) > 1 and not self._is_over(found):
+            try:
+                gone = await self._context.store.purge(*orders)
+            except Exception as failed:  # noqa: BLE001  one broken order must not keep the others
+                log.info("orders of one shard are removed one by one: %r", failed)
+        found.removed += len(gone)
+        await self._each(remove, [one for one in orders if one.order_id not in gone], found)
 
-    async def _exported(self, orders: list[Order], found: Purge) -> list[Order]:
+    async def _exported(self, exporter: Exporter, orders: list[Order], found: Purge) -> list[Order]:
         """Export orders, and return those that may be removed now."""
-        if self._exporter is None:
-            return orders
         lines = await self._each(self._line, orders, found)
         read = [(one, line) for one, line in zip(orders, lines, strict=True) if line is not None]
         try:
-            await self._exporter.export([line for _, line in read])
+            await exporter.export([line for _, line in read])
         except OSError:
             found.failed += len(read)
             log.exception("%d orders are kept: they could not be exported", len(read))
@@ -179,22 +207,20 @@ class Purger:
     async def _each(
         self, work: Callable[[T], Awaitable[R]], orders: Sequence[T], found: Purge
     ) -> list[R | None]:
-        """Return the results of ``work``, a few at a time; None for an order that failed."""
-        gate = asyncio.Semaphore(AT_ONCE)
+        """Return the results of ``work``; None for an order that failed."""
 
         async def one(order: T) -> R | None:
-            async with gate:
-                if found.stop_at is not None and self._context.clock.now() >= found.stop_at:
-                    found.left += 1
-                    return None
-                try:
-                    return await work(order)
-                except StoreUnavailableError as down:
-                    log.warning("order %s waits for the next purge: %s", order.order_id, down)
-                except Exception:  # one broken order must not keep all others
-                    log.exception("order %s could not be purged", order.order_id)
-                found.failed += 1
+            if self._is_over(found):
+                found.left += 1
                 return None
+            try:
+                return await work(order)
+            except StoreUnavailableError as down:
+                log.warning("order %s waits for the next purge: %s", order.order_id, down)
+            except Exception:  # one broken order must not keep all others
+                log.exception("order %s could not be purged", order.order_id)
+            found.failed += 1
+            return None
 
         return await asyncio.gather(*(one(order) for order in orders))
 

@@ -9,10 +9,14 @@ from contextlib import asynccontextmanager, suppress
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
-from azure.servicebus.exceptions import ServiceBusAuthorizationError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
 
 from sas.adapters.servicebus import ServiceBus, peek_all, why
-from sas.ports import BusUnavailableError, Move, Peeked
+from sas.ports import BusUnavailableError, Message, Move, Peeked, UndeliverableError
 
 LOOK_S = 30.0
 TAKE_MAX = 50
@@ -55,6 +59,28 @@ class OperatorServiceBus(ServiceBus):
                 for message in held.values():
                     with suppress(AzureError, OSError):
                         await receiver.abandon_message(message)
+
+    async def check_sending(self, queue: str) -> None:
+        """Open a link to send to a queue, and send nothing.
+
+        Raises:
+            UndeliverableError: there is no such queue, or you may not send to it.
+            BusUnavailableError: no answer.
+        """
+        sender = self._client.get_queue_sender(queue)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await sender.create_message_batch()  # opens the link, to learn its limit
+        except (ServiceBusAuthorizationError, MessagingEntityNotFoundError) as error:
+            raise UndeliverableError(why(queue, error), Message(queue, "", b"")) from error
+        except ServiceBusError as error:
+            raise BusUnavailableError(why(queue, error)) from error
+        except AzureError as error:
+            raise BusUnavailableError(f"{error} Sign in with az login.") from error
+        except TimeoutError as error:
+            raise BusUnavailableError(f"queue {queue} did not answer in time.") from error
+        finally:
+            self.senders.close_later(sender)
 
     @asynccontextmanager
     async def _reading(self, path: str) -> AsyncIterator[ServiceBusReceiver]:

@@ -128,6 +128,7 @@ def state_row(order: Order, commit_id: str) -> Entity:
         "Rejected": order.rejected,
         "Deadline": _time(order.deadline),
         "AcknowledgedBy": None if order.acknowledged_by is None else clean(order.acknowledged_by),
+        "UndoneBecause": None if order.undone_because is None else clean(order.undone_because),
         "CommitId": commit_id,
     }
 
@@ -201,6 +202,7 @@ def settled_row(order: Order) -> Entity | None:
         "ProcessState": order.process_state.value,
         "Workflow": order.details.workflow,
         "SubmittedAt": key_time(order.details.submitted_at),
+        "UndoneBecause": None if order.undone_because is None else clean(order.undone_because),
     }
 
 
@@ -232,6 +234,7 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
         rejected=state["Rejected"],
         deadline=_moment(state.get("Deadline")),
         acknowledged_by=state.get("AcknowledgedBy"),
+        undone_because=state.get("UndoneBecause"),
         token=token,
     )
 

@@ -7,12 +7,12 @@ is missing after an unknown outcome, the same transaction is tried again, never 
 should the first one arrive late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
-transaction, guarded by the state row's ETag. If there are more, the last errors of steps and the
-oldest journal and cause rows go first, and payloads that nothing refers to. Each of these
-transactions rewrites the state row under its ETag, so that an order which an operator changes
-meanwhile is left alone. The rest of the aggregate, its payloads and the row that lists the order as
-finished go last, together. These are at most 99 rows: 6 chunks of a payload, and for each of 30
-steps its row and 2 chunks.
+transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
+an order has more, the last errors of its steps and its oldest journal and cause rows go first, and
+payloads that nothing refers to. Each of these transactions rewrites the state row under its ETag,
+so that an order which an operator changes meanwhile is left alone. The rest of the aggregate, its
+payloads and the row that lists the order as finished go last, together. These are at most 99 rows:
+6 chunks of a payload, and for each of 30 steps its row and 2 chunks.
 """
 
 from __future__ import annotations
@@ -339,39 +339,76 @@ class TableStore:
         return await self._settled(keys.between("attention", since), limit)
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        return await self._settled(keys.between("done", since, until), limit)
+        return await self._settled(keys.between("done", since, until), limit, shard)
 
-    async def _settled(self, span: tuple[str, str], limit: int) -> list[Summary]:
+    async def _settled(
+        self, span: tuple[str, str], limit: int, only: str | None = None
+    ) -> list[Summary]:
         await self.open()
+        shards = self._shards if only is None else [only]
         lists = await asyncio.gather(
-            *(self.table.rows(shard, span, limit=limit) for shard in self._shards)
+            *(self.table.rows(shard, span, limit=limit) for shard in shards)
         )
         found = [one for rows in lists for row in rows if (one := _summary(row)) is not None]
         return sorted(found, key=lambda summary: (summary.at, summary.order_id))[:limit]
 
     # Removal
 
-    async def purge(self, order: Order) -> bool:
+    async def purge(self, *orders: Order) -> set[str]:
         """See ``StateStore.purge``.
 
         Raises:
-            IllegalMoveError: the order is not finished.
-            StoreUnavailableError: no answer. The order stays listed as finished until all of it
+            IllegalMoveError: an order is not finished.
+            StoreUnavailableError: no answer. The orders stay listed as finished until all of them
                 is gone.
         """
-        check_finished(order)
+        for order in orders:
+            check_finished(order)
+        gone: set[str] = set()
+        batches: dict[str, list[tuple[str, list[Operation]]]] = {}
+        found = await asyncio.gather(*(self._deletions(order) for order in orders))
+        for order, deletions in zip(orders, found, strict=True):
+            partition = await self._partition(order.order_id)
+            batch = batches.setdefault(partition, [])
+            if sum(len(one) for _, one in batch) + len(deletions) > OPERATIONS_MAX:
+                gone |= await self._purge_batch(partition, batches.pop(partition))
+                batch = batches.setdefault(partition, [])
+            if deletions:
+                batch.append((order.order_id, deletions))
+        for partition, batch in batches.items():
+            gone |= await self._purge_batch(partition, batch)
+        return gone
+
+    async def _purge_batch(
+        self, partition: str, batch: Sequence[tuple[str, list[Operation]]]
+    ) -> set[str]:
+        """Remove some orders in one transaction; return those that went: all or none."""
+        whole = [operation for _, deletions in batch for operation in deletions]
+        done = whole and await self._transact_once(partition, whole)
+        return {order_id for order_id, _ in batch} if done else set()
+
+    async def _deletions(self, order: Order) -> list[Operation]:
+        """Return what removes an order in one transaction; empty if it changed or went meanwhile.
+
+        Of an order with more rows than one transaction takes, the past is removed first.
+        """
         partition = await self._partition(order.order_id)
         past, last = await self._rows_to_purge(partition, order)
         token: str | None = str(order.token)
         if len(past) + len(last) > OPERATIONS_MAX:
             token = await self._purge_past(partition, order, past, OPERATIONS_MAX - len(last))
-        if token is None:
-            return False
+        if token is None or not last:
+            return []
         guard = Operation("delete", {"RowKey": keys.state(order.order_id)}, token)
-        return bool(await self._transact_once(partition, [guard, *past, *last[1:]]))
+        return [guard, *past, *last[1:]]
 
     async def _purge_past(
         self, partition: str, order: Order, past: list[Operation], room: int
@@ -397,6 +434,8 @@ class TableStore:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
+        Both are empty if the order went meanwhile.
+
         The past is the last errors, the journal, the causes and the payloads, those in use last.
         """
         order_id = order.order_id
@@ -404,6 +443,8 @@ class TableStore:
         low, high = keys.aggregate(order_id)
         found = await self.table.rows(partition, keys.whole(order_id), select=["RowKey"])
         all_keys = [str(row["RowKey"]) for row in found]
+        if state not in all_keys:
+            return [], []
         used = _payload_keys(order)
         past = [key for key in all_keys if not low <= key < high or keys.is_error(key)]
         rest = [key for key in all_keys if key not in {state, *past}]
@@ -526,7 +567,8 @@ def _summary(row: Row) -> Summary | None:
         submitted = row.get("SubmittedAt")
         submitted_at = parse_key_time(submitted) if submitted else None
         at = parse_key_time(row["At"])
-        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at)
+        why = row.get("UndoneBecause")
+        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
         return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,17 @@ from sas.bounds import has_own_row
 from sas.domain.change import Change, DeadlineDue, Due, HeldDue, OutDue, StepDue
 from sas.domain.content import PayloadRef, chunks_of, matches
 from sas.domain.ids import key_time, parse_key_time
-from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Outgoing, Request, Wake
-from sas.domain.order import Order, StepRecord
+from sas.domain.messages import (
+    Alert,
+    JournalEntry,
+    JournalWord,
+    Notify,
+    Outgoing,
+    Request,
+    StepChange,
+    Wake,
+)
+from sas.domain.order import Order, StepRecord, StepState
 from sas.ports import LostContentError, Message, OtherVersionError
 
 OPERATIONS_MAX = 100
@@ -235,6 +245,7 @@ def journal_row(order_id: str, entry: JournalEntry) -> Entity:
         "CommitId": entry.commit_id,
         "Cause": None if entry.cause is None else rows.clean(entry.cause),
         "Reason": rows.clean(entry.reason) or None,
+        "Changes": changes_to_text(entry.changes) or None,
         **rows.chunked("Messages", messages_to_json(entry.messages)),
     }
 
@@ -250,7 +261,31 @@ def entry_from(row: Row) -> JournalEntry:
         cause=row.get("Cause"),
         messages=messages_from_json(rows.joined("Messages", row) or "[]"),
         reason=row.get("Reason") or "",
+        changes=changes_from_text(row.get("Changes") or ""),
     )
+
+
+def changes_to_text(changes: tuple[StepChange, ...]) -> str:
+    """Return what a transition did to its steps as a short text: ``1:Error>Pending:edited``."""
+    return ",".join(
+        f"{one.step}:{one.before.value}>{one.after.value}" + (":edited" if one.edited else "")
+        for one in changes
+    )
+
+
+def changes_from_text(text: str) -> tuple[StepChange, ...]:
+    """Return what ``changes_to_text`` was given. What a newer version wrote is left out."""
+    found = []
+    for one in text.split(",") if text else ():
+        number, _, rest = one.partition(":")
+        states, _, edited = rest.partition(":")
+        before, _, after = states.partition(">")
+        with suppress(ValueError):
+            change = StepChange(
+                int(number), StepState(before), StepState(after), edited == "edited"
+            )
+            found.append(change)
+    return tuple(found)
 
 
 def messages_to_json(messages: tuple[Outgoing, ...]) -> str:

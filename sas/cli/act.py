@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import getpass
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from sas.cli import arguments as args
 from sas.cli import output, selection
 from sas.cli.arguments import Work
 from sas.cli.output import one_line
+from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.messages import Verb
 from sas.domain.order import Order
@@ -36,6 +38,14 @@ MANY = {Verb.UNDO: ["error", "processed"], Verb.CANCEL: ["running", "error"]}
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """An order whose steps ran again, and how they failed again, if they did."""
+
+    order: Order
+    failed: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a command needs to know. ``wait_s`` None: it does not wait."""
 
@@ -45,6 +55,7 @@ class Plan:
     sure: bool
     dry_run: bool
     wait_s: float | None
+    as_json: bool = False
 
 
 # -- The command line -------------------------------------------------------------------------
@@ -77,15 +88,22 @@ def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:
         type=args.number("seconds", 0.001, 86_400),
         default=WAIT_S,
         metavar="SECONDS",
-        help=f"how long to wait for the journal to show the change (default: {WAIT_S:g})",
+        help="how long to wait for the journal to show the change, and then for the steps that "
+        f"run again (default: {WAIT_S:g})",
     )
     parser.add_argument("--no-wait", action="store_true", help="send and do not wait")
+    args.add_json(parser, "one JSON object for each order instead of text")
     args.add_connection(parser)
 
 
 def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
-    if (arguments.order_id is None) == (arguments.state is None):
+    if arguments.order_id is None and arguments.state is None:
         raise UsageError(f"say which order: `sas {verb.value} ORDER_ID`, or --state for many")
+    if arguments.order_id is not None and arguments.state is not None:
+        raise UsageError(
+            f"ORDER_ID {arguments.order_id!r} names one order, and --state {arguments.state} "
+            "chooses many: give one of the two"
+        )
     wanted = selection.read(arguments)
     if wanted is not None and arguments.seq is not None:
         raise UsageError("--seq is what you saw of one order: it goes with ORDER_ID")
@@ -98,6 +116,7 @@ def _prepare(verb: Verb, arguments: argparse.Namespace) -> Work:
         sure=arguments.yes or verb is Verb.ACKNOWLEDGE,
         dry_run=arguments.dry_run,
         wait_s=None if arguments.no_wait else arguments.wait,
+        as_json=arguments.json,
     )
     if wanted is None:
         return partial(_one, plan, arguments.order_id, arguments.seq)
@@ -172,29 +191,82 @@ async def _one(plan: Plan, order_id: str, seq: int | None, store: StateStore) ->
     if no := refusal(order, plan.intent):
         raise NotPossibleError(one_line(f"{verb.value} of order {order_id} is not possible: {no}"))
     state = f"order {order_id} is {order.process_state.value} (seq {order.seq})"
-    output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
+    if not plan.as_json:
+        output.say(one_line(f"{state}; {verb.value} would {outlook(order, plan.intent)}"))
     if plan.dry_run:
+        _say_outlooks(plan, [order])
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} order {order_id}"):
         return 1
     # A cancel is right however far the order has come meanwhile.
     seen = seq if verb is Verb.CANCEL else order.seq
     (ended,) = await _carry_out(plan, store, [Asked(order_id, seen, order.details.urgent)])
-    return await _tell(plan, store, ended)
+    outcomes = await _outcomes(plan, store, [order], [ended])
+    if plan.as_json:
+        return await _tell_as_json(plan, store, [ended], outcomes)
+    return await _tell(plan, store, ended, outcomes)
 
 
 async def _many(plan: Plan, wanted: Wanted, store: StateStore) -> int:
     verb = plan.intent.verb
     found = [order async for order in finding.each(store, wanted)]
     possible = [order for order in found if not refusal(order, plan.intent)]
-    _announce(plan, found, possible, wanted.limit)
+    if not plan.as_json:
+        _announce(plan, found, possible, wanted.limit)
+    if plan.dry_run:
+        _say_outlooks(plan, possible)
     if not possible or plan.dry_run:
         return 0
     if not plan.sure and not output.confirmed(f"{verb.value} {output.orders(len(possible))}"):
         return 1
     seen = {o.order_id: None if verb is Verb.CANCEL else o.seq for o in possible}
     asked = [Asked(o.order_id, seen[o.order_id], o.details.urgent) for o in possible]
-    return _tell_many(plan, await _carry_out(plan, store, asked))
+    all_ended = await _carry_out(plan, store, asked)
+    outcomes = await _outcomes(plan, store, possible, all_ended)
+    if plan.as_json:
+        return await _tell_as_json(plan, store, all_ended, outcomes)
+    return _tell_many(plan, all_ended, outcomes)
+
+
+def _say_outlooks(plan: Plan, orders: Sequence[Order]) -> None:
+    """Print as JSON what the command would do; the text says it already."""
+    for order in orders if plan.as_json else ():
+        said = {
+            "OrderID": order.order_id,
+            "Verb": plan.intent.verb.value,
+            "ProcessState": order.process_state.value,
+            "Seq": order.seq,
+            "Would": outlook(order, plan.intent),
+        }
+        output.say(to_line(said))
+
+
+async def _tell_as_json(
+    plan: Plan, store: StateStore, ended: Sequence[Ended], outcomes: Mapping[str, Outcome]
+) -> int:
+    """Print what became of each command as one JSON object; return the exit code."""
+    now = {name: one.order for name, one in outcomes.items()}
+    left = [one.asked.order_id for one in ended if one.asked.order_id not in now]
+    now |= {order.order_id: order for order in await finding.load_all(store, left)}
+    code = 0
+    for one in ended:
+        name, outcome = one.asked.order_id, outcomes.get(one.asked.order_id)
+        problem = outcome.failed if outcome and outcome.failed else None
+        if plan.wait_s is not None and not one.carried_out:
+            problem = commands.why_not_done(one, plan.wait_s)
+        code = 1 if problem else code
+        said = {
+            "OrderID": name,
+            "Verb": plan.intent.verb.value,
+            "Command": one.asked.command_id,
+            "CarriedOut": None if plan.wait_s is None else one.carried_out,
+            "Seq": one.entry.seq if one.entry else None,
+            "ProcessState": now[name].process_state.value if name in now else None,
+            "FailedAgain": outcome is not None and bool(outcome.failed),
+            "Problem": problem,
+        }
+        output.say(to_line(said))
+    return code
 
 
 def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int) -> None:
@@ -202,6 +274,9 @@ def _announce(plan: Plan, found: list[Order], possible: list[Order], limit: int)
     more = f" (the first {limit:,}: --limit takes more)" if len(found) == limit else ""
     kinds = finding.grouped(possible, plan.intent.step)
     output.say(f"{verb} of {output.orders(len(possible))}{more}" + (f": {kinds}" if kinds else ""))
+    for order in possible:
+        failed = ", ".join(finding.fingerprints(order))
+        output.say(output.row(["", f"{order.order_id:<20}", failed or order.process_state.value]))
     if left := len(found) - len(possible):
         output.say(f"{verb} is not possible for {output.orders(left)} more: left unchanged")
 
@@ -228,34 +303,60 @@ async def _carry_out(plan: Plan, store: StateStore, asked: list[Asked]) -> list[
         raise
 
 
-async def _tell(plan: Plan, store: StateStore, ended: Ended) -> int:
+async def _outcomes(
+    plan: Plan, store: StateStore, orders: Sequence[Order], ended: Sequence[Ended]
+) -> dict[str, Outcome]:
+    """Wait for the steps that run again; return what became of them, by order."""
+    if plan.wait_s is None or plan.intent.verb is not Verb.RESUBMIT:
+        return {}
+    done = {one.asked.order_id for one in ended if one.carried_out}
+    steps = {one.order_id: commands.resubmitted(one, plan.intent) for one in orders}
+    again = {name: numbers for name, numbers in steps.items() if name in done}
+    found = await commands.outcomes(store, again, plan.wait_s)
+    return {
+        name: Outcome(order, commands.failed_again(order, again[name]))
+        for name, order in found.items()
+    }
+
+
+async def _tell(
+    plan: Plan, store: StateStore, ended: Ended, outcomes: Mapping[str, Outcome]
+) -> int:
     """Print what became of one command; return the exit code."""
     asked, entry = ended.asked, ended.entry
     if plan.wait_s is None:
         output.say(f"sent, as command {asked.command_id}")
         return 0
     if entry is not None and ended.carried_out:
-        order = await store.load(asked.order_id)
+        outcome = outcomes.get(asked.order_id)
+        order = outcome.order if outcome else await store.load(asked.order_id)
         now = order.process_state.value if order else "gone"
         output.say(one_line(f"done: seq {entry.seq}, {entry.what}; the order is {now}"))
-        return 0
+        if outcome and outcome.failed:
+            output.complain(one_line(f"sas: it failed again: {outcome.failed}"))
+        return 1 if outcome and outcome.failed else 0
     output.complain(one_line(f"sas: {commands.why_not_done(ended, plan.wait_s)}"))
     return 1
 
 
-def _tell_many(plan: Plan, ended: list[Ended]) -> int:
+def _tell_many(plan: Plan, ended: list[Ended], outcomes: Mapping[str, Outcome]) -> int:
     """Print what became of many commands; return the exit code."""
     if plan.wait_s is None:
         output.say(f"sent: {len(ended):,}")
         return 0
-    failed = [one for one in ended if not one.carried_out]
-    output.say(f"sent {len(ended):,}, carried out {len(ended) - len(failed):,}")
-    for one in failed[:10]:
-        why = commands.why_not_done(one, plan.wait_s)
-        output.complain(one_line(f"sas: order {one.asked.order_id}: {why}"))
-    if len(failed) > 10:
-        output.complain(f"sas: and {len(failed) - 10:,} more")
-    return 1 if failed else 0
+    troubles = [
+        (one.asked.order_id, commands.why_not_done(one, plan.wait_s))
+        for one in ended
+        if not one.carried_out
+    ]
+    count = len(ended) - len(troubles)
+    again = [(name, one.failed) for name, one in outcomes.items() if one.failed]
+    also = f", failed again {len(again):,}" if again else ""
+    output.say(f"sent {len(ended):,}, carried out {count:,}{also}")
+    troubles += [(name, f"failed again: {how}") for name, how in again]
+    for name, why in troubles:
+        output.complain(one_line(f"sas: order {name}: {why}"))
+    return 1 if troubles else 0
 
 
 # -- The verbs --------------------------------------------------------------------------------
@@ -264,6 +365,9 @@ RESUBMIT = """\
 Run the failed steps of an order in Error again, or its failed undos. Failures are counted from 0
 again. The remote service gets the same idempotency key: it does nothing twice. --input has a key
 of its own: the step's earlier calls are undone first.
+
+The command waits until these steps have ended, as --wait says. It exits with 1 if one failed
+again.
 
   sas resubmit 10248
   sas resubmit 10248 --step charge-card --input '{"amount": 12.5}'

@@ -227,6 +227,26 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
     return Endpoint(address=namespace)
 
 
+def has_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> bool:
+    """Return whether the arguments or the environment name a Service Bus namespace."""
+    names = (CONNECTION, f"AzureWebJobs{CONNECTION}", f"{CONNECTION}__fullyQualifiedNamespace")
+    return bool(arguments.connection or any(env.get(name) for name in names))
+
+
+@asynccontextmanager
+async def open_bus_if_any(arguments: argparse.Namespace) -> AsyncIterator[OperatorBus | None]:
+    """Open the bus as long as this lasts; None where no namespace is configured.
+
+    Raises:
+        UsageError: the connection string cannot be read.
+    """
+    if not has_bus(arguments, os.environ):
+        yield None
+        return
+    async with open_bus(read_bus(arguments, os.environ)) as bus:
+        yield bus
+
+
 @asynccontextmanager
 async def open_bus(endpoint: Endpoint) -> AsyncIterator[OperatorBus]:
     """Open the bus as long as this lasts.

@@ -30,7 +30,9 @@ EXECUTION_S = 0.1
 """Assumed: how long an execution takes, beside the call of a remote service."""
 REQUEST_S = 0.02
 """Assumed: how long a request to Table Storage takes, for sweeps and purges."""
-PURGE_AT_ONCE = 4
+PURGES = 144
+"""Purges of a day: one every ten minutes (``SAS_PURGE_SCHEDULE`` in infra)."""
+SHARDS = PURGE_AT_ONCE = 16
 SCALE_CHECKS = DAY_S / 10
 """Assumed: the platform looks into the queue of each function every 10 seconds, to scale it
 (github.com/Azure/azure-functions-host/issues/2679), and each look is an operation.
@@ -223,8 +225,8 @@ def _without_orders(load: Load) -> Load:
 
 
 def _executions(load: Load) -> float:
-    """Return the executions of a day: those of orders, the sweeps and the purge."""
-    return load.orders * sum(load.executions.values()) + load.sweeps + 1
+    """Return the executions of a day: those of orders, the sweeps and the purges."""
+    return load.orders * sum(load.executions.values()) + load.sweeps + PURGES
 
 
 def _active_seconds(load: Load) -> float:
@@ -238,7 +240,8 @@ def _active_seconds(load: Load) -> float:
             total += billed_seconds(load.orders * count, EXECUTION_S, window, cpu)
     sweep = counts.SWEEP.usage.requests * REQUEST_S
     total += load.sweeps * max(ACTIVE_MIN_S, sweep)  # they come evenly
-    return total + max(ACTIVE_MIN_S, _purge_requests(load) * REQUEST_S / PURGE_AT_ONCE)
+    purge = _purge_requests(load) / PURGES * REQUEST_S / PURGE_AT_ONCE
+    return total + PURGES * max(ACTIVE_MIN_S, purge)
 
 
 def _operations(load: Load) -> float:
@@ -256,10 +259,15 @@ def _requests(load: Load) -> float:
 
 
 def _purge_requests(load: Load) -> float:
-    """Return the requests of a day's purge, which removes as many orders as come."""
-    batches = math.ceil(load.orders / counts.PURGE_ORDERS) * counts.PURGE_BATCH.usage.requests
-    own = counts.PURGE_RUN.usage.requests
-    return own + batches + load.orders * counts.PURGE_ORDER.usage.requests
+    """Return the requests of a day's purges, which remove as many orders as come.
+
+    If few come, each goes alone.
+    """
+    shards = PURGES * SHARDS
+    groups = min(load.orders, shards + load.orders / 6) * counts.PURGE_TOGETHER.usage.requests
+    batches = min(load.orders, shards + load.orders / 50) * counts.PURGE_BATCH.usage.requests
+    own = PURGES * counts.PURGE_RUN.usage.requests
+    return own + batches + groups + load.orders * counts.PURGE_ORDER.usage.requests
 
 
 def _stored_bytes(load: Load) -> float:

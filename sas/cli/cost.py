@@ -40,6 +40,7 @@ SINGLE = {
     "idle hour": counts.IDLE_HOUR,
     "purge": counts.PURGE_RUN,
     "purge, batch": counts.PURGE_BATCH,
+    "purge, group": counts.PURGE_TOGETHER,
     "purge, order": counts.PURGE_ORDER,
 }
 COUNTED = (

@@ -80,11 +80,10 @@ PURGE_RUN = Count(
     Usage(queries=32, reads=1, writes=1, entities_written=1),
     {"purge": 1},
 )
-PURGE_ORDERS = 50
-PURGE_BATCH = Count("each 50 orders that it removes", Usage(queries=16))
+PURGE_BATCH = Count("each 50 orders of a shard that it removes", Usage(queries=1))
+PURGE_TOGETHER = Count("each 6 orders of a shard that it removes", Usage(transactions=1))
 PURGE_ORDER = Count(
-    "each order that it removes",
-    Usage(transactions=1, queries=2, entities_read=21, entities_written=16),
+    "each order that it removes", Usage(queries=2, entities_read=21, entities_written=16)
 )
 
 RECOVERIES: Mapping[str, Count] = {

@@ -1,65 +1,83 @@
-"""``sas breakers`` and ``sas incidents``: what is wrong with the system, not with one order."""
+"""``sas circuits`` and ``sas incidents``: what is wrong with the system, not with one order."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sas.cli import arguments as args
 from sas.cli import output, workflows
 from sas.cli.arguments import Verb, Work
 from sas.codec.record import to_line
+from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident
-from sas.ports import StateStore
+from sas.operate import letters
+from sas.operate.errors import NotPossibleError, UsageError
+from sas.ports import ConflictError, StateStore
 
 Record = dict[str, object]
 
-# -- sas breakers -----------------------------------------------------------------------------
+# -- sas circuits -----------------------------------------------------------------------------
 
-BREAKERS = """\
-Show the circuit breaker of each agent's remote service. All instances share it.
+CIRCUITS = """\
+Show the circuit of each agent's remote service. All instances share it.
 
   closed      calls go out
   open        no call goes out; after the moment shown one request probes the service
   half-open   one request probes the service, the others wait; the probe ends at the moment shown
 
-Since: when the breaker closed, or first opened. Rounds: how often it opened since it last closed.
-Why: the failure that opened it. Breakers that never opened are shown only if you name their agents
+Since: when the circuit closed, or first opened. Rounds: how often it opened since it last closed.
+Why: the failure that opened it. Circuits that never opened are shown only if you name their agents
 or give --app.
 
-  sas breakers
-  sas breakers payment shipping --json
-  sas breakers --app orders.workflows:workflows
+--probe ends the pause of open circuits: the next request of each agent probes its service at once.
+If the probe fails, the circuit opens again. A step that rests is tried again when its rest is over.
+To write, you need the role Storage Table Data Contributor.
+
+  sas circuits
+  sas circuits payment shipping --json
+  sas circuits payment --probe
+  sas circuits --app orders.workflows:workflows
 """
 
 
-def _add_breakers(parser: argparse.ArgumentParser) -> None:
+def _add_circuits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agents", nargs="*", metavar="AGENT", help="only these (default: all)")
     parser.add_argument(
         "--app", metavar="MODULE:NAME", help="show every agent that these workflows use"
     )
+    parser.add_argument(
+        "--probe", action="store_true", help="end the pause of these open circuits (name them)"
+    )
     args.add_json(parser, "JSON lines instead of a table")
 
 
-def _breakers(arguments: argparse.Namespace) -> Work:
+def _circuits(arguments: argparse.Namespace) -> Work:
     known = workflows.load(arguments.app).agents() if arguments.app else set()
+    if arguments.probe and not arguments.agents:
+        raise UsageError("--probe needs the names of agents: sas circuits AGENT --probe")
 
     async def show(store: StateStore) -> int:
+        if arguments.probe:
+            await _probe(store, arguments.agents)
         shared = await breakers(store).all()
         names = sorted(arguments.agents or {*known, *shared})
+        _check_agents(names, {*known, *shared, *letters.agents_here(read_queues(os.environ))})
         found = {name: shared[name].value if name in shared else Breaker() for name in names}
-        records = [_breaker_record(name, one) for name, one in found.items()]
+        records = [_circuit_record(name, one) for name, one in found.items()]
         if arguments.json:
             _print_json(records)
         elif not records:
-            output.say("no circuit breaker ever opened here")
+            output.say("no circuit ever opened here")
         else:
             for record in records:
                 record["Why"] = record["Why"] or ("-" if record["Since"] else "never opened")
@@ -71,7 +89,44 @@ def _breakers(arguments: argparse.Namespace) -> Work:
     return show
 
 
-def _breaker_record(name: str, one: Breaker) -> Record:
+async def _probe(store: StateStore, agents: Sequence[str]) -> None:
+    """End the pause of open circuits, so that the next request is a probe.
+
+    Raises:
+        NotPossibleError: one of the circuits is not open, and nothing was changed; or one changed
+            meanwhile.
+    """
+    shared, now = breakers(store), output.now()
+    found = {agent: await shared.read(agent) for agent in agents}
+    for agent, one in found.items():
+        state = one.value.state if one else BreakerState.CLOSED
+        if one is None or state is not BreakerState.OPEN:
+            raise NotPossibleError(
+                f"the circuit of {agent!r} is {state.value}: only an open one can be probed. "
+                "Nothing was changed"
+            )
+    for agent, one in found.items():
+        try:
+            if one is not None:
+                until = min(now, one.value.until or now)
+                await shared.write(agent, replace(one.value, until=until), one)
+        except ConflictError:
+            raise NotPossibleError(
+                f"the circuit of {agent!r} changed meanwhile: look at it again"
+            ) from None
+
+
+def _check_agents(names: Sequence[str], known: set[str]) -> None:
+    """Refuse the name of an agent that nothing knows: it may be mistyped."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(
+            f"there is no circuit of an agent {unknown[0]!r}: known are "
+            f"{', '.join(sorted(known)) or 'none'}. One that never opened is known by --app"
+        )
+
+
+def _circuit_record(name: str, one: Breaker) -> Record:
     return {
         "Agent": name,
         "State": one.state.value,
@@ -91,7 +146,7 @@ operator-alerts says when an incident begins, from time to time while it lasts, 
 
   not-picked-up   steps are ready and no scheduler claims them
   not-runnable    a workflow version that orders need is not deployed
-  breaker-open    a remote service failed; no calls go out to it (see sas breakers)
+  breaker-open    a remote service failed; no calls go out to it (see sas circuits)
   waiting         steps of a workflow rest longer than its threshold before they are tried again
   queue-delay     steps ran out of time while their messages waited in a queue
   key-missing     a key that encrypted secret fields is not in SAS_ENCRYPTION_KEYS
@@ -165,11 +220,11 @@ def _cell(value: object) -> str:
 
 VERBS = (
     Verb.with_store(
-        "breakers",
+        "circuits",
         "show which remote services are not called, and why",
-        BREAKERS,
-        _add_breakers,
-        _breakers,
+        CIRCUITS,
+        _add_circuits,
+        _circuits,
     ),
     Verb.with_store(
         "incidents",

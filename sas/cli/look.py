@@ -12,48 +12,67 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from sas.cli import arguments as args
 from sas.cli import health, output, selection
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import one_line, time_of
+from sas.codec.outward import RejectedMessage
 from sas.codec.record import record_of, to_line
-from sas.domain.ids import key_time
-from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Wake
+from sas.config import read_queues
+from sas.domain.ids import key_time, parse_key_time
+from sas.domain.messages import (
+    Alert,
+    JournalEntry,
+    Notify,
+    Outgoing,
+    Request,
+    StepChange,
+    Wake,
+)
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
+from sas.domain.queues import Queues
 from sas.features.claim_check import ClaimCheck
-from sas.operate import finding
-from sas.operate.errors import UsageError
+from sas.operate import finding, letters
+from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.finding import STATES, Wanted, is_failed
-from sas.ports import StateStore, Summary
+from sas.operate.why import Fold, folded, spelled
+from sas.ports import MessageBus, StateStore, Summary
+
+Record = dict[str, Any]
 
 # -- sas list ---------------------------------------------------------------------------------
 
 LIST = """\
-List orders, those longest in their state first. The state is one of
+List orders: of those that wait the longest waiting first, of those that ended the newest first. The
+state is one of
 
   error        waiting for an operator (the default); with the step, its error, its fingerprint
-  running      under way: a step is ready, with its agent, being undone, or resting
+  running      under way: a step is ready, with its agent, being undone, or resting; the first due
+               first
   finished     processed, compensated (undone) or rejected; or one of these alone
+  rejected     never begun: also those on the queue orders-rejected, where a namespace is configured
 
 A fingerprint is STEP/CODE. Orders with the same fingerprint failed alike; one command can change
 them all (sas resubmit --state error --fingerprint STEP/CODE).
 
   sas list
-  sas list --state processed --since 2026-11-20 --limit 10 --json
+  sas list --state processed --since 1h --limit 10 --json
 """
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
     selection.add_arguments(parser, STATES, default="error", limit=50)
     args.add_json(parser)
+    args.add_connection(parser)
 
 
 def _list(arguments: argparse.Namespace) -> Work:
     wanted = selection.read(arguments) or Wanted("error")
-    listed = _list_loaded if wanted.state in {"error", "running"} else _list_finished
-    return partial(listed, wanted=wanted, as_json=arguments.json)
+    if wanted.state in {"error", "running"}:
+        return partial(_list_loaded, wanted=wanted, as_json=arguments.json)
+    return partial(_list_finished, arguments, wanted)
 
 
 async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
@@ -61,26 +80,81 @@ async def _list_loaded(store: StateStore, wanted: Wanted, *, as_json: bool) -> i
     async for order in finding.each(store, wanted):
         found += 1
         failures.update(finding.fingerprints(order))
+        if found == 1 and not as_json:
+            output.say(_heading("Why"))
         record = record_of(order, (), content=False)
         output.say(to_line(record) if as_json else _list_line(order))
     if as_json:
         return 0
     what = "in Error" if wanted.state == "error" else "under way"
     _list_end(f"{output.orders(found)} {what}", finding.in_words(failures), found, wanted.limit)
+    await _check_workflow(store, wanted, found)
     if active := await health.incidents(store):
         kinds = ", ".join(sorted({one.kind.value for one in active}))
         output.say(f"incidents of the system: {kinds}; see `sas incidents`")
     return 0
 
 
-async def _list_finished(store: StateStore, wanted: Wanted, *, as_json: bool) -> int:
-    found = await finding.find_finished(store, wanted)
-    for one in found:
-        output.say(to_line(_finished_record(one)) if as_json else _finished_line(one))
-    if not as_json:
-        parts = finding.in_words(Counter(one.process_state.value for one in found))
-        _list_end(f"{output.orders(len(found))} finished", parts, len(found), wanted.limit)
-    return 0
+async def _list_finished(arguments: argparse.Namespace, wanted: Wanted, store: StateStore) -> int:
+    found = [(one.at, _finished_record(one)) for one in await _finished_in_store(store, wanted)]
+    problem = ""
+    if wanted.state == "rejected" and wanted.workflow is None:
+        parts, problem = await _rejected_in_queue(arguments, wanted)
+        known = {record["OrderID"] for _, record in found}
+        found += [(at, record) for at, record in parts if record["OrderID"] not in known]
+        found = sorted(found, key=lambda one: one[0], reverse=True)[: wanted.limit]
+    if found and not arguments.json:
+        output.say(_heading("Why"))
+    for at, record in found:
+        output.say(to_line(record) if arguments.json else _finished_line(at, record))
+    if not arguments.json:
+        states = finding.in_words(Counter(str(record["ProcessState"]) for _, record in found))
+        _list_end(f"{output.orders(len(found))} finished", states, len(found), wanted.limit)
+        await _check_workflow(store, wanted, len(found))
+    if problem:
+        output.complain(f"sas: {output.one_line(problem)}")
+    return 1 if problem else 0
+
+
+async def _finished_in_store(store: StateStore, wanted: Wanted) -> list[Summary]:
+    return await finding.newest_finished(store, wanted, output.now())
+
+
+async def _rejected_in_queue(
+    arguments: argparse.Namespace, wanted: Wanted
+) -> tuple[list[tuple[datetime, Record]], str]:
+    """Return the rejected orders on their queue, or why it was not read."""
+    async with args.open_bus_if_any(arguments) as bus:
+        queues = read_queues(os.environ)
+        if bus is None:
+            return [], (
+                f"no Service Bus namespace is configured: orders on {queues.rejected} are not "
+                "shown (--connection)"
+            )
+        read = await letters.read(bus, [queues.rejected])
+    parts = (part for _, part in letters.rejected_orders(read.letters))
+    found = [(parse_key_time(part.at), rejected_record(part)) for part in parts]
+    first = wanted.since
+    return (
+        [one for one in found if first is None or one[0] >= first],
+        read.problems.get(queues.rejected, ""),
+    )
+
+
+async def _check_workflow(store: StateStore, wanted: Wanted, found: int) -> None:
+    """Say that a workflow is unknown: its name may be mistyped.
+
+    Raises:
+        NotPossibleError: nothing was found, and the table remembers other workflows only.
+    """
+    if found or wanted.workflow is None:
+        return
+    values = await store.shared_values("workflow-")
+    known = {name.removeprefix("workflow-").rpartition("-")[0] for name in values}
+    if known and wanted.workflow not in known:
+        raise NotPossibleError(
+            f"no workflow {wanted.workflow!r} ever ran here: known are {', '.join(sorted(known))}"
+        )
 
 
 def _list_end(said: str, parts: str, found: int, limit: int) -> None:
@@ -88,11 +162,15 @@ def _list_end(said: str, parts: str, found: int, limit: int) -> None:
     output.say((f"{said}: {parts}" if parts else said) + more)
 
 
+def _heading(last: str) -> str:
+    return output.row((f"{'Since':<20}", f"{'Order':<20}", f"{'Workflow':<18}", "State", last))
+
+
 def _list_line(order: Order) -> str:
     parts = [
-        time_of(finding.since(order)),
+        f"{time_of(finding.since(order)):<20}",
         f"{order.order_id:<20}",
-        f"{order.details.workflow}/{order.details.version}",
+        f"{f'{order.details.workflow}/{order.details.version}':<18}",
         order.process_state.value,
     ]
     parts += [
@@ -100,22 +178,30 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
+    if order.undone_because:
+        parts.append(f"(undone: {order.undone_because})")
     if order.acknowledged_by:
         parts.append(f"(seen by {order.acknowledged_by})")
     return output.row(parts)
 
 
-def _finished_line(one: Summary) -> str:
-    state = one.process_state.value
-    return output.row((time_of(one.at), f"{one.order_id:<20}", one.workflow, state))
+def _finished_line(at: datetime, record: Record) -> str:
+    name, workflow = record["OrderID"], record.get("Workflow") or "-"
+    parts = [f"{time_of(at):<20}", f"{name:<20}", f"{workflow:<18}", str(record["ProcessState"])]
+    if said := record.get("Description"):
+        parts.append(f"{record['Reason']}: {said}")
+    if because := record.get("UndoneBecause"):
+        parts.append(str(because))
+    return output.row(parts)
 
 
-def _finished_record(one: Summary) -> dict[str, object]:
+def _finished_record(one: Summary) -> Record:
     return {
         "OrderID": one.order_id,
         "ProcessState": one.process_state.value,
         "SettledAt": key_time(one.at),
         "Workflow": one.workflow,
+        "UndoneBecause": one.undone_because,
     }
 
 
@@ -123,9 +209,11 @@ def _finished_record(one: Summary) -> dict[str, object]:
 
 SHOW = """\
 Show one order: its state, its steps with their errors and undos, its journal (when, what, by whom,
-which messages were sent), and what to do next.
+why, which steps changed, which messages were sent), and what to do next. Many rows of waiting are
+one row with their count; --json has them all.
 
   sas show 10248
+  sas show 10248 --last 5
   sas show 10248 --json --content
 """
 FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Undo")
@@ -133,7 +221,14 @@ FIELDS = ("Step", "ProcessState", "FailureCount", "LockedBy", "CompleteBy", "Und
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
+    args.add_connection(parser)
     args.add_json(parser, "one JSON object instead of text")
+    parser.add_argument(
+        "--last",
+        type=args.number("rows", 1, 1_000_000, whole=True),
+        metavar="N",
+        help="only the last N rows of the journal",
+    )
     parser.add_argument(
         "--content",
         action="store_true",
@@ -146,22 +241,62 @@ def _show(arguments: argparse.Namespace) -> Work:
         raise UsageError("--content needs --json: the text shows no content")
 
     async def show(store: StateStore) -> int:
-        order = await finding.load(store, arguments.order_id)
+        order = await _load(arguments, store)
+        if order is None:
+            return 0
         journal = await store.journal(order.order_id)
+        last = int(arguments.last or 0)
         if arguments.content:
             order = await ClaimCheck(store).fetch_all(order)
         if arguments.json:
-            output.say(to_line(record_of(order, journal, content=arguments.content)))
+            rows = journal[-last:] if last else journal
+            output.say(to_line(record_of(order, rows, content=arguments.content)))
         else:
-            for line in page(order, journal, output.now()):
+            for line in page(order, journal, output.now(), last):
                 output.say(line)
         return 0
 
     return show
 
 
-def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterator[str]:
-    """Yield the lines of one order's page."""
+async def _load(arguments: argparse.Namespace, store: StateStore) -> Order | None:
+    """Return the order; None if it was rejected at the door, and that was shown.
+
+    Raises:
+        UsageError, NotPossibleError: no order can have this id, or none has it.
+        UnavailableError: whether it was rejected cannot be read.
+    """
+    order_id: str = arguments.order_id
+    try:
+        return await finding.load(store, order_id)
+    except NotPossibleError:
+        async with args.open_bus_if_any(arguments) as bus:
+            part = await rejected_part(bus, read_queues(os.environ), order_id)
+        if part is None:
+            raise
+    if arguments.json:
+        output.say(to_line(rejected_record(part)))
+        return None
+    output.say(one_line(f"order {order_id}  {OrderState.REJECTED.value}"))
+    facts = (
+        ("rejected", time_of(parse_key_time(part.at))),
+        ("why", f"{part.reason}: {part.description}"),
+        ("from", f"{part.source_queue}, correlation {part.correlation_id or '-'}"),
+        ("message", part.id),
+        ("next", f"correct it and submit it again, or `sas rejected resend {part.id}`"),
+    )
+    for line in output.facts(facts):
+        output.say(line)
+    return None
+
+
+def page(
+    order: Order, journal: Sequence[JournalEntry], now: datetime, last: int = 0
+) -> Iterator[str]:
+    """Yield the lines of one order's page, with the last rows of its journal (0: with all).
+
+    Many rows of waiting are one row with their count.
+    """
     yield from _head(order)
     yield ""
     yield from output.table(
@@ -170,8 +305,12 @@ def page(order: Order, journal: Sequence[JournalEntry], now: datetime) -> Iterat
     yield ""
     if journal and journal[0].seq > 1:
         yield f"(journal rows 1 to {journal[0].seq - 1} were removed)"
-    for entry in journal:
-        yield from _entry(order, entry)
+    folds = folded(journal)
+    shown = folds[-last:] if last else folds
+    if len(shown) < len(folds):
+        yield f"(the last {len(shown):,} of {len(folds):,} rows; without --last all are shown)"
+    for fold in shown:
+        yield from _run(fold) if fold.is_run else _entry(order, fold.entries[0])
     yield ""
     yield "next: " + one_line(advice(order, now))
 
@@ -244,6 +383,8 @@ def _head(order: Order) -> Iterator[str]:
         yield f"  deadline      {time_of(order.deadline)}"
     if order.acknowledged_by is not None:
         yield one_line(f"  seen by       {order.acknowledged_by}")
+    if order.undone_because is not None:
+        yield one_line(f"  undone        {order.undone_because}")
 
 
 def _row(step: StepRecord) -> tuple[str, ...]:
@@ -276,11 +417,32 @@ def _below(step: StepRecord) -> list[str]:
 
 
 def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
-    at = entry.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     why = f": {entry.reason}" if entry.reason else ""
-    yield output.row((f"{entry.seq:>4}", at, f"{entry.what:<16} by {entry.by}{why}"))
+    said = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{why}"]
+    if entry.changes:
+        said.append(", ".join(_change(order, one) for one in entry.changes))
+    yield output.row(said)
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
+
+
+def _run(fold: Fold) -> Iterator[str]:
+    """Yield the one row for many rows of waiting."""
+    first, last = fold.entries[0], fold.entries[-1]
+    took = f"to {last.seq}, over {spelled(last.at - first.at)}"
+    count = f"{len(fold.entries):,} rows: {fold.words}"
+    yield output.row((f"{first.seq:>4}", _exactly(first.at), count, took))
+
+
+def _exactly(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def _change(order: Order, one: StepChange) -> str:
+    edited = " with its input edited" if one.edited else ""
+    same = one.before is one.after
+    states = one.after.value if same else f"{one.before.value} -> {one.after.value}"
+    return f"{_name(order, one.step)}: {states}{edited}"
 
 
 def _sent(order: Order, message: Outgoing) -> str:
@@ -303,6 +465,43 @@ def _sent(order: Order, message: Outgoing) -> str:
 
 def _name(order: Order, step: int) -> str:
     return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
+
+
+# -- Rejected orders --------------------------------------------------------------------------
+
+
+async def rejected_part(
+    bus: MessageBus | None, queues: Queues, order_id: str
+) -> RejectedMessage | None:
+    """Return the newest rejected message of an order, if one lies on ``orders-rejected``.
+
+    Raises:
+        UnavailableError: the queue cannot be read.
+    """
+    if bus is None:
+        return None
+    found = await letters.read(bus, [queues.rejected])
+    if found.problems:
+        raise UnavailableError(
+            f"there is no order {order_id!r} in the table, and whether it was rejected is not "
+            f"known: {found.problems[queues.rejected]}"
+        )
+    parts = letters.rejected_orders(found.letters)
+    return next((part for _, part in parts if part.order_id == order_id), None)
+
+
+def rejected_record(part: RejectedMessage) -> Record:
+    """Return a rejected order as one JSON object. Its body may be personal, and is left out."""
+    return {
+        "OrderID": part.order_id,
+        "ProcessState": OrderState.REJECTED.value,
+        "SettledAt": part.at,
+        "CorrelationID": part.correlation_id,
+        "Reason": part.reason,
+        "Description": part.description,
+        "SourceQueue": part.source_queue,
+        "MessageId": part.id,
+    }
 
 
 # -- sas export -------------------------------------------------------------------------------

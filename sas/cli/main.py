@@ -1,10 +1,11 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
 ``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``health`` shows faults of the
-system, ``queues`` what lies in its queues, ``workflows`` checks a deploy, ``sim`` simulates,
-``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the namespace,
-the table), ``selection`` (which orders), ``output``.
+``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
+``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
+queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
+simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the
+namespace, the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
-from sas.cli import act, cost, desk, health, look, queues, sim, submit, why, workflows
+from sas.cli import (
+    act,
+    cost,
+    desk,
+    doctor,
+    health,
+    inboxes,
+    look,
+    queues,
+    sim,
+    submit,
+    watch,
+    why,
+    workflows,
+)
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
@@ -28,7 +43,8 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*health.VERBS, *queues.VERBS, *workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
+    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
 )
 EPILOG = f"""\
 exit codes:
@@ -42,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("azure").addHandler(logging.NullHandler())
     _prepare_output()
     try:
-        arguments = build_parser().parse_args(argv)
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
+        if arguments.verb is None:
+            parser.print_help()
+            return 0
         verb: Verb = arguments.verb
         code = verb.run(arguments)
         sys.stdout.flush()
@@ -87,7 +107,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser.set_defaults(verb=None)
+    verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
         own = verbs.add_parser(
             verb.name,

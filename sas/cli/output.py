@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from sas.operate.errors import UsageError
+from sas.operate.why import spelled
 
 INTERRUPTED = 130
 
@@ -74,7 +75,7 @@ def row(parts: Sequence[str]) -> str:
     safe = [one_line(part) for part in parts]
     line, width = "  ".join(safe), columns(sys.stdout)
     if width is None or len(line) <= width:
-        return line
+        return "  ".join(map(coloured, safe))
     return "\n".join(_wrapped("  ".join(part.strip() for part in safe), width, first=""))
 
 
@@ -106,7 +107,9 @@ def table(
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip()
+    padded = [cell.ljust(w) for cell, w in zip(cells, widths, strict=True)]
+    padded[-1] = padded[-1].rstrip()
+    return "  ".join(map(coloured, padded)).rstrip()
 
 
 def _wrapped(text: str, width: int, first: str = "    ") -> list[str]:
@@ -227,8 +230,52 @@ def now() -> datetime:
 
 
 def time_of(moment: datetime | None) -> str:
-    """Return a moment for people, in UTC."""
-    return "-" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    """Return a moment for people: on a terminal how far away it is, else in UTC."""
+    if moment is None:
+        return "-"
+    if columns(sys.stdout) is None:
+        return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    span = now() - moment
+    return f"in {spelled(-span)}" if span < timedelta(0) else f"{spelled(span)} ago"
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield named facts, one below the other. A fact without text is left out."""
+    shown = [(name, one_line(text)) for name, text in pairs if text]
+    wide = max((len(name) for name, _ in shown), default=0)
+    screen = columns(sys.stdout)
+    for name, text in shown:
+        line = f"{name.ljust(wide)}  {text}"
+        if screen is None or len(line) <= screen:
+            yield line
+        else:
+            indent = " " * (wide + 2 if screen >= 60 else 4)
+            yield from textwrap.wrap(line, screen, subsequent_indent=indent, break_on_hyphens=False)
+
+
+_CODES = {"bad": "31", "good": "32", "warn": "33", "bold": "1"}
+_KINDS = {
+    **dict.fromkeys(("Error", "open", "active", "failed", "missing", "wrong"), "bad"),
+    **dict.fromkeys(("Processed", "closed", "ok"), "good"),
+    **dict.fromkeys(("Compensating", "Compensated", "Rejected", "half-open", "unknown"), "warn"),
+}
+
+
+def coloured(text: str, kind: str | None = None) -> str:
+    """Return text in the colour of its kind, on a terminal that shows colours; else unchanged.
+
+    Without a kind, the text is a state, and its colour is that of the state. NO_COLOR is obeyed.
+    """
+    code = _CODES.get(kind or _KINDS.get(text.strip(), ""))
+    if code is None or not has_colour():
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def has_colour() -> bool:
+    """Return whether stdout is a terminal that shows colours, and nobody said no."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and columns(sys.stdout) is not None
 
 
 def orders(count: int) -> str:

@@ -310,6 +310,17 @@ async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queue
     return 1 if left or removed < len(moves) else 0
 
 
+def moves_of(
+    found: Sequence[Peeked], arguments: argparse.Namespace, queues: Queues
+) -> tuple[list[Move], list[str]]:
+    """Return what a redrive of these messages sends, and why others stay.
+
+    ``arguments`` are those of ``sas queues redrive``.
+    """
+    seen = [(one, _part(one) if arguments.name == queues.rejected else None) for one in found]
+    return _planned(seen, arguments, lambda group: _again(group, arguments, queues))
+
+
 # -- what both do -----------------------------------------------------------------------------
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from sas.cli import output
 from sas.cli.arguments import number
 from sas.operate.errors import UsageError
 from sas.operate.finding import Wanted
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"([0-9]{1,9})([smhdw])")
 
 
 def add_arguments(
@@ -24,7 +29,9 @@ def add_arguments(
         "--state", choices=states, default=default, help=f"orders in this state{said}"
     )
     parser.add_argument(
-        "--since", metavar="WHEN", help="only orders in that state since then or later, UTC"
+        "--since",
+        metavar="WHEN",
+        help="only orders in that state since then or later: 30m, 1h, 2d, or a time in UTC",
     )
     parser.add_argument("--workflow", metavar="NAME", help="only orders of this workflow")
     parser.add_argument(
@@ -62,18 +69,25 @@ def read(arguments: argparse.Namespace) -> Wanted | None:
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that an argument names, in UTC unless the text says otherwise.
+    """Return the moment that an argument names: so long ago, or a time (UTC unless it says so).
 
     Raises:
         UsageError: the text is not a moment.
     """
+    span = _SPAN.fullmatch(text)
+    if span:
+        number, unit = span.groups()
+        try:
+            return output.now() - timedelta(**{_UNITS[unit]: int(number)})
+        except (OverflowError, ValueError):
+            pass
     try:
         found = datetime.fromisoformat(text)
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{text[:40]!r} is not a time: give one like 2026-11-21 or 2026-11-21T03:00"
+            f"{text[:40]!r} is not a time: give one like 1h, 2026-11-21 or 2026-11-21T03:00"
         ) from None
 
 

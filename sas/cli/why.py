@@ -1,139 +1,255 @@
-"""``sas why ORDER``: what an order waits for, and what moves it."""
+"""``sas why``: the one thing that an order waits for, and what moves it."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from sas.adapters.endpoints import Endpoint
 from sas.cli import arguments as args
-from sas.cli import output, workflows
+from sas.cli import look, output, workflows
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import time_of
 from sas.codec.record import to_line
-from sas.config import read_queues
-from sas.domain.ids import key_time
-from sas.domain.order import Order
+from sas.config import SettingError, read_queues
+from sas.domain.ids import check_order_id, key_time
+from sas.domain.messages import JournalEntry
+from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.guard import breakers
-from sas.operate import finding, why
-from sas.operate.errors import UsageError
-from sas.operate.why import Lying, Waits
-from sas.ports import StateStore
+from sas.features.circuit_breaker.rules import Breaker, BreakerState
+from sas.operate import finding, letters, why
+from sas.operate.errors import NotPossibleError, UsageError
+from sas.operate.letters import Place
+from sas.operate.why import Waits
+from sas.ports import MessageBus, StateStore
 
 DESCRIPTION = """\
-Say what became of an order in one sentence, the one thing that it waits for (a step with its agent
-and that agent's circuit, a scheduler, the supervisor, or you), and the queue where its message lies
-(with a Service Bus connection and the role Azure Service Bus Data Receiver). --app names the agent
-of every step; without it, only agents that replied once are known.
+Say in one place why an order stands where it is: the one thing that it waits for, its step and
+attempt, the agent with its circuit, the queue in which its message lies, when the supervisor looks
+at it next, and what you can do.
+
+Where a Service Bus namespace is configured, the queues are peeked for the message; you need the
+role Azure Service Bus Data Receiver on them. The agents' queues are those of --app, of the
+circuits, of the journal, and of infra/queues.json in this directory.
 
   sas why 10248
   sas why 10248 --app orders.workflows:workflows --json
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is known of the message that an order waits for."""
+
+    said: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Everything that ``sas why`` says."""
+
+    order: Order
+    journal: Sequence[JournalEntry]
+    waits: Waits
+    message: Message | None
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("order_id", metavar="ORDER_ID")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows")
+    parser.add_argument("--app", metavar="MODULE:NAME", help="the workflows: they name the agents")
     args.add_json(parser, "one JSON object instead of text")
     args.add_connection(parser)
 
 
-def _prepare(arguments: argparse.Namespace) -> Work:
+def _why(arguments: argparse.Namespace) -> Work:
     known = workflows.load(arguments.app) if arguments.app else None
     try:
-        bus: Endpoint | None = args.read_bus(arguments, os.environ)
-    except UsageError:
-        if arguments.connection:
-            raise
-        bus = None  # the queues are left out
-    explain = partial(_why, known=known, bus=bus, queues=read_queues(os.environ))
-    return partial(explain, order_id=arguments.order_id, as_json=arguments.json)
+        queues = read_queues(os.environ)
+        check_order_id(arguments.order_id)
+    except (SettingError, ValueError) as wrong:
+        raise UsageError(str(wrong)) from None
+
+    async def tell(store: StateStore) -> int:
+        async with args.open_bus_if_any(arguments) as bus:
+            order = await store.load(arguments.order_id)
+            if order is None:
+                order_id = arguments.order_id
+                return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
+            answer = await _answer(store, bus, order, queues, known)
+        lines = [to_line(_record(answer))] if arguments.json else _lines(answer)
+        for line in lines:
+            output.say(line)
+        return 0
+
+    return tell
 
 
-async def _why(
+async def _answer(
     store: StateStore,
-    *,
-    known: Workflows | None,
-    bus: Endpoint | None,
+    bus: MessageBus | None,
+    order: Order,
     queues: Queues,
-    order_id: str,
-    as_json: bool,
-) -> int:
-    order = await finding.load(store, order_id)
-    journal = await store.journal(order_id)
+    known: Workflows | None,
+) -> Answer:
+    journal = await store.journal(order.order_id)
     circuits = {name: one.value for name, one in (await breakers(store).all()).items()}
     agents = why.agents_of(order, journal, known)
     waits = why.waits_for(order, output.now(), agents=agents, circuits=circuits)
-    story = why.story(order, journal)
-    lying: list[Lying] = []
-    problems: list[str] = []
-    if waits.at is None:  # no message moves it
-        pass
-    elif bus is None:
-        problems = ["the queues were not read: set ServiceBus"]
-    else:
-        async with args.open_bus(bus) as opened:
-            lying, problems = await why.lies_in(opened, queues, order, waits.agent)
+    message = None
+    if waits.step is not None and waits.step.complete_by is not None:
+        names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
+        message = await _message(bus, order, waits, queues, names)
+        waits = _with_agent(waits, message, queues, circuits)
+    return Answer(order, journal, waits, message)
+
+
+async def _message(
+    bus: MessageBus | None, order: Order, waits: Waits, queues: Queues, agents: set[str]
+) -> Message:
+    """Look for the message that moves the step on."""
+    step = waits.step
+    if step is None or (step.resting and not step.dispatched):
+        return Message("none: the supervisor sends one when the rest is over")
+    if bus is None:
+        return Message("not looked for: no Service Bus namespace is configured (--connection)")
+    found = await letters.read(bus, letters.waiting_paths(order, step, queues, agents))
+    place = letters.place_of(order, step, found.letters)
+    if place is not None:
+        said = "scheduled in" if place.letter.peeked.is_scheduled else "in"
+        since = time_of(place.letter.since)
+        return Message(f"{said} {place.letter.path}, {since}, {place.before:,} before it", place)
+    if found.problems:
+        return Message(f"not known: {next(iter(found.problems.values()))}")
+    if step.dispatched and not agents:
+        return Message("not known: give --app, so that the queue of its agent can be read")
+    holder = "its agent has it, or lost it" if step.dispatched else "a scheduler has it, or lost it"
+    return Message(f"in no queue: {holder}")
+
+
+def _with_agent(
+    waits: Waits, message: Message, queues: Queues, circuits: Mapping[str, Breaker]
+) -> Waits:
+    """Return what it waits for, with the agent in whose queue its message lies."""
+    if waits.agent is not None or message.place is None:
+        return waits
+    queue = message.place.letter.source.removesuffix("-urgent")
+    if queue == queues.replies or not queue.startswith(queues.agent_prefix):
+        return waits
+    agent = queue.removeprefix(queues.agent_prefix)
+    return replace(waits, agent=agent, circuit=circuits.get(agent))
+
+
+async def _tell_rejected(
+    bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
+) -> int:
+    """Tell of an order that the store does not have: it may lie on ``orders-rejected``."""
+    part = await look.rejected_part(bus, queues, order_id)
+    if part is None:
+        raise NotPossibleError(finding.no_such_order(order_id))
+    todo = f"correct it and submit it again, or `sas rejected resend {part.id}`"
     if as_json:
-        output.say(to_line(_record(order, story, waits, lying)))
+        output.say(to_line(look.rejected_record(part) | {"WaitsFor": "Nothing.", "Todo": todo}))
         return 0
-    for line in _lines(order, story, waits, lying):
-        output.say(output.row([line]))
-    for problem in problems:
-        output.complain(f"sas: {output.one_line(problem)}")
+    said = f"{order_id} was rejected and never began: {part.description}"
+    output.say(output.row([f"{said} ({part.reason})"]))
+    for line in output.facts((("message", f"on {queues.rejected}, {part.id}"), ("do", todo))):
+        output.say(line)
     return 0
 
 
-def _lines(order: Order, story: str, waits: Waits, lying: list[Lying]) -> Iterator[str]:
-    yield f"order {order.order_id}  {order.process_state.value}  (seq {order.seq}): {story}"
-    until = f" Until {time_of(waits.at)}." if waits.at else ""
-    yield f"  waits for  {waits.what}{until}"
-    if waits.then:
-        yield f"  then       {waits.then}"
-    if waits.agent:
-        yield f"  agent      {waits.agent}, circuit {_circuit(waits)}"
-    for one in lying:
-        yield f"  message    in {one.queue} since {time_of(one.since)}, {one.ahead:,} ahead of it"
-    if waits.todo:
-        yield f"  to do      {waits.todo}"
+# -- What is said -----------------------------------------------------------------------------
 
 
-def _circuit(waits: Waits) -> str:
-    found = waits.circuit
-    if found is None or not why.is_open(found):
-        return "closed"
-    return f"{found.state.value} until {time_of(found.until)} ({found.why})"
+def _lines(answer: Answer) -> list[str]:
+    order, waits, step = answer.order, answer.waits, answer.waits.step
+    story = why.story(order, answer.journal)
+    first = output.row([f"{order.order_id} is {order.process_state.value}. {story}"])
+    pairs = [("waits for", waits.what)]
+    if step is not None:
+        last = step.last_error
+        pairs += [
+            ("step", f"{step.name}, attempt {step.epoch}, FailureCount {step.failure_count}"),
+            ("agent", waits.agent or "not known: give --app"),
+            ("circuit", _circuit(waits.circuit) if waits.agent else ""),
+            ("message", answer.message.said if answer.message else ""),
+            ("next look", f"the supervisor, {time_of(waits.at)}" if waits.at else ""),
+            ("last error", _error(answer)),
+            ("at attempt", f"{last.epoch}.{last.attempt}, {time_of(last.at)}" if last else ""),
+        ]
+    return [first, *output.facts([*pairs, ("then", waits.then), ("do", _todo(answer))])]
 
 
-def _record(order: Order, story: str, waits: Waits, lying: list[Lying]) -> dict[str, object]:
+def _error(answer: Answer) -> str:
+    step = answer.waits.step
+    if step is None:
+        return ""
+    if step.error is not None:
+        return f"{step.error.code}: {step.error.message}"
+    return f"{step.last_error.kind}: {step.last_error.message}" if step.last_error else ""
+
+
+def _circuit(circuit: Breaker | None) -> str:
+    if circuit is None or circuit.state is BreakerState.CLOSED:
+        return "closed: calls go out"
+    until = f", until {time_of(circuit.until)}" if circuit.until else ""
+    why_open = f": {circuit.why}" if circuit.why else ""
+    return f"{circuit.state.value} since {time_of(circuit.since)}{until}{why_open}"
+
+
+def _todo(answer: Answer) -> str:
+    if answer.order.process_state is OrderState.ERROR:
+        return look.advice(answer.order, output.now())
+    return answer.waits.todo or "nothing"
+
+
+def _record(answer: Answer) -> dict[str, object]:
+    order, waits, step = answer.order, answer.waits, answer.waits.step
+    place = answer.message.place if answer.message else None
+    circuit = waits.circuit
     return {
         "OrderID": order.order_id,
         "ProcessState": order.process_state.value,
         "Seq": order.seq,
-        "Story": story,
+        "Story": why.story(order, answer.journal),
         "WaitsFor": waits.what,
-        "Then": waits.then or None,
-        "Until": key_time(waits.at) if waits.at else None,
-        "Step": waits.step.name if waits.step else None,
+        "Step": step.name if step else None,
+        "Attempt": step.epoch if step else None,
+        "FailureCount": step.failure_count if step else None,
         "Agent": waits.agent,
-        "Circuit": waits.circuit.state.value if waits.circuit else None,
-        "Messages": [
-            {"Queue": one.queue, "Since": key_time(one.since), "Ahead": one.ahead} for one in lying
-        ],
-        "ToDo": waits.todo or None,
+        "Circuit": {
+            "State": circuit.state.value,
+            "Since": _time(circuit.since),
+            "Until": _time(circuit.until),
+            "Why": circuit.why,
+        }
+        if circuit
+        else None,
+        "Message": {
+            "Said": answer.message.said,
+            "Queue": place.letter.path if place else None,
+            "Since": _time(place.letter.since) if place else None,
+            "Before": place.before if place else None,
+        }
+        if answer.message
+        else None,
+        "NextLook": _time(waits.at),
+        "LastError": _error(answer) or None,
+        "Then": waits.then or None,
+        "Todo": _todo(answer),
     }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else key_time(moment)
 
 
 VERBS = (
     Verb.with_store(
-        "why",
-        "say what an order waits for, and what moves it",
-        DESCRIPTION,
-        _add_arguments,
-        _prepare,
+        "why", "say what an order waits for, and what moves it", DESCRIPTION, _add_arguments, _why
     ),
 )

@@ -72,7 +72,8 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """A message for the operator, on ``operator-alerts``.
 
     The alert of an incident has a ``scope`` and a ``since`` and no order. When the incident ends,
-    ``cleared`` is its kind.
+    ``cleared`` is its kind. The alert of a step has its ``agent`` where that is known, its
+    ``attempts`` (how often it was dispatched) and its ``error``. ``command`` is what to run first.
     """
 
     kind: str
@@ -86,6 +87,10 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     scope: str | None = None
     since: str | None = None
     cleared: str | None = None
+    agent: str | None = None
+    attempts: int | None = None
+    error: Error | None = None
+    command: str | None = None
 
 
 class RejectedMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -41,6 +41,7 @@ def record_of(order: Order, journal: Sequence[JournalEntry], *, content: bool) -
         "SettledAt": _time(order.settled_at),
         "Deadline": _time(order.deadline),
         "AcknowledgedBy": order.acknowledged_by,
+        "UndoneBecause": order.undone_because,
         "Steps": [_step(step, content=content) for step in order.steps],
         "Journal": [_entry(entry) for entry in journal],
     }
@@ -96,6 +97,15 @@ def _entry(entry: JournalEntry) -> dict[str, Any]:
         "By": entry.by,
         "Cause": entry.cause,
         "Reason": entry.reason or None,
+        "Changes": [
+            {
+                "Step": one.step,
+                "Before": one.before.value,
+                "After": one.after.value,
+                "Edited": one.edited,
+            }
+            for one in entry.changes
+        ],
         "Sent": [_sent(message) for message in entry.messages],
     }
 

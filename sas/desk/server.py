@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,10 +27,9 @@ from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, why
+from sas.operate import commands, finding, letters, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.operate.why import Lying
 from sas.ports import MessageBus, StateStore, UnavailableError
 from sas.telemetry.tracing import logger
 
@@ -175,11 +174,11 @@ class Desk:
         )
         content = form.text is not None or "content" in query or "edit" in query
         whole = await ClaimCheck(store).fetch_all(order) if content else order
-        lying: Sequence[Lying] | None = None
-        problems: Sequence[str] = ()
-        if "where" in query:
-            office = self.office
-            lying, problems = await why.lies_in(office.bus, office.queues, order, found.waits.agent)
+        step, read = found.waits.step, None
+        if "where" in query and step is not None:
+            agents = {found.waits.agent} if found.waits.agent else set()
+            paths = letters.waiting_paths(order, step, self.office.queues, agents)
+            read = await letters.read(self.office.bus, paths)
         failed = [one.step for one in found.steps if one.failed]
         editing = form.text is not None or ("edit" in query and bool(failed))
         text = form.text
@@ -197,8 +196,8 @@ class Desk:
             editing=editing,
             text=text,
             failed=failed,
-            lying=lying,
-            problems=problems,
+            read=read,
+            place=letters.place_of(order, step, read.letters) if read and step else None,
             said=lambda message: page.sent(order, message),
             live=urlencode(
                 {"order": order.order_id, "sent": sent.key if sent else ""}, errors="replace"

@@ -9,9 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sas.domain.messages import AlertKind, JournalEntry, JournalWord, Outgoing
+from sas.domain.messages import (
+    AlertKind,
+    JournalEntry,
+    JournalWord,
+    Notify,
+    Outgoing,
+    StepChange,
+)
 from sas.domain.moves import IllegalMoveError, check_moves
 from sas.domain.order import FINISHED, Details, Direction, Order, OrderState, StepRecord, StepState
+
+UNDONE_BECAUSE_LENGTH_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +185,10 @@ def next_change(
     Raises:
         IllegalMoveError: the decision makes a move that ``moves.py`` does not allow.
     """
-    after = _after(order, decision, origin.at)
+    after = _after(order, decision, origin)
     check_moves(order, after)
     entry = origin.entry(after.seq, decision.what, decision.messages)
+    entry = replace(entry, changes=_changes(order, after))
     out_at = out_at if decision.messages else None
     return Change(order, after, entry, out_at, decision.incident)
 
@@ -210,7 +220,36 @@ def revival(rejected: Order, details: Details, decision: Decision, origin: Origi
     return Change(rejected, after, origin.entry(after.seq, decision.what, decision.messages))
 
 
-def _after(order: Order, decision: Decision, at: datetime) -> Order:
+def _changes(before: Order, after: Order) -> tuple[StepChange, ...]:
+    """Return what a transition did to each step, for the journal."""
+    return tuple(
+        StepChange(new.number, old.process_state, new.process_state, _is_edited(old, new))
+        for old, new in zip(before.steps, after.steps, strict=False)
+        if old.process_state is not new.process_state or _is_edited(old, new)
+    )
+
+
+def _is_edited(old: StepRecord, new: StepRecord) -> bool:
+    return old.call.generation != new.call.generation
+
+
+def _undone_because(decision: Decision, origin: Origin) -> str:
+    """Return why an undo is decided, for people."""
+    match decision.what:
+        case JournalWord.UNDO_DECIDED | JournalWord.CANCELLED:
+            why = f"{origin.by}: {origin.reason}" if origin.reason else origin.by
+        case JournalWord.OVERDUE_UNDO:
+            why = "it was past its deadline"
+        case _:
+            notes = (one for one in decision.messages if isinstance(one, Notify) and one.fault)
+            first = next(notes, None)
+            fault = first.fault if first else None
+            name = decision.steps[first.step].name if first and first.step is not None else "a step"
+            why = f"{name} failed: {fault.code}: {fault.message}" if fault else decision.what.value
+    return why[:UNDONE_BECAUSE_LENGTH_MAX]
+
+
+def _after(order: Order, decision: Decision, origin: Origin) -> Order:
     """Return the order after a decision.
 
     A deadline is kept until the order is processed or its undo is decided. An acknowledgement is
@@ -223,11 +262,13 @@ def _after(order: Order, decision: Decision, at: datetime) -> Order:
     over = decision.overdue or state in FINISHED or after.direction is Direction.UNDO
     new_errors = _in_error(after) - _in_error(order)
     kept = order.acknowledged_by if same and not new_errors else None
+    turns = order.direction is Direction.DO and after.direction is Direction.UNDO
     return replace(
         after,
-        settled_at=(order.settled_at if same else at) if settled else None,
+        settled_at=(order.settled_at if same else origin.at) if settled else None,
         deadline=None if over else order.deadline,
         acknowledged_by=decision.acknowledged_by or kept,
+        undone_because=_undone_because(decision, origin) if turns else order.undone_because,
     )
 
 

@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from typing import ClassVar
 
 from sas.domain.content import Content
-from sas.domain.order import Direction, Fault
+from sas.domain.order import Direction, Fault, StepState
 
 
 class JournalWord(StrEnum):
@@ -217,12 +217,22 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class StepChange:
+    """What a transition did to one step. ``edited``: an operator gave it another input."""
+
+    step: int
+    before: StepState
+    after: StepState
+    edited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """One transition as the journal keeps it. It never changes.
 
     ``cause`` is the message that led to it; None for a timer. By ``commit_id`` a writer knows its
     own write from that of a rival. ``messages`` are sent because of it, in this order. ``reason``
-    is what an operator gave with a command.
+    is what an operator gave with a command. ``changes`` tells people which steps changed.
     """
 
     seq: int
@@ -233,3 +243,4 @@ class JournalEntry:
     cause: str | None
     messages: tuple[Outgoing, ...]
     reason: str = ""
+    changes: tuple[StepChange, ...] = ()

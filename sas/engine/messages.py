@@ -6,6 +6,7 @@ to send them again after a crash.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,7 +75,7 @@ def compose(
             case Notify():
                 notifications.append(_notification(order, item, own_id, entry, to, fetched or {}))
             case Alert():
-                alerts.append(_alert(order, item, own_id, entry, to))
+                alerts.append(_alert(order, item, own_id, entry, to, workflow))
     return internals, [*alerts, *notifications]
 
 
@@ -260,15 +261,29 @@ def _awaits(item: Notify) -> Literal["undo", "operator"] | None:
     return "undo" if item.undoing else "operator"
 
 
-def _alert(order: Order, item: Alert, own_id: str, entry: JournalEntry, to: Addresses) -> Message:
+def _alert(
+    order: Order,
+    item: Alert,
+    own_id: str,
+    entry: JournalEntry,
+    to: Addresses,
+    workflow: Workflow | None,
+) -> Message:
+    step = order.steps[item.step] if item.step is not None else None
+    fault = step.error if step else None
+    agents = workflow.steps[step.number].agents if workflow and step else ()
     body = outward.AlertMessage(
         kind=item.alert.value,
         at=key_time(entry.at),
         text=item.text,
         id=own_id,
         order_id=order.order_id,
-        step=order.steps[item.step].name if item.step is not None else None,
+        step=step.name if step else None,
         workflow=order.details.workflow,
         seq=entry.seq,
+        agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
+        attempts=step.epoch if step else None,
+        error=outward.Error(fault.code, fault.message) if fault else None,
+        command=f"sas why {shlex.quote(order.order_id)}",
     )
     return alert(body, to)

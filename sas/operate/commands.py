@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sas.bounds import EDITED_UNITS_MAX, utf16_units
@@ -277,6 +277,46 @@ async def _look_for(store: StateStore, asked: Asked, queues: Queues) -> Ended:
     # The order changed, by this command or before it arrived: only now the cause tells which.
     entry = await store.recorded(asked.order_id, cause)
     return Ended(asked, entry, "" if entry else await what_changed(store, order, asked.seq))
+
+
+_ENDED = frozenset({StepState.PROCESSED, StepState.ERROR, StepState.COMPENSATED})
+
+
+def resubmitted(order: Order, intent: Intent) -> frozenset[int]:
+    """Return the steps that a resubmit runs again, by number."""
+    failed = _failed(order, intent) if intent.verb is Verb.RESUBMIT else ()
+    return frozenset(step.number for step in failed)
+
+
+async def outcomes(
+    store: StateStore, again: Mapping[str, frozenset[int]], wait_s: float
+) -> dict[str, Order]:
+    """Return the orders whose steps run again, once those steps ended or ``wait_s`` has passed."""
+    found: dict[str, Order] = {}
+    left, until = dict(again), time.monotonic() + wait_s
+    while left:
+        for order in await finding.load_all(store, list(left)):
+            found[order.order_id] = order
+        left = {
+            name: steps
+            for name, steps in left.items()
+            if name in found and not _have_ended(found[name], steps)
+        }
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(POLL_S if left else 0)
+    return found
+
+
+def _have_ended(order: Order, steps: frozenset[int]) -> bool:
+    mine = [order.steps[number] for number in steps if number < len(order.steps)]
+    return all(step.process_state in _ENDED and step.turn is None for step in mine)
+
+
+def failed_again(order: Order, steps: frozenset[int]) -> str:
+    """Return how steps that ran again have failed; an empty text if none has."""
+    mine = [step for step in order.steps if step.number in steps and is_failed(step)]
+    return _each(mine)
 
 
 async def what_changed(store: StateStore, order: Order | None, seq: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from sas.domain.change import Due
 from sas.domain.ids import check_order_id
 from sas.domain.order import Order, OrderState, StepRecord, StepState
 from sas.operate.errors import NotPossibleError, UsageError
@@ -18,6 +19,8 @@ CONCURRENT = 8
 """Requests to the store at the same time."""
 UNDER_WAY_MAX = 1_000_000
 """Due rows read of one shard at most."""
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+_WINDOW = timedelta(minutes=10)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 STATES = ("error", "running", "finished", "processed", "compensated", "rejected")
@@ -79,11 +82,16 @@ async def load(store: StateStore, order_id: str) -> Order:
         raise UsageError(str(wrong)) from None
     order = await store.load(order_id)
     if order is None:
-        raise NotPossibleError(
-            f"there is no order {order_id!r} here: check the id, and that --storage and --table "
-            "are the app's; a finished order may have been purged"
-        )
+        raise NotPossibleError(no_such_order(order_id))
     return order
+
+
+def no_such_order(order_id: str) -> str:
+    """Say that there is no such order, and what to check."""
+    return (
+        f"there is no order {order_id!r} here: check the id, and that --storage and --table "
+        "are the app's; a finished order may have been purged"
+    )
 
 
 async def load_all(store: StateStore, ids: Sequence[str]) -> list[Order]:
@@ -110,29 +118,43 @@ async def each(store: StateStore, wanted: Wanted) -> AsyncIterator[Order]:
                     return
 
 
-async def find_finished(store: StateStore, wanted: Wanted) -> list[Summary]:
-    """Return the index rows of finished orders, the oldest first. No order is loaded."""
+async def newest_finished(store: StateStore, wanted: Wanted, now: datetime) -> list[Summary]:
+    """Return the index rows of finished orders, the newest first. No order is loaded.
+
+    The rows are sorted the other way round: so windows of time are read, each twice as long as the
+    one after it.
+    """
+    first = wanted.since or _LONG_AGO
+    found: dict[tuple[datetime, str], Summary] = {}
+    until: datetime | None = None
+    window = _WINDOW
+    while len(found) < wanted.limit and (until is None or until > first):
+        since = max(first, (until or now) - window)
+        rows: list[Summary] = []
+        async for batch in summaries(store, in_error=False, since=since, until=until):
+            rows += [one for one in batch if _is_wanted(one, wanted)]
+        found |= {(one.at, one.order_id): one for one in reversed(rows)}
+        until, window = since, window * 2
+    return list(found.values())[: wanted.limit]
+
+
+def _is_wanted(one: Summary, wanted: Wanted) -> bool:
     states = _FINISHED.get(wanted.state)
-    found: list[Summary] = []
-    async for batch in summaries(store, in_error=False, since=wanted.since):
-        found += [
-            summary
-            for summary in batch
-            if (states is None or summary.process_state in states)
-            and wanted.workflow in {None, summary.workflow}
-        ]
-        if len(found) >= wanted.limit:
-            break
-    return found[: wanted.limit]
+    return (states is None or one.process_state in states) and (
+        wanted.workflow in {None, one.workflow}
+    )
 
 
 async def under_way(store: StateStore) -> list[str]:
-    """Return the ids of all orders with an open step: each has a due row."""
-    ids: dict[str, None] = {}
+    """Return the ids of all orders with an open step, that is due the longest first.
+
+    Each has a due row.
+    """
+    rows: list[Due] = []
     for shard in store.shards:
-        rows = await store.due(shard, _END_OF_TIME, UNDER_WAY_MAX)
-        ids.update((row.order_id, None) for row in rows)
-    return list(ids)
+        rows += await store.due(shard, _END_OF_TIME, UNDER_WAY_MAX)
+    rows.sort(key=lambda row: row.at)
+    return list(dict.fromkeys(row.order_id for row in rows if row.order_id))
 
 
 async def summaries(

@@ -1,7 +1,7 @@
 """Why an order is where it is: its story, what it waits for, what each step went through.
 
-An order, its journal, the circuits and the time give the answer; only ``lies_in`` looks into
-queues. ``sas why`` prints it, and ``sas desk`` shows it.
+Pure: an order, its journal, the circuits and the time give the answer. ``sas why`` prints it, and
+``sas desk`` shows it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
 from sas.domain.messages import JournalEntry, JournalWord, Notify, Request
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
-from sas.domain.queues import Queues, lane
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate.finding import is_failed, since
-from sas.ports import BusUnavailableError, MessageBus
 
 PEEK_MAX = 1000
 """Messages read of one queue."""
@@ -231,56 +227,6 @@ def agents_of(
 def is_open(circuit: Breaker | None) -> bool:
     """Return whether a circuit keeps calls back."""
     return circuit is not None and circuit.state is not BreakerState.CLOSED
-
-
-# -- Where its message lies -------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Lying:
-    """A message of an order in a queue. ``ahead`` counts the messages before it."""
-
-    queue: str
-    since: datetime
-    ahead: int
-
-
-class _Owned(msgspec.Struct):
-    """Whose message it is, of whatever kind and version."""
-
-    order_id: str
-
-
-async def lies_in(
-    bus: MessageBus, queues: Queues, order: Order, agent: str | None
-) -> tuple[list[Lying], list[str]]:
-    """Return the messages of an order in the queues of its schedulers and of an agent.
-
-    Also returns why a queue could not be read.
-    """
-    names = [queues.scheduler, queues.replies, *([queues.agent(agent)] if agent else [])]
-    found: list[Lying] = []
-    problems: list[str] = []
-    for name in names:
-        queue = lane(name, urgent=order.details.urgent)
-        try:
-            messages = await bus.peek(queue, PEEK_MAX)
-        except BusUnavailableError as away:
-            problems.append(f"{queue} cannot be read: {away}")
-            continue
-        found += [
-            Lying(queue, one.enqueued_at, number)
-            for number, one in enumerate(messages)
-            if _owner(one.body) == order.order_id
-        ]
-    return found, problems
-
-
-def _owner(body: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(body, type=_Owned).order_id
-    except msgspec.MsgspecError:
-        return None
 
 
 # -- What each step went through --------------------------------------------------------------

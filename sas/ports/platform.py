@@ -71,7 +71,8 @@ class LostContentError(UnreadableError):
 class Summary:
     """One order in a list, read from an index row without loading the order.
 
-    ``submitted_at`` is None if an older version wrote the row.
+    ``submitted_at`` is None if an older version wrote the row. ``undone_because`` says why the
+    undo was decided.
     """
 
     at: datetime
@@ -79,6 +80,7 @@ class Summary:
     process_state: OrderState
     workflow: str
     submitted_at: datetime | None = None
+    undone_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +174,27 @@ class StateStore(Protocol):
         """Return at most ``limit`` orders in Error since ``since`` or later, oldest first."""
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
-        """Return at most ``limit`` orders that finished within these times, oldest first."""
+        """Return at most ``limit`` orders that finished within these times, oldest first.
 
-    async def purge(self, order: Order) -> bool:
-        """Remove all of a finished order; False if it changed (or went) since it was loaded.
+        ``shard`` leaves out the orders of all others.
+        """
 
-        The order stays listed as finished until none of its rows is left. So after a crash at
-        any point it is found and removed again. If an operator changes it meanwhile, only its
-        oldest journal rows are gone.
+    async def purge(self, *orders: Order) -> set[str]:
+        """Remove all of some finished orders; return the ids of those that are removed.
+
+        An order that changed (or went) since it was loaded is not. It may keep others of the same
+        call from being removed: try those again, each by itself.
+
+        An order stays listed as finished until none of its rows is left. So after a crash at any
+        point it is found and removed again. If an operator changes it meanwhile, only its oldest
+        journal rows are gone.
         """
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
@@ -314,6 +327,14 @@ class OperatorBus(MessageBus, Protocol):
     """A bus for an operator, who may also remove messages. ``peek`` and ``move`` take the path of
     a queue or of its dead-letter subqueue. ``peek`` reads messages of any size.
     """
+
+    async def check_sending(self, queue: str) -> None:
+        """Check that messages can be sent to a queue; none is sent.
+
+        Raises:
+            UndeliverableError: there is no such queue, or no right to send to it.
+            BusUnavailableError: no answer.
+        """
 
     def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
         """Send each message, then remove the messages that it stands for.

@@ -164,7 +164,8 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     skipped or undid by hand, and a step without an undo, are the operator's and the workflow's.
     """
     where = f"{where}: {step.name}"
-    agents = system.workflows.find(order.details.workflow).steps[step.number].agents
+    defined = system.workflows.find(order.details.workflow).steps[step.number]
+    agents = defined.agents
     limited = any(step.name in system.agents[agent].limits for agent in agents)
     keys = [
         idempotency_key(order.order_id, step.name, number, other)
@@ -185,9 +186,8 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         contents = [effects.content for effects in known if effects.in_force]
         if contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
     by_hand = step.undo.status is UndoStatus.BY_HAND
-    if order.process_state is OrderState.COMPENSATED and in_force and not (no_undo or by_hand):
+    if order.process_state is OrderState.COMPENSATED and in_force and not by_hand and defined.undo:
         yield Violation(10, f"{where} is still in force")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right, insort
-from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+import heapq
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import islice
 from typing import TypeVar
@@ -45,8 +46,9 @@ OVERTAKEN = "overtaken"
 META = "meta"
 """The partition of leases and shared values."""
 _OF_META = {"read_shared", "shared_values", "write_shared", "acquire_lease"}
-_OF_SHARD = {"due", "oldest_due"}
-_OF_ALL = {"attention", "finished"}
+_OF_SHARD = {"due", "oldest_due", "finished"}
+_OF_ALL = {"attention"}
+_EARLIEST, _LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 PAGE_MAX = 1000
 """Most rows of one page."""
 TRANSACTION_MAX = 100
@@ -99,8 +101,9 @@ class MemoryStore:
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
-        self._settled_rows: dict[bool, list[tuple[datetime, str, str]]] = {True: [], False: []}
         self._held: dict[HeldDue, Message] = {}
+        self._settled: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
+        self._settled = defaultdict(list)
         self._shared: dict[str, SharedValue[str]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
         self._faults: defaultdict[str, deque[StoreFault]] = defaultdict(deque)
@@ -125,7 +128,7 @@ class MemoryStore:
         """Return whether the partition that an operation needs is away."""
         if not self.away:
             return False
-        if operation in _OF_ALL:
+        if operation in _OF_ALL or not key:
             return True
         if operation in _OF_SHARD:
             return key in self.away
@@ -259,26 +262,39 @@ class MemoryStore:
     async def attention(self, limit: int, *, since: datetime | None = None) -> list[Summary]:
         """See ``StateStore.attention``."""
         await self._begin("attention", "")
-        return self._settled(limit, in_error=True, since=since)
+        return self._listed(self._shards, limit, in_error=True, since=since)
 
     async def finished(
-        self, limit: int, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        shard: str | None = None,
     ) -> list[Summary]:
         """See ``StateStore.finished``."""
-        await self._begin("finished", "")
-        return self._settled(limit, in_error=False, since=since, until=until)
+        await self._begin("finished", shard or "")
+        shards = self._shards if shard is None else [shard]
+        return self._listed(shards, limit, in_error=False, since=since, until=until)
 
-    async def purge(self, order: Order) -> bool:
+    async def purge(self, *orders: Order) -> set[str]:
         """See ``StateStore.purge``."""
-        await self._begin("purge", order.order_id)
-        check_finished(order)
-        stored = self.orders.get(order.order_id)
-        if not self._purged(stored, order) or stored is None:
-            return False
-        self._index(stored.order, None)
-        del self.orders[order.order_id]
-        self.payloads.pop(order.order_id, None)
-        return True
+        for order in orders:
+            check_finished(order)
+        gone: set[str] = set()
+        batches: dict[str, list[tuple[Order, int]]] = {}
+        for order in orders:
+            await self._begin("purge", order.order_id)
+            rows = self._rows_to_purge(order)
+            batch = batches.setdefault(shard_of(order.order_id, len(self._shards)), [])
+            if sum(count for _, count in batch) + rows > TRANSACTION_MAX:
+                gone |= self._purge_batch(batch)
+                batch.clear()
+            if rows:
+                batch.append((order, rows))
+        for batch in batches.values():
+            gone |= self._purge_batch(batch)
+        return gone
 
     async def read_shared(self, name: str) -> SharedValue[str] | None:
         """See ``StateStore.read_shared``."""
@@ -323,14 +339,14 @@ class MemoryStore:
     async def _begin(self, operation: str, key: str) -> StoreFault | None:
         """Let other tasks run, then return the fault of this operation, or raise it."""
         await self.pause(operation, key)
-        self._asked(operation)
+        self._asked(operation, key)
         asked = self._faults[operation]
         fault = asked.popleft() if asked else self.plan(operation, key)
         if fault is StoreFault.UNAVAILABLE:
             raise StoreUnavailableError(f"{operation} of {key}: an injected fault")
         return fault
 
-    def _asked(self, operation: str) -> None:
+    def _asked(self, operation: str, key: str) -> None:
         """Count the first request of an operation."""
         if operation == "commit":
             self.meter.transactions += 1
@@ -341,7 +357,8 @@ class MemoryStore:
         elif operation in _WRITES:
             self.meter.writes += 1
         else:
-            self.meter.queries += len(self._shards) if operation in _OF_ALL else 1
+            is_of_all = operation in _OF_ALL or not key
+            self.meter.queries += len(self._shards) if is_of_all else 1
 
     def _page(self, rows: list[T]) -> list[T]:
         """Count rows of one shard or order, and the pages after the first; return the rows."""
@@ -355,28 +372,47 @@ class MemoryStore:
         self.meter.reads += 1
         self.meter.entities_read += stored is not None and len(stored.journal) >= change.entry.seq
 
-    def _purged(self, stored: Stored | None, order: Order) -> bool:
-        """Return whether an order may be removed, and count the requests that do it."""
+    def _rows_to_purge(self, order: Order) -> int:
+        """Return how many rows the last transaction removes; 0 if the order changed or went.
+
+        Counts the requests before that transaction.
+        """
+        stored = self.orders.get(order.order_id)
         if stored is None:
-            self.meter.transactions += 1
-            return False
+            return 0
         chunks = sum(
             len(chunks_of(data)) for data in self.payloads.get(order.order_id, {}).values()
         )
         past = len(stored.journal) + len(stored.causes) + len(stored.errors) + chunks
         last = stored.aggregate - len(stored.errors) + 1  # with the row that lists it as finished
         self.meter.entities_read += past + last - 1
-        if past + last > TRANSACTION_MAX:  # the past goes first, and the state row guards each part
-            parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
-            self.meter.reads += 1
-            self.meter.entities_read += 1
-            self.meter.transactions += parts
-            self.meter.entities_written += parts
-        self.meter.transactions += 1
+        if past + last <= TRANSACTION_MAX:
+            return past + last
+        # The past goes first, and the state row guards each part.
+        self.meter.reads += 1
+        self.meter.entities_read += 1
         if stored.order.token != order.token:
-            return False
-        self.meter.entities_written += past + last
-        return True
+            return 0
+        parts = -(-(past + last - TRANSACTION_MAX) // (TRANSACTION_MAX - 1))
+        moved = min(past, parts * (TRANSACTION_MAX - 1))
+        self.meter.transactions += parts
+        self.meter.entities_written += parts + moved
+        return past + last - moved
+
+    def _purge_batch(self, batch: Sequence[tuple[Order, int]]) -> set[str]:
+        """Remove some orders of a shard in one transaction; return those that went: all or none."""
+        if not batch:
+            return set()
+        self.meter.transactions += 1
+        for order, _ in batch:
+            stored = self.orders.get(order.order_id)
+            if stored is None or stored.order.token != order.token:
+                return set()
+        for order, rows in batch:
+            self.meter.entities_written += rows
+            self._list(self.orders.pop(order.order_id).order, None)
+            self.payloads.pop(order.order_id, None)
+        return {order.order_id for order, _ in batch}
 
     def _write(self, change: Change) -> Order:
         after, entry = change.after, change.entry
@@ -396,7 +432,7 @@ class MemoryStore:
         self.meter.entities_written += changed_rows(change)
         self._versions += 1
         written = replace(after, token=f"v{self._versions}")
-        self._index(stored.order if stored else None, written)
+        self._list(stored.order if stored else None, written)
         stored = stored or Stored(written)
         stored.order = written
         stored.journal.append(entry)
@@ -418,41 +454,54 @@ class MemoryStore:
     def _due_of(self, order_id: str) -> dict[str, Due]:
         return self._due[shard_of(order_id, len(self._shards))]
 
-    def _settled(
+    def _list(self, before: Order | None, after: Order | None) -> None:
+        """Keep the lists of settled orders sorted, as the index rows of the table are."""
+        for order in (before, after):
+            if order is None or order.settled_at is None:
+                continue
+            in_error = order.process_state is OrderState.ERROR
+            listed = self._settled[shard_of(order.order_id, len(self._shards)), in_error]
+            entry = (order.settled_at, order.order_id)
+            place = bisect_left(listed, entry)
+            is_there = listed[place : place + 1] == [entry]
+            if order is after and not is_there:
+                insort(listed, entry)
+            elif order is before and is_there:
+                del listed[place]
+
+    def _listed(
         self,
+        shards: Sequence[str],
         limit: int,
         *,
         in_error: bool,
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Summary]:
-        rows = self._settled_rows[in_error]
-        start = bisect_left(rows, (since, "", "")) if since else 0
-        end = bisect_right(rows, (until, "\U0010ffff", "")) if until else len(rows)
-        in_shards = Counter(shard for _, _, shard in islice(rows, start, end))
-        self.meter.entities_read += sum(min(count, limit) for count in in_shards.values())
-        return [
-            _summary(self.orders[order_id].order, at)
-            for at, order_id, _ in rows[start : min(start + limit, end)]
-            if order_id in self.orders
+        least, most = since or _EARLIEST, until or _LATEST
+        lists = [
+            self._page(list(islice(self._between(shard, in_error, least, most), limit)))
+            for shard in shards
         ]
+        return list(islice(heapq.merge(*lists, key=lambda one: (one.at, one.order_id)), limit))
 
-    def _index(self, before: Order | None, after: Order | None) -> None:
-        """Keep the rows that list settled orders as the table does: sorted by time, then by id."""
-        for order in (before, after):
-            if order is not None and order.settled_at is not None:
-                rows = self._settled_rows[order.process_state is OrderState.ERROR]
-                shard = shard_of(order.order_id, len(self._shards))
-                row = (order.settled_at, order.order_id, shard)
-                if order is after:
-                    insort(rows, row)
-                else:
-                    del rows[bisect_left(rows, row)]
+    def _between(
+        self, shard: str, in_error: bool, least: datetime, most: datetime
+    ) -> Iterator[Summary]:
+        listed = self._settled[shard, in_error]
+        for place in range(bisect_left(listed, (least, "")), len(listed)):
+            at, order_id = listed[place]
+            if at > most:
+                return
+            stored = self.orders.get(order_id)  # a test may have removed it by hand
+            if stored is not None:
+                yield _summary(stored.order, at)
 
 
 def _summary(order: Order, at: datetime) -> Summary:
     details = order.details
-    return Summary(at, order.order_id, order.process_state, details.workflow, details.submitted_at)
+    own = (details.workflow, details.submitted_at, order.undone_because)
+    return Summary(at, order.order_id, order.process_state, *own)
 
 
 def _is_ours(stored: Stored, entry: JournalEntry) -> bool:

@@ -201,4 +201,5 @@ def every_field_set(order: Order) -> Order:
         settled_at=NOW + SECOND,
         deadline=NOW + 3600 * SECOND,
         acknowledged_by="an operator",
+        undone_because="an operator: the customer asked",
     )

@@ -14,7 +14,7 @@ from sas.adapters.table_store import TableStore
 from sas.domain.change import HeldDue, OutDue
 from sas.domain.claim import claim
 from sas.domain.content import ref_of
-from sas.domain.ids import digest_id
+from sas.domain.ids import digest_id, shard_of
 from sas.ports import ConflictError, Message, StateStore
 from sas.simulation.bus import MemoryBus
 from sas.simulation.clock import VirtualClock
@@ -24,7 +24,7 @@ from tests.contract import cases
 from tests.contract.bus_rigs import QUEUES
 from tests.contract.cases import NOW, SECOND
 from tests.contract.conftest import new_table
-from tests.contract.test_store_purge import finished
+from tests.contract.test_store_purge import finished, neighbours
 
 ONE = cases.rules_of(1)
 LARGE = '"' + "x" * 20_000 + '"'
@@ -51,6 +51,14 @@ async def an_end_and_a_purge(store: StateStore) -> None:
 async def a_purge_of_many_rows(store: StateStore) -> None:
     order = await finished(store, extra=60)
     assert await store.purge(order)
+
+
+async def a_purge_of_several_orders(store: StateStore) -> None:
+    names = neighbours(16)
+    orders = [await finished(store, name, extra=90 * (name == names[3])) for name in names]
+    assert await store.purge(*orders) == set(names)
+    assert await store.purge(*orders[:2]) == set()
+    assert await store.finished(10, shard=shard_of(names[0], 16)) == []
 
 
 async def a_conflict(store: StateStore) -> None:
@@ -122,7 +130,8 @@ async def shared_values_and_leases(store: StateStore) -> None:
 
 
 SCENES: list[Scene] = [
-    an_order, an_end_and_a_purge, a_purge_of_many_rows, a_conflict, our_own_write_again, a_journal,
+    an_order, an_end_and_a_purge, a_purge_of_many_rows,
+    a_purge_of_several_orders, a_conflict, our_own_write_again, a_journal,
     due_rows, a_held_message, an_error_and_a_payload, shared_values_and_leases,
 ]  # fmt: skip
 

@@ -189,7 +189,7 @@ async def test_an_undone_order_moves_within_the_list_even_in_the_same_microsecon
     order = await store.commit(cases.answered(order, 0, rules))
     compensated = await store.commit(cases.compensated(order))
     assert compensated.settled_at == order.settled_at
-    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order", NOW)
+    expected = Summary(NOW, "order-1", OrderState.COMPENSATED, "order", NOW, "a test")
     assert await store.finished(10) == [expected]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,65 @@ async def test_of_a_removed_order_nothing_is_left(store: StateStore) -> None:
         assert await left_of(store, "order-1") == []
 
 
+def neighbours(count: int) -> list[str]:
+    """Return ids of one shard."""
+    return [f"o-{n}" for n in range(400) if shard_of(f"o-{n}", 16) == shard_of("o", 16)][:count]
+
+
+async def test_several_orders_are_removed_together_even_one_with_many_rows(
+    store: StateStore,
+) -> None:
+    names = neighbours(7)
+    orders = [await finished(store, name, extra=120 * (name == names[2])) for name in names]
+    orders.append(await finished(store, "elsewhere"))
+    assert await store.purge(*orders) == {*names, "elsewhere"}
+    assert await store.finished(10) == []
+    assert [await store.load(order.order_id) for order in orders] == [None] * 8
+    if isinstance(store, TableStore):
+        assert [await left_of(store, name) for name in names] == [[]] * 7
+
+
+async def test_the_rows_of_several_orders_of_a_shard_go_in_one_transaction(
+    troubled: Troubled,
+) -> None:
+    orders = [await finished(troubled.rival, name) for name in neighbours(6)]
+    meter = troubled.store.table.meter
+    await troubled.store.purge(orders[0])  # the first request opens the store
+    before = meter.requests
+    assert await troubled.store.purge(*orders[1:]) == {one.order_id for one in orders[1:]}
+    assert meter.requests - before == 5 + 1  # the keys of each order, one transaction
+
+
+async def test_an_order_that_changed_is_never_removed_with_others_and_they_go_without_it(
+    store: StateStore,
+) -> None:
+    names = neighbours(3)
+    orders = [await finished(store, name) for name in names]
+    touched = await store.commit(cases.undone(orders[1], ONE))
+    gone = await store.purge(*orders)
+    assert gone in ({names[0], names[2]}, set())
+    for order in (orders[0], orders[2]):
+        assert order.order_id in gone or await store.purge(order)
+    assert await loaded(store, names[1]) == touched
+    assert [await store.load(name) for name in (names[0], names[2])] == [None, None]
+    assert len(await store.journal(names[1])) == 4
+
+
+async def test_an_order_that_went_already_keeps_no_other(store: StateStore) -> None:
+    orders = [await finished(store, name) for name in neighbours(2)]
+    assert await store.purge(orders[0])
+    assert await store.purge(*orders) == {orders[1].order_id}
+
+
+async def test_finished_orders_of_one_shard_are_listed_alone(store: StateStore) -> None:
+    for name in ("elsewhere", *neighbours(3)):
+        await finished(store, name)
+    listed = await store.finished(2, shard=shard_of("o", 16))
+    assert [one.order_id for one in listed] == sorted(neighbours(3))[:2]
+
+
 async def test_its_neighbours_in_the_shard_stay(store: StateStore) -> None:
-    near = [f"o-{n}" for n in range(400) if shard_of(f"o-{n}", 16) == shard_of("o", 16)][:3]
+    near = neighbours(3)
     for order_id in ("o", *near):
         await finished(store, order_id)
     assert await store.purge(await loaded(store, "o"))
@@ -113,7 +171,7 @@ async def test_finished_orders_are_listed_within_moments(store: StateStore) -> N
         await store.commit(cases.rejected(f"o-{number}", at=NOW + number * SECOND))
 
     async def found(**bounds: timedelta) -> list[str]:
-        moments = {name: NOW + offset for name, offset in bounds.items()}
+        moments: dict[str, Any] = {name: NOW + offset for name, offset in bounds.items()}
         return [s.order_id for s in await store.finished(10, **moments)]
 
     assert await found(until=SECOND) == ["o-0", "o-1"]
@@ -140,6 +198,24 @@ async def test_a_removal_whose_answer_was_lost_is_found_done_by_the_next(
     with pytest.raises(StoreUnavailableError):
         await troubled.store.purge(order)
     assert await left_of(troubled.rival, "order-1") == []
+
+
+@pytest.mark.parametrize("trouble", [Trouble.ANSWER_LOST, Trouble.CUT_OFF])
+async def test_a_removal_of_several_orders_that_crashed_left_each_of_them_whole_or_none(
+    troubled: Troubled, trouble: Trouble
+) -> None:
+    orders = [await finished(troubled.rival, name) for name in neighbours(4)]
+    troubled.proxy.batches.append(trouble)
+    with pytest.raises(StoreUnavailableError):
+        await troubled.store.purge(*orders)
+    listed = {one.order_id for one in await troubled.rival.finished(10)}
+    assert len(listed) in {0, 4}
+    for order in orders:
+        found = await troubled.rival.load(order.order_id)
+        assert found == (order if order.order_id in listed else None)
+    assert await troubled.rival.purge(*orders) == listed
+    for order in orders:
+        assert await left_of(troubled.rival, order.order_id) == []
 
 
 @pytest.mark.parametrize("crashed_in", [1, 2])

@@ -171,7 +171,7 @@ def test_the_host_s_connections_say_that_they_are_by_identity() -> None:
 def test_the_purge_is_what_its_parameters_say() -> None:
     config = read_config(in_azure())
     assert config.retention.days == 30
-    assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 30 2 * * *"
+    assert in_azure()["SAS_PURGE_SCHEDULE"] == "0 5/10 * * * *"
     for name in ("purgeSchedule", "orderRetentionDays"):
         assert f"    {name}: {name}\n" in (INFRA / "modules" / "platform.bicep").read_text()
 

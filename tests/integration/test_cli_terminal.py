@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import json
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -19,12 +21,15 @@ from azure.servicebus.aio import ServiceBusClient
 from devstack.servicebus import Broker
 from sas.cli import arguments as args
 from sas.cli.main import build_parser, main
+from sas.codec import outward
+from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.domain.change import Incident
 from sas.domain.messages import AlertKind
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
 from sas.features.incidents import rules
 from sas.features.incidents.board import active_incidents, name_of
 from sas.features.incidents.rules import Sightings
+from sas.ports import Peeked
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.integration.client_cases import REPLIES
@@ -89,11 +94,13 @@ async def list_(at: At) -> None:
     await failed(at.store, "A", "B")
     assert await at.sas("list") == 0
     if at.narrow:
-        assert at.screen.last[0].endswith("Z  A  order/2  Error")
-        assert at.screen.last[1:3] == ERROR
+        assert at.screen.last[:2] == ["Since  Order  Workflow  State  Why", at.screen.last[1]]
+        assert at.screen.last[1].endswith(" ago  A  order/2  Error")
+        assert at.screen.last[2:4] == ERROR
     else:
-        assert at.screen.last[0].endswith(
-            f"A                     order/2  Error  {' '.join(x.strip() for x in ERROR)}"
+        assert at.screen.last[0].split() == ["Since", "Order", "Workflow", "State", "Why"]
+        assert at.screen.last[1].endswith(
+            f"A                     order/2             Error  {' '.join(x.strip() for x in ERROR)}"
         )
     assert at.screen.last[-1] == "2 orders in Error: 2 step-0/out-of-stock"
     at.fits()
@@ -117,15 +124,17 @@ async def show(at: At) -> None:
     assert all(len(line) <= at.screen.columns for line in table)
 
 
-async def breakers(at: At) -> None:
+async def circuits(at: At) -> None:
     since = datetime(2026, 11, 21, tzinfo=UTC)
     await keep_breaker(at.store, opened(Breaker(), BreakerPolicy(), since, WHY), "payment")
-    assert await at.sas("breakers") == 0
+    assert await at.sas("circuits") == 0
     if at.narrow:
-        assert at.screen.last[:2] == ["payment", "    State: open; Since: 2026-11-21"]
+        assert at.screen.last[0] == "payment"
+        assert at.screen.last[1].startswith("    State: open; Since: ")
     else:
         assert at.screen.last[0].split() == ["Agent", "State", "Since", "Until", "Rounds", "Why"]
-        assert at.screen.last[1].startswith("payment  open   2026-11-21 00:00:00Z  ")
+        assert at.screen.last[1].startswith("payment  open   ")
+        assert " ago  " in at.screen.last[1]
     assert WHY in " ".join(line.strip() for line in at.screen.last)
     assert at.screen.last[-1] == "1 open"
     at.fits()
@@ -253,18 +262,88 @@ async def sim(at: At) -> None:
     at.fits()
 
 
+def peeked(message: AlertMessage | RejectedMessage, **members: Any) -> Peeked:
+    """Return a message as it lies in a queue since an hour."""
+    at = datetime.now(UTC) - timedelta(hours=1)
+    return Peeked(message.id, outward.encode(message), at, sequence=1, **members)
+
+
 async def why(at: At) -> None:
     await failed(at.store, "A")
     assert await at.sas("why", "A") == 0
     said = " ".join(line.strip() for line in at.screen.last)
-    assert said.startswith(
-        "order A  Error  (seq 3): It stopped at step-0: none left of article 11."
-    )
-    assert "waits for  You. then       Nothing moves it but a command." in said
+    assert said.startswith("A is Error. It stopped at step-0: none left of article 11.")
+    assert "waits for You." in " ".join(said.split())
+    await at.store.commit(cases.submitted("B"))
+    assert await at.sas("why", "B") == 0
+    said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
+    assert "in no queue: a scheduler has it, or lost it" in said
+    at.fits()
+
+
+async def alerts(at: At) -> None:
+    text = "step ship failed: no carrier delivers to this address. Resubmit it."
+    alert = AlertMessage(kind="step-failed", at="x", text=text, id="A/4/0", order_id="A")
+    at.scheduler.lying["operator-alerts"] = [peeked(alert)]
+    assert await at.sas("alerts") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    assert said.startswith("1 h ago  step-failed  A  step ship failed:")
+    assert said.endswith("1 alert")
+    at.fits()
+
+
+async def rejected(at: At) -> None:
+    rejection = outward.Rejection(b"{}", "unknown-workflow", "none of it", "orders", "m", "A")
+    (part,) = outward.rejected_parts(rejection, at=datetime.now(UTC), id_base="rejected/1")
+    at.scheduler.lying["orders-rejected"] = [peeked(part)]
+    assert await at.sas("rejected") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    for one in ("1 h ago", "A", "unknown-workflow", "orders", "rejected/1/1", "none of it"):
+        assert one in said
+    assert await at.sas("rejected", "resend", "A", "--dry-run") == 0
+    assert "orders-rejected -> orders" in " ".join(line.strip() for line in at.screen.last)
+    at.fits()
+
+
+async def dlq(at: At) -> None:
+    await failed(at.store, "A")
+    body = b'{"order_id":"A","workflow":"order","reply_queue":"responses-shop","order":{}}'
+    since = datetime.now(UTC) - timedelta(minutes=5)
+    one = Peeked("m-A", body, since, {"DeadLetterReason": "TTLExpired"}, sequence=1)
+    at.scheduler.lying["orders/$DeadLetterQueue"] = [one]
+    assert await at.sas("dlq") == 0
+    said = " ".join(line.strip() for line in at.screen.last)
+    for part in ("5 min ago", "already done", "TTLExpired; the order was submitted and is Error"):
+        assert part in said
+    assert at.screen.last[-1] == "1 dead letter: 1 already done"
+    at.fits()
+
+
+async def watch(at: At) -> None:
+    await failed(at.store, "A")
+    assert await at.sas("watch", "--count", "2", "--every", "0.1") == 0
+    assert at.screen.raw.count("\x1b[H") == 2  # drawn twice, in its place
+    said = " ".join(at.screen.lines)
+    assert "1 in Error" in said
+    assert "step-0" in said
+    at.fits()
+
+
+async def doctor(at: At) -> None:
+    assert await at.sas("doctor") == 0
+    said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
+    assert "ok reading the table it answers; 0 orders in Error" in said
+    assert " 0 wrong, " in at.screen.last[-1]
+    assert "\x1b[32mok" in at.screen.raw or at.narrow
     at.fits()
 
 
 async def desk(at: At) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert await at.sas("desk", "--port", str(taken.getsockname()[1])) == 2
+    assert "give --port 0 for a free one" in " ".join(at.screen.last)
     running = asyncio.ensure_future(at.sas("desk", "--port", "0"))
     await at.screen.answer("Ctrl-C or Ctrl-D stops the desk.", "\n")
     await at.screen.answer("A new link: http://127.0.0.1:", "\x04")
@@ -298,15 +377,20 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
         done="done: seq 4, cancelled; the order is Compensating",
     ),
     "acknowledge": acknowledge,
-    "breakers": breakers,
+    "circuits": circuits,
     "incidents": incidents,
     "queues": queues,
     "export": export,
     "workflows": workflows,
+    "why": why,
+    "alerts": alerts,
+    "rejected": rejected,
+    "dlq": dlq,
+    "watch": watch,
+    "doctor": doctor,
+    "desk": desk,
     "cost": cost,
     "sim": sim,
-    "why": why,
-    "desk": desk,
 }
 
 
@@ -319,6 +403,40 @@ def verbs() -> set[str]:
 
 def test_every_verb_has_a_case_at_a_terminal() -> None:
     assert set(CASES) == verbs()
+
+
+@pytest.mark.parametrize("verb", ["why", "alerts", "rejected", "dlq", "watch", "doctor", "show"])
+async def test_what_an_operator_reads_fits_eighty_columns(
+    store: MemoryStore,
+    scheduler: Scheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    verb: str,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with terminal(80) as screen:
+        await CASES[verb](At(store, scheduler, screen, tmp_path))
+    assert "Traceback" not in screen.raw
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+async def test_no_colour_is_shown_to_who_wants_none(
+    store: MemoryStore,
+    scheduler: Scheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    await failed(store, "A")
+    with terminal(WIDE) as screen:
+        at = At(store, scheduler, screen, Path())
+        assert await at.sas("list") == 0
+        assert "\x1b[31mError" in screen.raw
+        screen.raw = ""
+        monkeypatch.setenv(name, value)
+        assert await at.sas("list") == 0
+        assert "\x1b[3" not in screen.raw
 
 
 @pytest.mark.parametrize("verb", CASES)

@@ -101,10 +101,10 @@ async def test_a_command_overtaken_by_another_change_is_said_to_be_refused(alone
 async def test_a_breaker_that_opened_is_shown_from_the_table(alone: Rig) -> None:
     breaker = opened(Breaker(), BreakerPolicy(), datetime(2026, 11, 21, tzinfo=UTC), "down")
     await keep_breaker(alone.store, breaker, "payment")
-    shown = await sas(alone, "breakers")
+    shown = await sas(alone, "circuits")
     assert shown.code == 0, shown.err
     assert "payment  open   2026-11-21 00:00:00Z  2026-11-21 00:00:15Z  1       down" in shown.out
-    (line,) = (await sas(alone, "breakers", "--json")).out.splitlines()
+    (line,) = (await sas(alone, "circuits", "--json")).out.splitlines()
     assert json.loads(line)["Agent"] == "payment"
     # The host of this module's other tests must find its services reachable.
     await keep_breaker(alone.store, Breaker(), "payment")
@@ -288,7 +288,7 @@ async def test_finished_orders_are_listed_by_state(made: Rig) -> None:
     listed = await sas(made, "list", "--state", "compensated")
     assert listed.out.splitlines()[-1] == "2 orders finished: 2 Compensated"
     one = await sas(made, "list", "--state", "finished", "--limit", "1", "--json")
-    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["R-1"]
+    assert [json.loads(line)["OrderID"] for line in one.out.splitlines()] == ["C-1"]  # the newest
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sas.actors.purge import PURGE_ORDERS_MAX
 from sas.cli import counts
 from tests.infra.kit import ROOT
 
@@ -21,7 +20,7 @@ CREDITS_PER_S = 1000
 PARTITION_ROWS_PER_S = 2000
 ACCOUNT_PER_S = 20_000
 SHARDS = 16
-PURGE = counts.PURGE_ORDER.usage
+PURGE = counts.PURGE_ORDER.usage + counts.PURGE_TOGETHER.usage  # one that goes alone
 PURGED = PURGE.entities_read + PURGE.entities_written
 
 
@@ -39,9 +38,6 @@ PURGED = PURGE.entities_read + PURGE.entities_written
         f"{ACCOUNT_PER_S // ORDER.requests:,} orders a second",
         f"{PURGE.requests} requests: {PURGE.entities_read} rows read, {PURGE.entities_written}",
         f"{ACCOUNT_PER_S // (ROWS + PURGED)} orders a second** while the purge",
-        f"a run looks at {PURGE_ORDERS_MAX:,} orders",
-        f"{PURGE_ORDERS_MAX // 600} orders a second**; every five: {PURGE_ORDERS_MAX // 300}",
-        f"at {PURGE_ORDERS_MAX:,} orders a day",
         f"{sum(counts.ORDER_APART.executions.values())} seconds of 2 GB".replace("8", "eight"),
         f"{6 * 60 * 24 * 30 * SWEEP / 1e6:.1f} million requests a month",
     ],

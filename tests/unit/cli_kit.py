@@ -1,15 +1,35 @@
-"""A store in memory in the place of the one that a verb would open."""
+"""The command over a store in memory, or over all actors in memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from sas.cli import arguments as args
-from sas.ports import StateStore
+from sas.cli import output
+from sas.cli.main import main
+from sas.operate.errors import UnavailableError
+from sas.ports import (
+    BusUnavailableError,
+    Message,
+    MessageBus,
+    Move,
+    Peeked,
+    StateStore,
+    StoreUnavailableError,
+    UndeliverableError,
+)
 from sas.simulation.store import MemoryStore
+from tests.unit.actors_kit import CARE, CHAIN, Kit, kit, order
+
+NO_RIGHT = "queue {}: to read it you need the role Azure Service Bus Data Receiver on it."
 
 
 @pytest.fixture
@@ -23,3 +43,163 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     monkeypatch.setattr(args, "open_store", opened)
     monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
     return made
+
+
+@dataclass
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+    def refused(self, code: int, *parts: str) -> None:
+        """Check that it is one clear sentence on stderr."""
+        assert self.code == code, self
+        assert self.err.startswith("sas: ")
+        assert self.err.count("\n") == 1, self.err
+        for part in parts:
+            assert part in self.err, self.err
+
+
+@dataclass
+class Night:
+    """All actors in memory, and an operator who types commands."""
+
+    made: Kit
+    capsys: pytest.CaptureFixture[str]
+    runs: bool = True
+    away: str = ""
+    forbidden: set[str] = field(default_factory=set)
+    sent: list[Message] = field(default_factory=list)
+    lying: dict[str, list[Peeked]] = field(default_factory=dict)
+    before_send: Callable[[], Awaitable[None]] | None = None
+
+    def sas(self, *arguments: str) -> Said:
+        """Run a command as it is typed."""
+        self.capsys.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = self.capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    def play(self, work: Awaitable[Any]) -> None:
+        """Let something happen to the system."""
+
+        async def run() -> None:
+            await work
+
+        asyncio.run(run())
+
+    def submit(self, order_id: str, workflow: str = "care") -> None:
+        """Submit an order, and let it go as far as it can."""
+
+        async def run() -> None:
+            body = order(order_id, workflow=workflow, order={"amount": 12.50})
+            await self.made.submit(body, f"m-{order_id}")
+            await self.made.drain()
+            await self.made.later(1)
+
+        self.play(run())
+
+    def fail(self, order_id: str, error: Exception, agent: str = "payment") -> None:
+        """Submit an order that one of its agents refuses."""
+        self.made.agents[agent].then(error)
+        self.submit(order_id)
+
+    def later(self, seconds: float) -> None:
+        self.play(self.made.later(seconds))
+
+    def put(self, path: str, body: bytes, **members: Any) -> None:
+        """Put a message into a queue, as the bus shows it."""
+        lying = self.lying.setdefault(path, [])
+        number = len(lying) + 1
+        said: dict[str, Any] = {
+            "message_id": f"m-{number}",
+            "enqueued_at": self.made.clock.now(),
+        } | members
+        lying.append(Peeked(body=body, sequence=number, **said))
+
+    # -- The operator's bus: see sas.ports.OperatorBus ----------------------------------------
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        if self.before_send is not None:
+            happens, self.before_send = self.before_send, None
+            await happens()
+        self.sent += messages
+        for message in messages if self.runs else ():
+            await self.made.hand(message)
+        await self.made.drain()
+
+    async def peek(self, queue: str, limit: int) -> list[Peeked]:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        if queue in self.forbidden or "*" in self.forbidden:
+            raise BusUnavailableError(NO_RIGHT.format(queue))
+        own = await self.made.bus.peek(queue, limit) if queue in self.made.bus.queues else []
+        return [*own, *self.lying.get(queue, ())][:limit]
+
+    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        for move in moves:
+            if move.message is not None:
+                self.sent.append(move.message)
+            rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+            self.lying[path] = rest
+            yield True
+
+    async def check_sending(self, queue: str) -> None:
+        if self.away:
+            raise BusUnavailableError(self.away)
+        if f"send {queue}" in self.forbidden:
+            raise UndeliverableError(f"queue {queue}: no right to send.", Message(queue, "", b""))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Night:
+    """Return the actors with the command connected to them."""
+    made = Night(kit(CARE, CHAIN), capsys)
+
+    @asynccontextmanager
+    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
+        yield made.made.store
+
+    @asynccontextmanager
+    async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
+        yield made
+
+    monkeypatch.setattr(args, "open_store", open_store)
+    monkeypatch.setattr(args, "open_bus", open_bus)
+    monkeypatch.setattr(output, "now", made.made.clock.now)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("SAS_OPERATOR", "ann")
+    return made
+
+
+def store_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store refuse: no right, for instance."""
+
+    @asynccontextmanager
+    async def refused(where: args.Storage) -> AsyncIterator[StateStore]:
+        raise UnavailableError(str(StoreUnavailableError("the table: you have no right.")))
+        yield  # type: ignore[unreachable]
+
+    monkeypatch.setattr(args, "open_store", refused)
+
+
+MINUTE = timedelta(minutes=1)

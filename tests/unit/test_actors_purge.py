@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,9 +107,9 @@ async def test_one_that_moved_on_since_it_was_listed_is_not_even_exported() -> N
     seen = await processed(made, "moved", 40)
     finished = made.store.finished
 
-    async def meanwhile(limit: int, **bounds: datetime | None) -> object:
+    async def meanwhile(limit: int, **bounds: Any) -> object:
         listed = await finished(limit, **bounds)
-        if made.order("moved").seq == seen.seq:
+        if listed and made.order("moved").seq == seen.seq:
             await made.store.commit(cases.undone(seen, ONE))
         return listed
 
@@ -117,28 +119,47 @@ async def test_one_that_moved_on_since_it_was_listed_is_not_even_exported() -> N
     assert (found.removed, found.left, kept.lines) == (0, 1, [])
 
 
-async def test_a_run_goes_through_more_than_a_batch_oldest_first(
+async def test_a_run_goes_through_more_than_a_batch_oldest_first_in_each_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(purge, "BATCH", 3)
+    monkeypatch.setattr(purge, "TOGETHER", 2)
     made, kept = kit(), Kept()
-    for number in range(10):
-        await processed(made, f"o-{number}", 60 - number // 4)  # several at the same moment
+    names = [f"o-{number}" for number in range(10)]
+    names += neighbours("o-0", 10)
+    for number, name in enumerate(names):
+        await processed(made, name, 60 - number // 4)  # several at the same moment
     found = await run(made, kept)
-    assert (found.looked_at, found.removed) == (10, 10)
-    exported = [json.loads(line)["SettledAt"] for line in kept.lines]
-    assert exported == sorted(exported)
+    assert (found.looked_at, found.removed) == (20, 20)
+    exported = [json.loads(line) for line in kept.lines]
+    for shard in made.store.shards:
+        of_it = [one["SettledAt"] for one in exported if shard_of(one["OrderID"], 16) == shard]
+        assert of_it == sorted(of_it)
 
 
-async def test_a_run_is_bounded_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purge, "BATCH", 2)
-    monkeypatch.setattr(purge, "PURGE_ORDERS_MAX", 4)
+def neighbours(order_id: str, count: int) -> list[str]:
+    """Return other ids of an order's shard."""
+    names = (f"{order_id}-beside-{number}" for number in range(10_000))
+    return list(islice((n for n in names if shard_of(n, 16) == shard_of(order_id, 16)), count))
+
+
+async def test_orders_that_an_operator_touches_keep_none_of_those_removed_with_them() -> None:
     made = kit()
-    for number in range(6):
-        await processed(made, f"o-{number}", 60 - number)
-    assert (await run(made)).removed == 4
-    assert set(made.store.orders) == {"o-4", "o-5"}
-    assert (await run(made)).removed == 2
+    names = neighbours("o", purge.TOGETHER)
+    for name in names:
+        await processed(made, name, 60)
+    together = made.store.purge
+
+    async def meanwhile(*orders: Order) -> set[str]:
+        made.store.purge = together  # type: ignore[method-assign]
+        await made.store.commit(cases.undone(made.order(names[1]), ONE))
+        assert len(orders) == purge.TOGETHER
+        return set()  # as the table answers: one of the transaction's orders has another token
+
+    made.store.purge = meanwhile  # type: ignore[method-assign]
+    found = await run(made)
+    assert (found.removed, found.left, found.failed) == (purge.TOGETHER - 1, 1, 0)
+    assert set(made.store.orders) == {names[1]}
 
 
 async def test_a_run_tells_by_how_much_the_oldest_order_that_it_left_is_late() -> None:
@@ -309,13 +330,13 @@ async def test_no_more_content_is_read_at_once_than_fits_in_memory() -> None:
             assert isinstance(lines, list)
             parts.append(len(lines))
 
-    for number in range(5):
-        await large(made, f"o-{number}", 900_000)
+    for name in neighbours("small", 5):
+        await large(made, name, 900_000)
     await processed(made, "small", 60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(purge, "EXPORT_BYTES_MAX", 2_000_000)
         assert (await run(made, Counting())).removed == 6
-    assert parts == [2, 2, 2]
+    assert parts == [3, 2, 1]  # never more than two large ones
 
 
 async def test_what_cannot_be_exported_is_not_removed() -> None:

@@ -61,7 +61,6 @@ def test_every_verb_says_what_it_does_and_shows_an_example() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["greet"],
         ["submit"],
         ["submit", "x", "--colour"],

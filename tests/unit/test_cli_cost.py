@@ -54,7 +54,8 @@ def test_the_quantities_of_orders_are_those_that_were_counted() -> None:
     assert more["service-bus-operations"] * 1e6 == pytest.approx(
         DAYS * 1000 * 3 * order.usage.messages
     )
-    purged = 1000 * counts.PURGE_ORDER.usage.requests + 20 * counts.PURGE_BATCH.usage.requests
+    purge = (counts.PURGE_ORDER, counts.PURGE_TOGETHER, counts.PURGE_BATCH)  # few: each alone
+    purged = 1000 * sum(one.usage.requests for one in purge)
     assert more["storage-requests"] * 10_000 == pytest.approx(
         DAYS * (1000 * order.usage.requests + purged)
     )
@@ -66,12 +67,12 @@ def test_the_quantities_of_orders_are_those_that_were_counted() -> None:
     )
 
 
-def test_idling_is_the_sweeps_the_health_checks_and_an_empty_purge() -> None:
+def test_idling_is_the_sweeps_the_health_checks_and_empty_purges() -> None:
     idle = quantities(Load(0))
-    day = 24 * counts.IDLE_HOUR.usage.requests + counts.PURGE_RUN.usage.requests
+    day = 24 * counts.IDLE_HOUR.usage.requests + 144 * counts.PURGE_RUN.usage.requests
     assert idle["storage-requests"] * 10_000 == pytest.approx(DAYS * day)
-    assert idle["functions-executions"] * 1e6 == pytest.approx(DAYS * (24 * 360 + 1))
-    assert idle["functions-time"] == pytest.approx(DAYS * 2 * (8640 + 1))  # a second each, 2 GB
+    assert idle["functions-executions"] * 1e6 == pytest.approx(DAYS * (24 * 360 + 144))
+    assert idle["functions-time"] == pytest.approx(DAYS * 2 * (8640 + 144))  # a second each, 2 GB
 
 
 def test_an_order_that_comes_alone_is_billed_a_second_for_each_execution() -> None:

@@ -11,7 +11,7 @@ from sas.cli.selection import moment
 from sas.domain.order import Order
 from sas.operate import finding
 from sas.operate.errors import UsageError
-from sas.operate.finding import Wanted, each, find_finished, fingerprints, grouped
+from sas.operate.finding import Wanted, each, fingerprints, grouped, newest_finished
 from sas.simulation.store import MemoryStore
 from tests.contract import cases
 from tests.contract.cases import NOW, SECOND
@@ -81,12 +81,12 @@ async def test_finished_orders_are_chosen_by_state_and_need_no_loading(
     monkeypatch.setattr(store, "load", None)
 
     async def found(wanted: Wanted) -> list[str]:
-        return [summary.order_id for summary in await find_finished(store, wanted)]
+        return [summary.order_id for summary in await newest_finished(store, wanted, NOW)]
 
-    every = [*(f"p-{number}" for number in range(5)), "r-0"]
+    every = ["r-0", *(f"p-{number}" for number in reversed(range(5)))]
     assert await found(Wanted("finished")) == every
     assert await found(Wanted("rejected")) == ["r-0"]
-    assert await found(Wanted("processed", limit=4)) == every[:4]
+    assert await found(Wanted("processed", limit=4)) == every[1:5]
     assert await found(Wanted("compensated")) == []
     assert await found(Wanted("finished", workflow="other")) == []
 
@@ -114,8 +114,44 @@ def test_a_moment_is_utc_unless_it_says_otherwise(text: str, meant: datetime) ->
 
 
 def test_what_is_no_moment_is_bad_usage() -> None:
-    with pytest.raises(UsageError, match="'yesterday' is not a time"):
+    with pytest.raises(UsageError, match="'yesterday' is not a time: give one like 1h, 2026-11-21"):
         moment("yesterday")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("5m", timedelta(minutes=5)),
+        ("1h", timedelta(hours=1)),
+        ("2d", timedelta(days=2)),
+        ("1w", timedelta(weeks=1)),
+    ],
+)
+def test_a_moment_may_be_so_long_ago(
+    text: str, meant: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sas.cli.output.now", lambda: NOW)
+    assert moment(text) == NOW - meant
+
+
+def test_a_span_beyond_all_time_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match="is not a time"):
+        moment("999999999w")
+
+
+async def test_orders_that_finished_long_ago_are_found_once_each_the_newest_first() -> None:
+    store, rules = MemoryStore(), cases.rules_of(1)
+    ages = [0, 1, 599, 600, 601, 1800, 86_400, 400 * 86_400]
+    for number, age in enumerate(ages):
+        order = await store.commit(cases.submitted(f"p-{number}", rules))
+        order = await store.commit(cases.claimed(order, rules))
+        await store.commit(cases.answered(order, 0, rules, at=NOW - age * SECOND))
+    found = await newest_finished(store, Wanted("finished"), NOW)
+    assert [one.order_id for one in found] == [f"p-{number}" for number in range(len(ages))]
+    since = Wanted("finished", since=NOW - 601 * SECOND)
+    assert len(await newest_finished(store, since, NOW)) == 5
+    assert len(await newest_finished(store, Wanted("finished", limit=3), NOW)) == 3
 
 
 async def test_orders_are_handed_on_as_they_are_found_however_many_there_are(

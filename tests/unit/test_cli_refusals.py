@@ -211,7 +211,12 @@ async def test_all_that_was_processed_since_a_moment_can_be_undone_at_once(
     since = (cases.NOW + 10 * cases.SECOND).isoformat()
     chosen = ("--state", "processed", "--since", since, "--workflow", "order")
     assert sas("undo", *chosen, "--yes", "--no-wait") == 0
-    assert capsys.readouterr().out == "undo of 2 orders\nsent: 2\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "undo of 2 orders",
+        "  P-1                   Processed",
+        "  P-2                   Processed",
+        "sent: 2",
+    ]
     assert [(one.order_id, one.seq) for one in scheduler.got] == [("P-1", 3), ("P-2", 3)]
     assert sas("cancel", "--state", "error", "--yes", "--no-wait") == 0
     assert scheduler.got[-1].order_id == "E"

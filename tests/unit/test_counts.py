@@ -17,6 +17,7 @@ import pytest
 
 from sas.cli import counts
 from sas.cli.counts import AGENT, Count
+from sas.domain.ids import shard_of
 from sas.domain.order import OrderState
 from sas.ports import AwaitCallback, Callback, Message, RefusedError, StillRunning, TransientError
 from sas.simulation.store import StoreFault
@@ -118,13 +119,11 @@ async def test_a_purge_costs_what_it_removes(orders: int) -> None:
         await made.clock.run(made.submit(f"P-{number}"))
     await made.clock.advance(timedelta(days=31).total_seconds())
     spent = await made.spent(made.purge())
-    batches = -(-orders // 50)
-    if orders <= 50:
-        parts = [counts.PURGE_ORDER] * orders + [counts.PURGE_BATCH] * batches
-        is_count(spent, counts.PURGE_RUN, *parts)
-    # From the second batch on, rows of the one before are listed once more: of the same moment.
-    wanted = (counts.PURGE_RUN.usage + counts.PURGE_BATCH.usage * batches).requests
-    assert spent.usage.requests == wanted + (counts.PURGE_ORDER.usage * orders).requests
+    shards = Counter(shard_of(f"P-{number}", 16) for number in range(orders)).values()
+    parts = [counts.PURGE_ORDER] * orders
+    parts += [counts.PURGE_BATCH] * sum(-(-count // 50) for count in shards)
+    parts += [counts.PURGE_TOGETHER] * sum(-(-count // 6) for count in shards)
+    is_count(spent, counts.PURGE_RUN, *parts)
     assert [one for one in made.store.orders if one.startswith("P-")] == []
 
 

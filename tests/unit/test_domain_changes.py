@@ -23,7 +23,7 @@ from sas.domain.change import (
 from sas.domain.claim import claim
 from sas.domain.command import undo
 from sas.domain.expire import expire
-from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, Wake
+from sas.domain.messages import JournalEntry, JournalWord, Notice, Notify, StepChange, Wake
 from sas.domain.moves import IllegalMoveError
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.submit import submit
@@ -69,9 +69,36 @@ def test_the_next_change_is_guarded_by_what_was_loaded_and_journals_the_decision
     change = commit(order, decision)
     assert change.before is order.order
     assert change.after.token == "etag-1"
+    changes = (StepChange(0, StepState.PENDING, StepState.PROCESSING),)
     assert change.entry == JournalEntry(
-        2, T0, JournalWord.CLAIMED, "s", "c1", "q:1", decision.messages
+        2, T0, JournalWord.CLAIMED, "s", "c1", "q:1", decision.messages, changes=changes
     )
+
+
+def test_an_undo_keeps_who_decided_it_and_why_however_often_it_goes_on() -> None:
+    order = story("one")
+    order.claim()
+    decision = undo(order.order, order.rules, now=order.now)
+    assert decision is not None
+    asked = Origin("operator ann", "c1", "q:1", order.now, "the customer asked")
+    after = next_change(order.order, decision, asked).after
+    assert after.undone_because == "operator ann: the customer asked"
+    out = claim(after, order.rules, now=order.now, instance="s")
+    assert out is not None
+    later = next_change(after, out, Origin("s", "c2", "q:2", order.now)).after
+    assert later.undone_because == after.undone_because
+    quiet = replace(asked, reason="x" * 500)
+    assert len(next_change(order.order, decision, quiet).after.undone_because or "") == 300
+
+
+def test_an_edited_input_stands_in_the_journal() -> None:
+    order = story("one")
+    order.claim()
+    step = order.order.steps[0]
+    edited = replace(step, call=replace(step.call, generation=1, edited="{}"))
+    change = commit(order, Decision(JournalWord.RESUBMITTED, (edited,), ()))
+    state = step.process_state
+    assert change.entry.changes == (StepChange(0, state, state, edited=True),)
 
 
 def test_a_claim_moves_the_due_row_of_its_step() -> None:

@@ -7,18 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from sas.cli import output
-from sas.cli.main import main
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import Resting
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.operate import why
 from sas.ports import Message, RefusedError, TransientError
-from sas.simulation.store import MemoryStore
 from tests.unit import actors_kit, cli_kit
 from tests.unit.actors_kit import CARE, CHAIN, QUEUES, Kit, command, kit, letter, order
 from tests.unit.desk_kit import DECLINED, night
-from tests.unit.test_cli_workflows import run_in_thread
 
 store = cli_kit.store
 
@@ -174,42 +170,3 @@ def test_a_journal_without_waiting_stays_as_it_is() -> None:
 )
 def test_a_span_is_said_with_two_units_at_most(seconds: float, said: str) -> None:
     assert why.spelled(timedelta(seconds=seconds)) == said
-
-
-async def test_the_message_of_an_order_is_found_in_its_queue_with_what_is_ahead_of_it() -> None:
-    made = kit(CHAIN)
-    for number in range(3):
-        await made.submit(order(f"O-{number}"), f"m-{number}")
-    lying, problems = await why.lies_in(made.bus, QUEUES, made.order("O-2"), "stock")
-    assert problems == []
-    assert [(one.queue, one.ahead) for one in lying] == [("scheduler", 2)]
-    await made.step(QUEUES.scheduler)
-    lying, _ = await why.lies_in(made.bus, QUEUES, made.order("O-0"), "stock")
-    assert [(one.queue, one.ahead) for one in lying] == [("agent-stock", 0)]
-
-
-async def test_sas_why_says_it_in_a_few_lines(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = await night()
-    store.orders = made.store.orders
-    monkeypatch.setattr(output, "now", made.clock.now)
-    monkeypatch.delenv("ServiceBus", raising=False)
-    assert run_in_thread(lambda: main(["why", "10248"])) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [
-        f"order 10248  Error  (seq 4): It stopped at pay: {DECLINED}.",
-        "  waits for  You.",
-        "  then       Nothing moves it but a command.",
-        "  agent      payment, circuit closed",
-        "  to do      Repair the cause and resubmit, skip the step if you did it by hand, or undo.",
-    ]
-    assert said.err == ""
-    await made.submit(order("10252", workflow="care"), "m-10252")
-    assert run_in_thread(lambda: main(["why", "10252"])) == 0
-    said = capsys.readouterr()
-    assert "waits for  A scheduler, to claim reserve. Until 2026-" in said.out
-    assert said.err == "sas: the queues were not read: set ServiceBus\n"
-    assert run_in_thread(lambda: main(["why", "10248", "--json"])) == 0
-    assert '"WaitsFor":"You."' in capsys.readouterr().out
-    assert run_in_thread(lambda: main(["why", "nosuch"])) == 1

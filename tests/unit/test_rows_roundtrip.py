@@ -33,6 +33,7 @@ from sas.domain.messages import (
     Notify,
     Outgoing,
     Request,
+    StepChange,
     Wake,
 )
 from sas.domain.order import (
@@ -187,6 +188,7 @@ ORDER = Order(
     rejected=True,
     deadline=NOW + timedelta(days=1),
     acknowledged_by="operator 'ü'",
+    undone_because="operator 'ü': a reason",
     token="etag",
 )
 
@@ -312,6 +314,19 @@ def test_every_message_comes_back_from_the_journal() -> None:
     assert messages_from_json(messages_to_json(MESSAGES)) == MESSAGES
     entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "commit", None, MESSAGES)
     assert entry_from(journal_row("order-1", entry)) == entry
+
+
+def test_what_changed_comes_back_from_the_journal_without_what_a_newer_version_wrote() -> None:
+    changes = (
+        StepChange(0, StepState.ERROR, StepState.PENDING, edited=True),
+        StepChange(12, StepState.PENDING, StepState.PENDING, edited=True),
+        *(StepChange(1, before, after) for before in StepState for after in StepState),
+    )
+    entry = JournalEntry(3, NOW, JournalWord.CLAIMED, "me", "c", None, (), "why", changes)
+    row = journal_row("o", entry)
+    assert entry_from(row) == entry
+    newer = row | {"Changes": "0:Error>Pending:edited,1:Error>Sleeping,x,2:Pending>Error"}
+    assert [one.step for one in entry_from(newer).changes] == [0, 2]
 
 
 def test_every_kind_of_message_has_its_word_in_the_journal() -> None:

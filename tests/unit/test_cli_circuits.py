@@ -1,18 +1,21 @@
-"""``sas breakers``: what is shown of each agent's breaker, over a store in memory."""
+"""``sas circuits``: what is shown of each agent's breaker, over a store in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sas.cli.main import main
+from sas.domain.ids import key_time
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
+from sas.ports import ConflictError
 from sas.simulation.store import MemoryStore
-from tests.unit.actors_kit import keep_breaker
+from tests.unit.actors_kit import breaker_of, keep_breaker
 from tests.unit.cli_kit import store
 
 __all__ = ["store"]  # a fixture of the tests here
@@ -42,7 +45,7 @@ def test_every_breaker_is_shown_with_its_state_since_until_rounds_and_why(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, BREAKERS)
-    assert main(["breakers"]) == 0
+    assert main(["circuits"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Agent      State      Since                 Until                 Rounds  Why",
         "inventory  closed     2026-11-21 12:00:00Z  -                     0       -",
@@ -56,7 +59,7 @@ def test_each_breaker_is_one_line_of_json_with_its_probe(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, BREAKERS)
-    assert main(["breakers", "--json"]) == 0
+    assert main(["circuits", "--json"]) == 0
     closed_one, open_one, probing = map(json.loads, capsys.readouterr().out.splitlines())
     assert open_one == {
         "Agent": "payment",
@@ -75,10 +78,11 @@ def test_an_agent_whose_breaker_never_opened_is_shown_where_it_is_named(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, BREAKERS)
-    assert main(["breakers", "payment", "courier"]) == 0
-    _heading, courier, payment, count = capsys.readouterr().out.splitlines()
-    assert courier.split() == ["courier", "closed", "-", "-", "0", "never", "opened"]
-    assert payment.startswith("payment  open")
+    app = ("--app", "tests.business:workflows")
+    assert main(["circuits", "payment", "delivery", *app]) == 0
+    _heading, delivery, payment, count = capsys.readouterr().out.splitlines()
+    assert delivery.split() == ["delivery", "closed", "-", "-", "0", "never", "opened"]
+    assert payment.split()[:2] == ["payment", "open"]
     assert count == "1 closed, 1 open"
 
 
@@ -86,7 +90,7 @@ def test_an_app_says_which_agents_there_are(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, {"gone": OPEN})
-    assert main(["breakers", "--app", "tests.business:workflows", "--json"]) == 0
+    assert main(["circuits", "--app", "tests.business:workflows", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     states = {one["Agent"]: one["State"] for one in shown}
     agents = ("inventory", "payment", "shipping", "invoice", "delivery")
@@ -96,9 +100,9 @@ def test_an_app_says_which_agents_there_are(
 def test_without_any_breaker_that_is_said(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["breakers"]) == 0
-    assert capsys.readouterr().out == "no circuit breaker ever opened here\n"
-    assert main(["breakers", "--json"]) == 0
+    assert main(["circuits"]) == 0
+    assert capsys.readouterr().out == "no circuit ever opened here\n"
+    assert main(["circuits", "--json"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -106,7 +110,49 @@ def test_what_a_service_said_can_neither_break_the_table_nor_drive_the_terminal(
     store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(store, {"payment": opened(Breaker(), POLICY, NOW, "one\x1b[2J\ntwo\u202e")})
-    assert main(["breakers"]) == 0
+    assert main(["circuits"]) == 0
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 3
     assert not set(said) & set("\x1b\u202e")
+
+
+def test_a_name_that_nothing_knows_is_an_error_and_says_what_is_known(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(store, BREAKERS)
+    assert main(["circuits", "paymnet"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sas: there is no circuit of an agent 'paymnet': known are ")
+    assert "inventory, " in error
+
+
+def test_a_probe_ends_the_pause_of_an_open_circuit_and_of_no_other(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = replace(OPEN, until=datetime.now(UTC) + timedelta(minutes=5))
+    keep(store, BREAKERS | {"payment": later})
+    assert main(["circuits", "payment", "--probe", "--json"]) == 0
+    (record,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert record["State"] == "open"
+    assert record["Until"] <= key_time(datetime.now(UTC))
+    kept = asyncio.run(breaker_of(store, "payment"))
+    assert replace(kept, until=None) == replace(later, until=None)
+    assert main(["circuits", "--probe"]) == 2
+    for agent, state in (("inventory", "closed"), ("shipping", "half-open")):
+        assert main(["circuits", "payment", agent, "--probe"]) == 1
+        said = capsys.readouterr().err
+        assert f"the circuit of '{agent}' is {state}: only an open one can be probed" in said
+    assert asyncio.run(breaker_of(store, "payment")) == kept
+
+
+def test_a_circuit_that_changed_meanwhile_is_not_probed(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, BREAKERS)
+
+    async def lost(*_: object) -> None:
+        raise ConflictError("a rival was faster")
+
+    monkeypatch.setattr(store, "write_shared", lost)
+    assert main(["circuits", "payment", "--probe"]) == 1
+    assert "the circuit of 'payment' changed meanwhile: look" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""What a resubmit brought about, and rejected orders: over the actors in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from sas.cli.main import main
+from sas.features.version_check import value_name
+from sas.ports import RefusedError
+from tests.unit.actors_kit import command, order
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+LIMIT = RefusedError("over-limit", "the card is over its limit")
+
+
+def test_a_step_that_fails_again_ends_with_1_and_says_how(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.made.agents["payment"].then(LIMIT)
+    said = night.sas("resubmit", "A", "--yes")
+    assert said.code == 1
+    assert said.lines[-1] == "done: seq 5, resubmitted; the order is Error"
+    assert said.err == "sas: it failed again: pay (over-limit: the card is over its limit)\n"
+
+
+def test_a_step_that_succeeds_ends_with_0(night: Night) -> None:
+    night.fail("A", DECLINED)
+    said = night.sas("resubmit", "A", "--yes")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[-1] == "done: seq 5, resubmitted; the order is Processed"
+
+
+def test_of_many_those_that_failed_again_are_named(night: Night) -> None:
+    for order_id in ("A", "B", "C"):
+        night.fail(order_id, DECLINED)
+    night.made.agents["payment"].then({"ok": 1}, LIMIT, {"ok": 1})
+    said = night.sas("resubmit", "--state", "error", "--yes")
+    assert said.code == 1
+    assert said.lines[1:4] == [f"  {name}                     pay/card-declined" for name in "ABC"]
+    assert said.lines[-1] == "sent 3, carried out 3, failed again 1"
+    assert said.err.startswith("sas: order B: failed again: pay (over-limit: ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_command_that_lost_a_race_says_what_changed_and_does_nothing(night: Night) -> None:
+    night.fail("A", DECLINED)
+    seq = night.made.order("A").seq
+
+    async def bob() -> None:
+        await night.made.hand(command("acknowledge", seq, "w-bob", "A"))
+
+    night.before_send = bob
+    said = night.sas("undo", "A", "--yes", "--wait", "5")
+    said.refused(1, f"you saw seq {seq}, but the order is at seq {seq + 1}", "acknowledged")
+    assert night.made.state("A") == "Error"
+
+
+def test_as_json_each_order_is_one_object(night: Night) -> None:
+    for order_id in ("A", "B"):
+        night.fail(order_id, DECLINED)
+    dry = night.sas("resubmit", "--state", "error", "--dry-run", "--json").json
+    assert [(one["OrderID"], one["Seq"]) for one in dry] == [("A", 4), ("B", 4)]
+    assert dry[0]["Would"] == "run again: pay (card-declined: the card was declined)"
+    assert night.sent == []
+    night.made.agents["payment"].then({"ok": 1}, LIMIT)
+    said = night.sas("resubmit", "--state", "error", "--yes", "--json")
+    assert said.code == 1
+    assert [(one["OrderID"], one["CarriedOut"], one["FailedAgain"]) for one in said.json] == [
+        ("A", True, False),
+        ("B", True, True),
+    ]
+    assert said.json[0]["ProcessState"] == "Processed"
+    assert said.json[1]["Problem"] == "pay (over-limit: the card is over its limit)"
+    (acknowledged,) = night.sas("acknowledge", "B", "--json").json
+    assert (acknowledged["Verb"], acknowledged["Problem"]) == ("acknowledge", None)
+    (sent,) = night.sas("undo", "B", "--yes", "--no-wait", "--json").json
+    assert sent["CarriedOut"] is None
+    night.fail("C", DECLINED)
+    night.runs = False
+    late = night.sas("undo", "C", "--yes", "--wait", "0.1", "--json")
+    assert late.code == 1
+    assert "check that the function app runs" in late.json[0]["Problem"]
+    night.sas("undo", "gone", "--json").refused(1, "there is no order 'gone' here")
+
+
+def test_many_and_one_order_contradict_each_other(night: Night) -> None:
+    night.sas("undo", "X", "--state", "processed").refused(
+        2, "ORDER_ID 'X' names one order, and --state processed chooses many: give one of the two"
+    )
+
+
+def test_alone_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "usage: sas" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["incidents", "nosuch"], ["shwo", "A"], ["list", "error"]])
+def test_a_word_too_many_is_an_error(night: Night, arguments: list[str]) -> None:
+    said = night.sas(*arguments)
+    assert said.code == 2
+    assert "usage: sas" in said.err
+
+
+def test_a_workflow_that_never_ran_is_an_error_where_others_are_remembered(night: Night) -> None:
+    assert night.sas("list", "--workflow", "cahin").code == 0
+    night.play(night.made.store.write_shared(value_name("order-with-care", 1), "x", None))
+    said = night.sas("list", "--workflow", "cahin")
+    assert said.code == 1
+    assert "no workflow 'cahin' ever ran here: known are order-with-care" in said.err
+
+
+def reject(night: Night, order_id: str, workflow: str = "nosuch") -> None:
+    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+    night.later(1)
+
+
+def test_rejected_orders_are_listed_the_newest_first_with_the_reason(night: Night) -> None:
+    reject(night, "bad-1")
+    reject(night, "bad-2")
+    said = night.sas("list", "--state", "rejected")
+    assert said.code == 0
+    assert [line.split()[2] for line in said.lines[1:-1]] == ["bad-2", "bad-1"]
+    assert "unknown-workflow: " in said.lines[1]
+    assert said.lines[-1] == "2 orders finished: 2 Rejected"
+    records = night.sas("list", "--state", "rejected", "--json", "--since", "1h").json
+    assert [one["OrderID"] for one in records] == ["bad-2", "bad-1"]
+    assert records[0]["Reason"] == "unknown-workflow"
+
+
+def test_where_the_queue_may_not_be_read_that_is_said(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject(night, "bad")
+    night.forbidden = {"orders-rejected"}
+    night.sas("list", "--state", "rejected").refused(1, "you need the role Azure Service Bus")
+    monkeypatch.delenv("ServiceBus")
+    night.sas("list", "--state", "rejected").refused(1, "no Service Bus namespace is configured")
+
+
+def test_a_rejected_order_is_shown_with_the_reason_and_what_to_do(night: Night) -> None:
+    reject(night, "bad")
+    said = night.sas("show", "bad")
+    assert said.code == 0
+    assert said.lines[0] == "order bad  Rejected"
+    assert any(line.startswith("why       unknown-workflow: ") for line in said.lines)
+    assert "`sas rejected resend rejected/" in said.lines[-1]
+    (record,) = night.sas("show", "bad", "--json").json
+    assert (record["OrderID"], record["ProcessState"]) == ("bad", "Rejected")
+    night.sas("show", "none").refused(1, "there is no order 'none' here")

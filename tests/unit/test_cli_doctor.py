@@ -1,0 +1,175 @@
+"""``sas doctor``: each check, right and wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from sas.adapters.endpoints import Endpoint
+from sas.adapters.queue_properties import clock_of, tables_address
+from sas.cli import doctor
+from sas.cli.doctor import compared
+from sas.operate import letters
+from sas.ports import RefusedError
+from tests.unit.cli_kit import Night, Said, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No project here, and no clock to ask."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "CHECKS", doctor.CHECKS[:-1])
+
+
+def states(said: Said) -> dict[str, str]:
+    return {one["Check"]: one["State"] for one in said.json}
+
+
+def test_where_all_is_well_it_says_so(night: Night) -> None:
+    night.fail("A", RefusedError("no", "no"))
+    said = night.sas("doctor")
+    assert said.code == 0
+    assert "ok       reading the table           it answers; 1 orders in Error" in said.lines
+    assert any(line.startswith("ok       queues ") for line in said.lines)
+    assert "ok       sending to scheduler        you may send" in said.lines
+    assert said.lines[-1].endswith(" ok, 0 wrong, 1 unknown")
+
+
+def test_what_is_missing_is_wrong_with_what_to_do(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ServiceBus")
+    monkeypatch.delenv("SAS_TABLES")
+    monkeypatch.delenv("AzureWebJobsStorage", raising=False)
+    monkeypatch.setenv("SAS_QUEUE_ORDERS", "a b")
+    monkeypatch.setenv("SAS_OPERATOR", "x" * 101)
+    said = night.sas("doctor", "--json")
+    assert said.code == 1
+    found = states(said)
+    for what in (
+        *("setting of the table", "setting of Service Bus", "names of the queues"),
+        *("your name in the journal", "reading the table"),
+    ):
+        assert found[what] == "wrong", what
+    assert "SAS_TABLES is missing" in said.out
+
+
+def test_rights_are_told_apart_from_reach(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    night.forbidden = {"agent-replies", "send scheduler"}
+    found = states(night.sas("doctor", "--json"))
+    assert found["reading agent-replies"] == "unknown"
+    assert found["sending to scheduler"] == "wrong"
+    assert found["queues"] == "ok"
+    night.away = "the namespace does not answer."
+    found = states(night.sas("doctor", "--json"))
+    assert found["reading orders"] == "wrong"
+    store_away(monkeypatch)
+    assert states(night.sas("doctor", "--json"))["reading the table"] == "wrong"
+
+
+def test_the_queues_of_the_project_here_are_looked_at(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    night.forbidden = {"agent-invoice-urgent"}
+    assert states(night.sas("doctor", "--json"))["reading agent-invoice-urgent"] == "unknown"
+
+
+def expected() -> dict[str, dict[str, object]]:
+    return letters.expected_queues(ROOT)
+
+
+def as_they_should() -> dict[str, dict[str, object] | None]:
+    return {
+        name: {key: doctor._value(value) for key, value in own.items()}
+        for name, own in expected().items()
+    }
+
+
+def test_properties_are_compared_with_those_of_the_project() -> None:
+    (finding,) = compared(expected(), as_they_should())
+    assert (finding.state, len(expected()) > 15) == ("ok", True)
+    found = as_they_should()
+    orders = found["orders"]
+    assert orders is not None
+    assert orders["lockDuration"] == timedelta(minutes=1)
+    assert orders["defaultMessageTimeToLive"] == timedelta(days=14)
+    found["orders"] = orders | {"maxDeliveryCount": 10, "lockDuration": timedelta(seconds=30)}
+    found["scheduler"] = None
+    said = {one.what: one.said for one in compared(expected(), found)}
+    assert said == {
+        "queue orders": "lockDuration is 0:00:30 and should be 0:01:00; maxDeliveryCount is 10 "
+        "and should be 5: deploy infra again",
+        "queue scheduler": "it is missing: deploy infra again",
+    }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        (Endpoint(address="https://a.table.core.windows.net"), "https://a.table.core.windows.net"),
+        (
+            Endpoint("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=b=="),
+            "https://a.table.core.windows.net",
+        ),
+        (Endpoint("UseDevelopmentStorage=true"), "http://127.0.0.1:10002/devstoreaccount1"),
+    ],
+)
+def test_the_address_of_the_tables_is_found(endpoint: Endpoint, address: str) -> None:
+    assert tables_address(endpoint) == address
+
+
+class Late(BaseHTTPRequestHandler):
+    """Refuses everything, with a date of ten minutes ago."""
+
+    def do_GET(self) -> None:
+        self.send_response_only(403)
+        late = datetime.now(UTC) - timedelta(minutes=10)
+        self.send_header("Date", format_datetime(late, usegmt=True))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def late() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Late) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_clocks_apart_are_wrong_and_a_silent_service_leaves_it_unknown(
+    night: Night, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = clock_of(late)
+    assert abs(ours - theirs - timedelta(minutes=10)) < timedelta(seconds=30)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._clock,))
+    monkeypatch.setenv("SAS_TABLES", f"AccountName=a;AccountKey=b;TableEndpoint={late}")
+    (found,) = night.sas("doctor", "--json").json
+    assert (
+        found["State"],
+        "s from that of Storage: set this machine's clock" in found["Said"],
+    ) == (
+        "wrong",
+        True,
+    )
+    monkeypatch.setenv("SAS_TABLES", "AccountName=a;AccountKey=b;TableEndpoint=http://127.0.0.1:9")
+    (found,) = night.sas("doctor", "--json").json
+    assert found["State"] == "unknown"
+    assert json.dumps(found).count("not compared with that of Storage") == 1

@@ -1,0 +1,279 @@
+"""``sas alerts``, ``sas rejected``, ``sas dlq``: over the actors in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sas.cli import inboxes
+from sas.codec import internal
+from sas.codec.internal import CommandMessage, WakeMessage
+from sas.codec.orders import salvage
+from sas.ports import Message, RefusedError
+from tests.unit.actors_kit import QUEUES, Kit, done, order
+from tests.unit.cli_kit import Night, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+REJECTED, DEAD = "orders-rejected", "/$DeadLetterQueue"
+GIVEN_UP = {"DeadLetterReason": "MaxDeliveryCountExceeded"}
+
+
+# -- alerts -----------------------------------------------------------------------------------
+
+
+def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None:
+    night.fail("A", DECLINED)
+    night.fail("B", DECLINED)
+    said = night.sas("alerts")
+    assert said.code == 0
+    assert [line.split()[2:4] for line in said.lines[:2]] == [
+        ["step-failed", "B"],
+        ["step-failed", "A"],
+    ]
+    assert "the card was declined" in said.lines[0]
+    assert said.lines[-1] == "2 alerts"
+    records = night.sas("alerts", "--json", "--limit", "1").json
+    assert [(one["Kind"], one["OrderID"], one["Step"]) for one in records] == [
+        ("step-failed", "B", "pay")
+    ]
+    assert (records[0]["Agent"], records[0]["Attempts"]) == ("payment", 1)
+    assert records[0]["Error"] == {"Code": "card-declined", "Message": "the card was declined"}
+    assert (records[0]["Command"], said.lines[0].rsplit("  ", 1)[1]) == ("sas why B", "`sas why B`")
+    night.later(7200)
+    assert night.sas("alerts", "--since", "1h").lines == ["no alert"]
+
+
+def test_alerts_are_followed_the_oldest_first_each_once(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.fail("A", DECLINED)
+    rounds = 0
+    sleep = asyncio.sleep
+
+    async def meanwhile(seconds: float) -> None:
+        nonlocal rounds
+        if seconds != inboxes.FOLLOW_S:
+            await sleep(seconds)
+            return
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+        body = order(f"B-{rounds}", workflow="nosuch")
+        await night.made.submit(body, f"m-{rounds}")
+
+    monkeypatch.setattr(asyncio, "sleep", meanwhile)
+    said = night.sas("alerts", "--follow")
+    assert said.code == 130
+    assert [line.split()[2:4] for line in said.lines] == [
+        ["step-failed", "A"],
+        ["rejected", "B-1"],
+        ["rejected", "B-2"],
+    ]
+
+
+def test_without_the_right_or_the_namespace_it_is_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.forbidden = {"*"}
+    for verb in (["alerts"], ["rejected"], ["rejected", "resend", "--all"], ["dlq"]):
+        night.sas(*verb).refused(3, "you need the role Azure Service Bus Data Receiver")
+    monkeypatch.delenv("ServiceBus")
+    for verb in (["alerts"], ["rejected"], ["dlq"]):
+        night.sas(*verb).refused(2, "no connection: give --connection")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rejected", "list", "x"], "list takes no ID"),
+        (["rejected", "show"], "give one ID"),
+        (["rejected", "resend"], "give one ID or more, or --all"),
+        (["rejected", "resend", "x", "--all"], "give one ID or more, or --all"),
+        (["dlq", "list", "x"], "list takes no ID"),
+        (["dlq", "explain", "x", "y"], "give one ID"),
+        (["dlq", "redrive"], "give one ID or more, or --all"),
+        (["alerts", "--since", "yesterday"], "is not a time"),
+    ],
+)
+def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], said: str) -> None:
+    night.sas(*arguments).refused(2, said)
+
+
+# -- rejected ---------------------------------------------------------------------------------
+
+
+def reject(night: Night, order_id: str) -> None:
+    """Put a rejected order where ``move`` of these tests can take it."""
+    night.play(night.made.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
+    night.later(1)
+    taken = night.made.bus.take(REJECTED)
+    assert taken is not None
+    night.put(REJECTED, taken.body, message_id=taken.message_id)
+
+
+def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None:
+    reject(night, "bad-1")
+    reject(night, "bad-2")
+    said = night.sas("rejected", "list")
+    assert [line.split()[2] for line in said.lines if "Z  " in line] == ["bad-2", "bad-1"]
+    assert said.lines[-1] == "2 rejected messages"
+    shown = night.sas("rejected", "show", "bad-1").lines
+    assert any(line.startswith("reason       unknown-workflow: ") for line in shown)
+    assert not any("nosuch" in line for line in shown if line.startswith("body"))
+    (record,) = night.sas("rejected", "show", "bad-1", "--json", "--content").json
+    assert salvage(record["Body"].encode()).order_id == "bad-1"
+
+    dry = night.sas("rejected", "resend", "bad-1", "--dry-run")
+    assert dry.lines == ["resend of 1 message", "  bad-1                 orders-rejected -> orders"]
+    assert len(night.lying[REJECTED]) == 2
+    night.runs = False
+    sent = night.sas("rejected", "resend", "bad-1")
+    assert (sent.code, sent.lines[-1]) == (0, "sent 1 of 1, removed 1")
+    assert [message.queue for message in night.sent] == ["orders"]
+    assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
+
+
+def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
+    reject(night, "bad-1")
+    said = night.sas("rejected", "resend", "bad-1", "gone")
+    said.refused(1, "there is no gone among the first 1,000 messages: nothing was sent")
+    assert night.sent == []
+    night.sas("rejected", "show", "gone").refused(1, "there is no gone")
+
+
+def test_what_another_reader_took_meanwhile_is_said(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject(night, "bad-1")
+
+    async def nothing(path: str, moves: object) -> object:
+        return
+        yield
+
+    monkeypatch.setattr(night, "move", nothing)
+    said = night.sas("rejected", "resend", "--all")
+    assert said.code == 1
+    assert said.lines[-1] == "sent 0 of 1, removed 0"
+    assert "the others were gone, or another reader has them" in said.err
+
+
+# -- dlq --------------------------------------------------------------------------------------
+
+
+def dead(night: Night, queue: str, body: bytes, message_id: str) -> None:
+    night.put(queue + DEAD, body, message_id=message_id, properties=GIVEN_UP)
+
+
+def fates(night: Night) -> dict[str, str]:
+    records = night.sas("dlq", "list", "--json", "--app", "tests.unit.test_cli_why:workflows").json
+    return {one["MessageId"]: one["Fate"] for one in records}
+
+
+def lake(night: Night) -> Kit:
+    """Dead letters of every fate."""
+    made = night.made
+    night.submit("done")
+    night.play(made.submit(order("open"), "m-open"))
+    night.play(made.step("scheduler"))
+    request = made.bus.take(QUEUES.agent("stock"))
+    assert request is not None
+    dead(night, "agent-stock", request.body, "open-request")
+    dead(night, "agent-replies", done("done", 0).body, "old-reply")
+    dead(night, "agent-replies", done("open", 0).body, "new-reply")
+    dead(night, "agent-replies", done("gone", 0).body, "gone-reply")
+    wake = internal.encode(WakeMessage(id="w-9", order_id="open"))
+    dead(night, "scheduler", wake, "wake")
+    dead(night, "scheduler", b"\x00poison", "poison")
+    dead(night, "orders", order("done"), "repeat")
+    dead(night, "orders", order("fresh"), "fresh")
+    dead(night, "operator-alerts", b'{"order_id": "done"}', "alert")
+    return made
+
+
+def test_every_dead_letter_is_joined_with_its_order(night: Night) -> None:
+    lake(night)
+    assert fates(night) == {
+        "open-request": "safe to redrive",
+        "old-reply": "already done",
+        "new-reply": "safe to redrive",
+        "gone-reply": "order gone",
+        "wake": "safe to redrive",
+        "poison": "not known",
+        "repeat": "already done",
+        "fresh": "safe to redrive",
+        "alert": "safe to redrive",
+    }
+    said = night.sas("dlq", "--app", "tests.unit.test_cli_why:workflows")
+    assert said.lines[0].split() == ["Since", "Queue", "Order", "State", "Fate", "MessageId"]
+    assert said.lines[-1].startswith("9 dead letters: 5 safe to redrive, 2 already done")
+
+
+def test_a_command_that_was_carried_out_or_fenced_is_done(night: Night) -> None:
+    night.fail("A", DECLINED)
+    command = CommandMessage(id="w-1", order_id="A", verb="acknowledge", by="ann", seq=4)
+    body = internal.encode(command)
+    dead(night, "scheduler", body, "command")
+    assert fates(night) == {"command": "safe to redrive"}
+    night.play(night.made.hand(Message(QUEUES.scheduler, "w-1", body)))
+    assert fates(night) == {"command": "already done"}
+    (record,) = night.sas("dlq", "--json").json
+    assert record["Why"] == "it led to acknowledged (seq 5); the order is Error"
+
+
+def test_one_is_explained_with_what_to_do(night: Night) -> None:
+    lake(night)
+    app = ("--app", "tests.unit.test_cli_why:workflows")
+    said = night.sas("dlq", "explain", "open-request", *app)
+    assert "fate      safe to redrive: reserve still waits for it (epoch 1)" in said.lines
+    assert said.lines[-1].endswith("repair the cause, then `sas dlq redrive open-request`")
+    said = night.sas("dlq", "explain", "old-reply", *app)
+    assert "`sas queues remove agent-replies --dead-letter --id old-reply`" in said.lines[-1]
+    (record,) = night.sas("dlq", "explain", "poison", "--json", *app).json
+    assert (record["Fate"], record["GivenUp"]) == ("not known", "MaxDeliveryCountExceeded")
+    night.sas("dlq", "explain", "nosuch").refused(1, "there is no dead letter nosuch")
+
+
+def test_only_what_is_safe_is_sent_again(night: Night) -> None:
+    lake(night)
+    app = ("--app", "tests.unit.test_cli_why:workflows")
+    before = {path: len(lying) for path, lying in night.lying.items()}
+    dry = night.sas("dlq", "redrive", "--all", "--dry-run", *app)
+    assert dry.lines[0] == "resend of 5 messages"
+    assert "  open                  agent-stock/$DeadLetterQueue -> agent-stock" in dry.lines
+    assert {path: len(lying) for path, lying in night.lying.items()} == before
+    said = night.sas("dlq", "redrive", "--all", *app)
+    assert said.code == 1  # some stay, and it is said why
+    assert "old-reply stays: already done: " in said.err
+    assert "gone-reply stays: order gone: there is no such order" in said.err
+    assert said.lines[-1] == "sent 5 of 5, removed 5"
+    assert sorted(message.queue for message in night.sent) == [
+        *("agent-replies", "agent-stock", "operator-alerts", "orders", "scheduler"),
+    ]
+    night.sas("dlq", "redrive", "nosuch", *app).refused(1, "there is no dead letter nosuch")
+
+
+def test_what_waits_for_the_function_of_dead_letters_is_left_to_it(night: Night) -> None:
+    night.put("dead-letters", order("x"), message_id="m-x", source="orders")
+    said = night.sas("dlq", "redrive", "m-x")
+    assert said.code == 1
+    assert "m-x stays: the function of dead-letters takes it" in said.err
+    assert night.sent == []
+    assert "the function of this queue takes it" in night.sas("dlq", "explain", "m-x").lines[-1]
+
+
+def test_a_queue_that_may_not_be_read_is_named_and_the_others_are_shown(night: Night) -> None:
+    lake(night)
+    night.forbidden = {"scheduler" + DEAD}
+    said = night.sas("dlq", "--json")
+    assert said.code == 1
+    assert "queue scheduler/$DeadLetterQueue: to read it you need" in said.err
+    assert "repeat" in said.out
+
+
+def test_without_the_right_to_the_table_it_is_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_away(monkeypatch)
+    night.sas("dlq").refused(3, "you have no right")

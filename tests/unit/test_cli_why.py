@@ -1,0 +1,160 @@
+"""``sas why``: the one thing that an order waits for, over the actors in memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sas.domain.messages import Verb
+from sas.domain.workflow import Workflows
+from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
+from sas.ports import RefusedError
+from tests.unit.actors_kit import CARE, CHAIN, command, keep_breaker, order
+from tests.unit.cli_kit import Night, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+DECLINED = RefusedError("card-declined", "the card was declined")
+
+
+def submitted(night: Night, order_id: str = "A", workflow: str = "chain") -> None:
+    """An order whose wake waits for a scheduler."""
+    night.play(night.made.submit(order(order_id, workflow=workflow), f"m-{order_id}"))
+
+
+def requested(night: Night, order_id: str = "A") -> None:
+    """An order whose request waits for its agent."""
+    submitted(night, order_id)
+    night.play(night.made.step("scheduler"))
+
+
+def fact(lines: list[str], name: str) -> str:
+    return next(line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} "))
+
+
+def test_a_ready_step_waits_for_a_scheduler_and_its_wake_is_found(night: Night) -> None:
+    submitted(night)
+    said = night.sas("why", "A")
+    assert said.code == 0
+    assert said.lines[0] == "A is Pending. It is under way: 0 of 2 steps done."
+    assert fact(said.lines, "waits for") == "A scheduler, to claim reserve."
+    assert fact(said.lines, "message").startswith("in scheduler, ")
+    assert fact(said.lines, "message").endswith(", 0 before it")
+    assert fact(said.lines, "next look").startswith("the supervisor, 20")
+
+
+def test_a_request_that_lies_behind_others_names_its_queue_and_its_agent(night: Night) -> None:
+    for order_id in ("A", "B", "C"):
+        requested(night, order_id)
+    said = night.sas("why", "C", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(said.lines, "waits for") == "The agent of reserve: the call is out, request 1."
+    assert fact(said.lines, "step") == "reserve, attempt 1, FailureCount 0"
+    assert fact(said.lines, "agent") == "stock"
+    assert fact(said.lines, "circuit") == "closed: calls go out"
+    assert fact(said.lines, "message").startswith("in agent-stock, ")
+    assert fact(said.lines, "message").endswith(", 2 before it")
+
+
+def workflows() -> Workflows:
+    return Workflows((CHAIN, CARE))
+
+
+def test_without_an_app_the_agent_is_found_by_the_queues_of_the_circuits(night: Night) -> None:
+    requested(night)
+    assert fact(night.sas("why", "A").lines, "agent") == "not known: give --app"
+    since = night.made.clock.now()
+    broken = opened(Breaker(), BreakerPolicy(), since, "stock: 503")
+    night.play(keep_breaker(night.made.store, broken, "stock"))
+    said = night.sas("why", "A")
+    assert fact(said.lines, "agent") == "stock"
+    assert fact(said.lines, "circuit").startswith("open since ")
+    assert fact(said.lines, "circuit").endswith(": stock: 503")
+
+
+def test_a_request_that_its_agent_took_is_in_no_queue(night: Night) -> None:
+    requested(night)
+    night.made.agents_die()
+    said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(said.lines, "message") == "in no queue: its agent has it, or lost it"
+    night.later(3600)
+    late = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert fact(late.lines, "waits for") == "The supervisor, to look at reserve."
+    assert "Check that the function app runs" in fact(late.lines, "do")
+
+
+def test_a_queue_that_may_not_be_read_leaves_the_message_unknown(night: Night) -> None:
+    requested(night)
+    night.forbidden = {"*"}
+    said = night.sas("why", "A", "--app", "tests.unit.test_cli_why:workflows")
+    assert said.code == 0
+    assert "you need the role Azure Service Bus Data Receiver" in fact(said.lines, "message")
+
+
+def test_without_a_namespace_no_queue_is_read(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ServiceBus")
+    requested(night)
+    assert "no Service Bus namespace is configured" in night.sas("why", "A").out
+
+
+def test_an_order_in_error_waits_for_you_and_the_commands_are_named(night: Night) -> None:
+    night.fail("A", DECLINED)
+    said = night.sas("why", "A")
+    assert said.lines[0].startswith("A is Error. It stopped at pay: the card was declined")
+    assert fact(said.lines, "waits for") == "You."
+    assert fact(said.lines, "last error") == "card-declined: the card was declined"
+    for verb in ("sas resubmit A", "sas skip A --step pay", "sas undo A"):
+        assert verb in fact(said.lines, "do")
+    assert fact(said.lines, "then") == "Nothing moves it but a command."
+
+
+def test_a_finished_order_waits_for_nothing(night: Night) -> None:
+    night.submit("A")
+    said = night.sas("why", "A")
+    assert fact(said.lines, "waits for") == "Nothing: it is finished."
+    assert fact(said.lines, "do") == "nothing"
+
+
+def test_as_json_it_is_one_object(night: Night) -> None:
+    requested(night)
+    (said,) = night.sas("why", "A", "--json", "--app", "tests.unit.test_cli_why:workflows").json
+    assert (said["OrderID"], said["Step"], said["Agent"]) == ("A", "reserve", "stock")
+    assert said["Message"]["Queue"] == "agent-stock"
+    assert said["Message"]["Before"] == 0
+    assert said["NextLook"].endswith("Z")
+    night.fail("B", DECLINED)
+    (said,) = night.sas("why", "B", "--json").json
+    assert said["LastError"] == "card-declined: the card was declined"
+    assert said["Message"] is None
+
+
+def test_an_order_that_is_gone_a_wrong_id_and_a_store_without_right_are_one_sentence(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.sas("why", "gone").refused(1, "there is no order 'gone' here")
+    night.sas("why", "a/b").refused(2, "order_id contains '/'")
+    store_away(monkeypatch)
+    night.sas("why", "A").refused(3, "you have no right")
+
+
+def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Night) -> None:
+    body = order("bad", workflow="nosuch")
+    night.play(night.made.submit(body, "m-bad"))
+    said = night.sas("why", "bad")
+    assert said.code == 0
+    assert said.lines[0].startswith("bad was rejected and never began: ")
+    assert "sas rejected resend rejected/" in fact(said.lines, "do")
+    (record,) = night.sas("why", "bad", "--json").json
+    assert (record["ProcessState"], record["SourceQueue"]) == ("Rejected", "orders")
+    night.forbidden = {"orders-rejected"}
+    night.sas("why", "bad").refused(3, "whether it was rejected is not known")
+
+
+def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
+    requested(night)
+    found = night.made.order("A")
+    night.play(night.made.hand(command(Verb.CANCEL.value, found.seq, order_id="A")))
+    said = night.sas("why", "A")
+    assert "because operator ann cancelled it" in said.lines[0]
+    assert json.loads(night.sas("why", "A", "--json").out)["NextLook"]
