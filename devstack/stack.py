@@ -245,12 +245,6 @@ class Stack(AsyncRunnable):
             self.processes.remove(one)
         return [one.pid for one in hit]
 
-    async def stop_group(self, name: str) -> None:
-        """Stop a group by SIGTERM: functions finish, and their messages are settled."""
-        hit = self.group(name)
-        await asyncio.gather(*(one.stop_async(timeout_s=self._drain_s + _EXIT_S) for one in hit))
-        self.processes = [one for one in self.processes if one not in hit]
-
     def lost(self) -> list[HostProcess]:
         """Host processes killed from outside since the last call; the caller may restart them."""
         hit = [one for one in self.processes if one.killed and not one.stopping]
