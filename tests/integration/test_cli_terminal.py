@@ -245,7 +245,7 @@ async def cost(at: At) -> None:
     assert any(line.startswith("functions-time") for line in shown)
     assert "key-vault" in shown[-1]
     if at.narrow:
-        assert "    Unit: GB s; Idling: 525,661; Orders:" in shown
+        assert any(line.startswith("    Unit: GB s; Idling: ") for line in shown)
     assert await at.sas("cost", "--counts") == 0
     at.fits()
 
