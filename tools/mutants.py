@@ -400,7 +400,7 @@ def _played(mutant: Mutant, copy: Path, seeds: int) -> Hunt:
         return Hunt(mutant, None, "not found")
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def main() -> int:
