@@ -56,6 +56,7 @@ _WORDS = re.compile(
     "password|secret|change|example|default|sample|dummy|callback|placeholder|qwerty|admin",
     re.IGNORECASE,
 )
+_LETTERS = re.compile("[A-Z]?[a-z]{4,}")
 DIFFERENT_MIN = 10
 """Least number of different characters (bytes) of a key. Random keys have more."""
 PATTERN_LENGTH = 6
@@ -360,7 +361,8 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
         _check_address("SAS_CALLBACK_URL", url, "https://APP.azurewebsites.net/api/callbacks")
     keys = tuple(key.strip() for key in text.split(",")) if text else ()
     for number, key in enumerate(keys, start=1):
-        if not _CALLBACK_KEY.fullmatch(key) or _WORDS.search(key) or _has_pattern(key.encode()):
+        readable = _WORDS.search(key) or _is_prose(key) or _has_pattern(key.encode())
+        if not _CALLBACK_KEY.fullmatch(key) or readable:
             raise SettingError(  # without the value, which is a secret
                 f"SAS_CALLBACK_KEY, key {number}: give random text of 32 characters or more, as "
                 "`openssl rand -base64 32` prints it; commas between keys"
@@ -382,6 +384,14 @@ def _check_references(env: Mapping[str, str]) -> None:
                 "read that secret (role Key Vault Secrets User), and have Azure ask again "
                 "(docs/operating.md, Keys). Messages wait in their queues"
             )
+
+
+def _is_prose(key: str) -> bool:
+    """Return whether a key is made of words.
+
+    A random one hardly has four small letters in a row.
+    """
+    return 2 * sum(map(len, _LETTERS.findall(key))) >= len(key)
 
 
 def _has_pattern(key: bytes) -> bool:

@@ -304,7 +304,7 @@ class AgentActor:
             await self._stored(request)
             await self._report_unreadable(request, wrong)
             again_at = self._context.clock.now() + READ_AGAIN_AFTER
-            raise MustWaitError(again_at, called=True) from wrong
+            raise MustWaitError(again_at, called=False) from wrong
 
     async def _content_of(
         self, request: RequestMessage
@@ -349,7 +349,7 @@ class AgentActor:
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),
             text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
-            "tried again until its CompleteBy; then the supervisor recovers it.",
+            "tried again by itself, and no failure is counted.",
             id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,

@@ -269,7 +269,8 @@ def _show_rejected(
         ]
     if arguments.content:
         pairs.append(("body", part.body if part else one.body.decode(errors="replace")))
-    pairs.append(("next", f"repair the cause, then `sas rejected resend {one.message_id}`"))
+    again = f"`sas rejected resend {one.message_id}`"
+    pairs.append(("next", f"correct it and submit it again; if its cause was outside, {again}"))
     for line in output.facts(pairs):
         output.say(line)
     return 0

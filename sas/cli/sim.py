@@ -167,7 +167,7 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
     for line in tally.advice(project.workflows):
         _tell(line)
     if never := tally.never_reached():
-        _tell(f"no seed led to: {', '.join(never)}")
+        _tell(f"no seed led to: {'; '.join(never)}")
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"

@@ -19,7 +19,6 @@ from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
     MessageSizeExceededError,
-    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -37,7 +36,7 @@ SILENT_S = 5.0
 POLL_S = 0.25
 """Longest wait of one read, in seconds: so soon are messages completed, and is the link closed."""
 _REFUSALS = (
-    *(MessagingEntityNotFoundError, MessagingEntityDisabledError),
+    MessagingEntityNotFoundError,
     *(ServiceBusAuthenticationError, ServiceBusAuthorizationError),
     *(MessageSizeExceededError, MessageLockLostError, MessageAlreadySettled),
 )

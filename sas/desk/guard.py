@@ -29,7 +29,12 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-OPEN_PATHS: Final = ("/login", "/static/")
+STATIC: Final = {
+    "desk.css": "text/css",
+    "desk.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+OPEN_PATHS: Final = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
 FORM_TOKEN: Final = "token"  # noqa: S105  the name of a field
 
 
@@ -92,7 +97,7 @@ class Guard:
             return 421, f"This server answers as 127.0.0.1:{self.port} only."
         if request.method not in {"GET", "HEAD", "POST"}:
             return 405, "Only GET and POST are answered here."
-        if request.path.startswith(OPEN_PATHS):
+        if request.path in OPEN_PATHS:
             return None
         if not _same(request.cookies.get(self.cookie, ""), self._session):
             return 403, "Open the link that `sas desk` printed in its terminal. It works once."

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 
 from sas.desk import charts, listing, page
 from sas.desk.content import compact, unmasked
-from sas.desk.guard import HEADERS, Guard, Handler
+from sas.desk.guard import HEADERS, STATIC, Guard, Handler
 from sas.desk.inboxes import Inboxes
 from sas.desk.sending import Sender, Sent
 from sas.desk.watch import LOADS_MAX, Watch, row_of
@@ -38,7 +38,6 @@ HERE = Path(__file__).parent
 FORM_BYTES_MAX = 256 * 1024
 LIVE_EVERY_S = 0.5
 MANY_MAX = 1000
-STATIC = {"desk.css": "text/css", "desk.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +307,8 @@ class Desk:
         if answer is None:
             return self._refused(
                 403,
-                "This link was used, or is old. Press Enter where `sas desk` runs for a new one.",
+                "This link was used, or is old. Open the newest link that `sas desk` printed, or "
+                "press Enter in its terminal for a new one.",
             )
         return answer
 

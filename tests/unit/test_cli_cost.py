@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orders import AGENTS
 from sas.cli import counts
 from sas.cli.bill import (
     DAYS,
@@ -228,11 +229,14 @@ def test_the_alerts_and_the_functions_are_those_that_are_deployed() -> None:
     rules = (operations / "query-alerts.bicep").read_text().split("var rules = [")[1]
     assert len(re.findall(r"^    name: '", rules, re.MULTILINE)) == LOG_ALERTS
     listed = json.loads((ROOT / "infra" / "queues.json").read_text())
-    assert metric_series(5) == len(listed["queues"]) + 2 + len(listed["access"]["appReceives"]) + 8
+    assert (
+        metric_series(len(AGENTS))
+        == len(listed["queues"]) + 2 + len(listed["access"]["appReceives"]) + 8
+    )
     triggers = [
         one.get_trigger().get_dict_repr()["type"] for one in functions().values()
     ]  # fmt: skip
-    assert queue_functions(5) == triggers.count("serviceBusTrigger")
+    assert queue_functions(len(AGENTS)) == triggers.count("serviceBusTrigger")
 
 
 def test_the_page_shows_what_the_command_prints(

@@ -81,8 +81,9 @@ def test_the_queues_of_the_project_here_are_looked_at(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    night.forbidden = {"agent-invoice-urgent"}
-    assert states(night.sas("doctor", "--json"))["reading agent-invoice-urgent"] == "unknown"
+    queue = next(name for name in sorted(expected()) if name.startswith("agent-"))
+    night.forbidden = {queue}
+    assert states(night.sas("doctor", "--json"))[f"reading {queue}"] == "unknown"
 
 
 def expected() -> dict[str, dict[str, object]]:

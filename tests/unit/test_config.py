@@ -469,3 +469,16 @@ def test_keys_made_at_random_are_taken() -> None:
         url_safe = base64.urlsafe_b64encode(made).decode().rstrip("=")
         read_config(LEAST | {"SAS_CALLBACK_KEY": f"{encoded},{url_safe},{made.hex()}"})
         read_config(LEAST | {"SAS_ENCRYPTION_KEYS": f"a:{encoded}"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "mycompanyordersproductionkyof2024",
+        "Contoso-Orders-Production-Kyy-2024",
+        "the-quick-brown-fox-jumps-over-1-lazy-dog",
+    ],
+)
+def test_a_callback_key_made_of_words_is_refused(key: str) -> None:
+    with pytest.raises(SettingError, match="give random text of 32 characters or more"):
+        read_config({**LEAST, "SAS_CALLBACK_KEY": key})

@@ -10,7 +10,10 @@ import pytest
 from tests.unit.actors_kit import CARE, kit
 from tests.unit.desk_kit import Browser, desk_of, night
 
-PAGES = ("/", "/orders", "/orders/10248", "/failures", "/inbox/alerts", "/live", "/sent/x", "/x")
+PAGES = (
+    *("/", "/orders", "/orders/10248", "/failures", "/inbox/alerts", "/live", "/sent/x", "/x"),
+    *("/loginx", "/static/", "/static/nosuch"),
+)
 
 
 async def status_of(browser: Browser, path: str, method: str = "GET", **headers: str) -> int:

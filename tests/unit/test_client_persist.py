@@ -1,0 +1,35 @@
+"""What the client tries again, and what it gives up at once."""
+
+from __future__ import annotations
+
+import pytest
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+)
+
+from sas.client.links import LinkError, persist
+
+
+async def tried(wrong: type[ServiceBusError], times: int) -> int:
+    """Return how often an operation is tried that fails so often."""
+    count = 0
+
+    async def operation() -> int:
+        nonlocal count
+        count += 1
+        if count <= times:
+            raise wrong(message="not now")
+        return count
+
+    return await persist(operation, 5.0)
+
+
+async def test_a_queue_that_is_disabled_for_a_while_is_tried_again() -> None:
+    assert await tried(MessagingEntityDisabledError, 2) == 3
+
+
+async def test_a_queue_that_does_not_exist_is_said_at_once() -> None:
+    with pytest.raises(LinkError, match="there is no such queue"):
+        await tried(MessagingEntityNotFoundError, 1)
