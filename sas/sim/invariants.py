@@ -18,6 +18,7 @@ from sas.domain.change import Change
 from sas.domain.ids import cause_of, idempotency_key, message_id
 from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Request
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.workflow import Rules
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.sim.system import AT_REST, System
 
@@ -35,7 +36,7 @@ class Violation:
         return f"invariant {self.number}: {self.text}"
 
 
-def of_change(change: Change, journal: Sequence[JournalEntry]) -> Iterator[Violation]:
+def of_change(change: Change, journal: Sequence[JournalEntry], rules: Rules) -> Iterator[Violation]:
     """Yield what a transition that was just committed breaks. ``journal`` includes its entry."""
     order, entry = change.after, change.entry
     where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
@@ -48,6 +49,9 @@ def of_change(change: Change, journal: Sequence[JournalEntry]) -> Iterator[Viola
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
         yield from _of_step(old, new, where)
+        yield from _of_turn(change, old, new, rules, where)
+    if entry.cause is None and entry.messages and change.out_at is None:
+        yield Violation(4, f"{where}: a timer's messages have no out row")
     if change.before.direction is Direction.UNDO and order.direction is Direction.DO:
         yield Violation(10, f"{where}: the order went back from undo to do")
     for message in entry.messages:
@@ -62,6 +66,28 @@ def _of_step(old: StepRecord, new: StepRecord, where: str) -> Iterator[Violation
         yield Violation(7, f"{where}: the generation of {new.name} became lower")
     if old.process_state is StepState.COMPENSATED and new != old:
         yield Violation(10, f"{where}: {new.name} changed after its undo was confirmed")
+
+
+def _of_turn(
+    change: Change, old: StepRecord, new: StepRecord, rules: Rules, where: str
+) -> Iterator[Violation]:
+    """Yield what is wrong with a step that was dispatched, reset or edited just now."""
+    states = [step.process_state for step in change.after.steps]
+    doing = new.process_state is StepState.PROCESSING
+    if new.dispatched and not old.dispatched:
+        if new.epoch != old.epoch + 1:
+            yield Violation(6, f"{where}: {new.name} was dispatched without a new epoch")
+        before = rules.steps[new.number].after if doing else rules.dependents(new.number)
+        wanted = StepState.PROCESSED if doing else StepState.COMPENSATED
+        in_line = doing or new.process_state is StepState.COMPENSATING
+        if in_line and any(states[number] is not wanted for number in before):
+            yield Violation(10, f"{where}: {new.name} was dispatched out of its turn")
+    resets = {JournalWord.STEP_RESET, JournalWord.UNDO_RESET}
+    freed = old.dispatched and not new.dispatched
+    if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:
+        yield Violation(11, f"{where}: the timeout of {new.name} was not counted")
+    if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
+        yield Violation(7, f"{where}: the edited input of {new.name} keeps its key")
 
 
 def at_end(system: System) -> Iterator[Violation]:

@@ -208,7 +208,8 @@ class _Play:
     def _saw(self, change: Change, journal: Sequence[JournalEntry]) -> None:
         """Check and count one transition."""
         order, entry = change.after, change.entry
-        for violation in of_change(change, journal):
+        rules = self._project.workflows.find(order.details.workflow).rules
+        for violation in of_change(change, journal, rules):
             self._broken(violation)
         self._played.words[entry.what.value, order.process_state.value] += 1
         self._check_time(entry.at)
