@@ -1,4 +1,4 @@
-"""`python -m devstack up [APP_DIR]` and `python -m devstack doctor`."""
+"""`devstack up [APP_DIR]`, `devstack install` and `devstack doctor`; or `python -m devstack`."""
 
 import argparse
 import asyncio
@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.azurite import install, require_node
 from devstack.children import Child, is_error, readable
 from devstack.doctor import busy_ports, check_packages, run_doctor
-from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
+from devstack.inputs import PROCESSES_MAX, DevstackError, NotInstalledError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
@@ -19,7 +20,7 @@ _FOLLOW_EVERY_S = 0.2
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
     found = argparse.ArgumentParser(
-        prog="python -m devstack",
+        prog="devstack",
         description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
         help="also run this command, with the host's settings in its environment")  # fmt: skip
     add("-v", "--verbose", action="store_true", help="show all log lines, by component")
+    verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
     doctor.add_argument("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR")
     return found
@@ -48,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.verb == "doctor":
             return run_doctor(arguments.app_dir)
+        if arguments.verb == "install":
+            _print(f"Azurite is in {install()}.")
+            return 0
         return asyncio.run(_up(_stack(arguments), verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
@@ -66,6 +71,7 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
     if arguments.ports == "fixed" and (busy := busy_ports()):
         raise DevstackError(" ".join(busy))
+    _ready_azurite(app_dir)
     return Stack(
         app_dir,
         config=arguments.config,
@@ -79,6 +85,15 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         at_once=arguments.stop == "at-once",
         beside=arguments.beside,
     )
+
+
+def _ready_azurite(app_dir: Path) -> None:
+    """Install Azurite where it is missing; `Stack` itself installs nothing."""
+    try:
+        require_node(app_dir)
+    except NotInstalledError:
+        _print("Azurite is not installed: npm installs it for this user (a minute, once).")
+        _print(f"Azurite is in {install()}.")
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:

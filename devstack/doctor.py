@@ -22,7 +22,7 @@ def run_doctor(app_dir: Path) -> int:
     """Print the problems; return 0 when there are none, else 1."""
     checks: list[Callable[[], Iterable[str]]] = [
         check_packages,
-        check_node,
+        lambda: check_node(app_dir.resolve()),
         busy_ports,
         lambda: [] if check_packages() else check_app(app_dir.resolve()),
     ]
@@ -31,7 +31,7 @@ def run_doctor(app_dir: Path) -> int:
         sys.stdout.write(f"- {problem}\n")
     if not problems:
         sys.stdout.write(
-            "Nothing is missing: `python -m devstack up` will start.\n"
+            "Nothing is missing: `devstack up` will start.\n"
             if (app_dir / "function_app.py").exists()
             else f"Nothing is missing on this machine, but {app_dir} contains no function app.\n"
         )
@@ -41,7 +41,11 @@ def run_doctor(app_dir: Path) -> int:
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    said = f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."
+    wanted = [name.replace(".", "-") for name in missing]
+    said = (
+        f"Python lacks {', '.join(missing)}: use the Python that has the app's packages, or run "
+        f"`{sys.executable} -m pip install {' '.join(wanted)}`."
+    )
     return [said] if missing else []
 
 
@@ -51,10 +55,10 @@ def _importable(name: str) -> bool:
     return False
 
 
-def check_node() -> list[str]:
+def check_node(app_dir: Path | None = None) -> list[str]:
     """Check that Azurite and a Node that can run it are installed."""
     try:
-        node = require_node()
+        node = require_node(app_dir)
     except DevstackError as error:
         return [str(error)]
     try:

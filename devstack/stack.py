@@ -48,7 +48,7 @@ class Stack(AsyncRunnable):
     """Azure on one machine for one function app, as an async context manager.
 
     - `config`: the emulator's Config.json, as a path or as its content (default: the app's
-      `Config.json` or `infra/emulator/Config.json`).
+      `Config.json` or `infra/emulator/Config.json`; without either, the queues of its bindings).
     - `settings`: app settings of every host process. Emulator connections in
       local.settings.json are replaced by the addresses of this stack.
     - `groups`: which functions run in which process (default: all in one).
@@ -159,7 +159,11 @@ class Stack(AsyncRunnable):
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
-        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(self._config_file())]
+        config = self._config_file()
+        if config is None:
+            config = self.logs / "Config.json"
+            config.write_text(await self._queues_of_bindings())
+        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
@@ -171,11 +175,12 @@ class Stack(AsyncRunnable):
 
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
-        self.azurite = Azurite(location, port=FIXED_PORT if self._fixed else 0, logs=self.logs)
+        port = FIXED_PORT if self._fixed else 0
+        self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 
-    def _config_file(self) -> Path:
+    def _config_file(self) -> Path | None:
         if isinstance(self._config, Mapping):
             path = self.logs / "Config.json"
             path.write_text(json.dumps(self._config))
@@ -183,12 +188,23 @@ class Stack(AsyncRunnable):
         if self._config is not None:
             return Path(self._config).resolve()
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
-        if found := next((place for place in places if place.exists()), None):
-            return found
-        raise DevstackError(
-            f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
-            "emulator's Config.json with --config."
-        )
+        return next((place for place in places if place.exists()), None)
+
+    async def _queues_of_bindings(self) -> str:
+        """Read the app's bindings in a process of its own, and return a Config.json of them."""
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "devstack.functions.queues", str(self.app_dir),
+            cwd=self.app_dir, env=_environment() | self.settings,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, failed = await reader.communicate()
+        if reader.returncode:
+            raise DevstackError(
+                f"{self.app_dir} has no Config.json, and the queues could not be read from its "
+                f"bindings: {failed.decode(errors='replace').strip()} Mend that, or name the "
+                "emulator's Config.json with --config."
+            )
+        return said.decode().splitlines()[-1]
 
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None

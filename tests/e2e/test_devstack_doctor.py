@@ -1,5 +1,6 @@
 """`python -m devstack doctor`: what is missing, and how to mend it."""
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from devstack import azurite
 from devstack.children import Child
 from devstack.doctor import (
     busy_ports,
@@ -61,9 +63,11 @@ def test_the_doctor_is_a_command(app_dir: Path) -> None:
 def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_packages() == []
     monkeypatch.setattr("devstack.doctor._PACKAGES", ("json", "azure.nonsense", "nonsense.azure"))
-    assert check_packages() == [
-        "Python lacks azure.nonsense, nonsense.azure: run `make setup` and use .venv/bin/python."
-    ]
+    [told] = check_packages()
+    assert told == (
+        "Python lacks azure.nonsense, nonsense.azure: use the Python that has the app's packages, "
+        f"or run `{sys.executable} -m pip install azure-nonsense nonsense-azure`."
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_where_python_lacks_packages_every_command_says_so(
     argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
     ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == code
-    assert "Python lacks azure.functions, azure.servicebus, aiohttp: run `make setup`" in (
+    assert "Python lacks azure.functions, azure.servicebus, aiohttp: use the Python that has" in (
         ran.stdout + ran.stderr
     )
     assert "Traceback" not in ran.stderr
@@ -93,17 +97,19 @@ def test_an_old_python_is_told_so_whatever_is_started(module: str) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert ran.stderr == (
-        "devstack: this is Python 3.10: use 3.11 or newer; `make setup` finds one.\n"
-    )
+    assert ran.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
 
 
 def test_the_doctor_misses_node_and_azurite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert check_node() == []
-    monkeypatch.setattr("devstack.azurite._PROGRAM", tmp_path / "main.js")
-    assert "run `make setup`" in check_node()[0]
+    package = tmp_path / "package"
+    package.mkdir()
+    shutil.copy(azurite._PACKAGE / "package.json", package)
+    monkeypatch.setattr(azurite, "_PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "run `devstack install`, or `npm install azurite`" in check_node(tmp_path)[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert "install Node 20 or newer" in check_node()[0]
 
@@ -121,7 +127,7 @@ def test_a_healthy_machine_is_told_so(
 ) -> None:
     monkeypatch.setattr("devstack.doctor.busy_ports", list)
     assert run_doctor(app_dir) == 0
-    assert "`python -m devstack up` will start" in capsys.readouterr().out
+    assert "`devstack up` will start" in capsys.readouterr().out
     (app_dir / "function_app.py").unlink()
     assert run_doctor(app_dir) == 0
     assert "contains no function app" in capsys.readouterr().out
