@@ -293,9 +293,11 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this checkout."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """This process's environment, in which any directory can import this package."""
+    root = Path(__file__).resolve().parent.parent
+    installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
+    own = [] if installed else [str(root)]
+    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 

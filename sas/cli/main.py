@@ -4,7 +4,8 @@
 ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
 ``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
 queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
-simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the
+simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill, ``project`` writes a new
+project. They share ``arguments`` (the
 namespace, the table), ``selection`` (which orders), ``output``.
 """
 
@@ -26,6 +27,7 @@ from sas.cli import (
     health,
     inboxes,
     look,
+    project,
     queues,
     sim,
     submit,
@@ -42,7 +44,7 @@ from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *project.VERBS),
 )
 EPILOG = f"""\
 exit codes:
