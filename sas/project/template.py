@@ -68,7 +68,7 @@ def _root() -> Path:
 
 def _changed(source: str, text: str, name: str, version: str) -> str:
     if source.startswith(TEMPLATE):
-        return text.replace("{version}", version).replace("{name}", name)
+        return text.replace("@VERSION@", version).replace("@NAME@", name)
     match source:
         case "azure.yaml":
             return re.sub(r"^name: .*$", f"name: {name}", text, flags=re.MULTILINE)
