@@ -89,7 +89,7 @@ def up(place: Path, project: Path) -> Iterator[dict[str, str]]:
     """``devstack up`` on free ports, with the project's services beside it."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    words = [project / ".venv" / "bin" / "devstack", "up", ".", "--ports", "free"]
+    words = [str(project / ".venv" / "bin" / "devstack"), "up", ".", "--ports", "free"]
     words += ["--with", f".venv/bin/python services.py {port}"]
     words += ["--setting", f"STOCK_URL={address}", "--setting", f"PAYMENT_URL={address}"]
     running = subprocess.Popen(
