@@ -135,14 +135,14 @@ async def callback(request: func.HttpRequest) -> func.HttpResponse:
 @app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
 async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Find what has expired and have it recovered."""
-    await application().supervisor.sweep()
+    await application().run(application().supervisor.sweep)
 
 
 @app.function_name("purge")
 @app.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
 async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Remove finished orders that are older than the retention."""
-    await application().purger.run()
+    await application().run(application().purger.run)
 
 
 load_ahead()

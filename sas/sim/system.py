@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -80,6 +81,10 @@ class ClockApart:
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""
         await self.clock.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """See ``Clock.timeout``."""
+        return self.clock.timeout(seconds)
 
 
 class Host:

@@ -8,6 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -304,6 +305,9 @@ class Apart:
 
     async def sleep(self, seconds: float) -> None:
         await self.clock.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        return self.clock.timeout(seconds)
 
 
 class Courier(SimulatedAgent):
