@@ -7,15 +7,17 @@ or CPUs + 4). The rules for the output are those of Microsoft's worker: a return
 
 import asyncio
 import contextvars
+import json
 import logging
 import os
+import re
+import secrets
 import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,22 +43,24 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
 _THREAD_LOCAL = threading.local()
+_TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 
 
 class _Context(func.Context):
-    """`azure.functions.Context` of one invocation; traces and retries do not exist here."""
+    """`azure.functions.Context` of one invocation."""
 
     invocation_id = ""
     function_name = ""
     function_directory = ""
     thread_local_storage = _THREAD_LOCAL  # type: ignore[assignment]
-    trace_context = SimpleNamespace(trace_state="", trace_parent="", attributes={})  # type: ignore[assignment]
-    retry_context = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)  # type: ignore[assignment]
+    trace_context: Any = None
+    retry_context: Any = None
 
-    def __init__(self, name: str, directory: Path, invocation_id: str) -> None:
-        self.function_name = name
-        self.function_directory = str(directory)
-        self.invocation_id = invocation_id
+    def __init__(self, function: IndexedFunction, own_id: str, trace: Any, retry: Any) -> None:
+        self.function_name = function.name
+        self.function_directory = str(function.directory)
+        self.invocation_id = own_id
+        self.trace_context, self.retry_context = trace, retry
 
 
 class _Out(func.Out[Any]):
@@ -97,13 +101,26 @@ class Invoker:
         self._timeout_s = timeout_s
         self.timed_out = asyncio.Event()
         self._worker_ends: asyncio.Future[str] | None = None
-        self._threads = ThreadPoolExecutor(_thread_count(settings), thread_name_prefix="function")
+        self._thread_count = _thread_count(settings)
+        self._threads = self._new_threads()
         self.counts: dict[str, Counts] = {}
 
+    def _new_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._thread_count, thread_name_prefix="function")
+
     async def invoke(
-        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
+        self,
+        function: IndexedFunction,
+        datum: Datum,
+        metadata: Mapping[str, Datum],
+        *,
+        reason: str,
+        retry: tuple[int, Exception | None] = (0, None),
     ) -> Result:
-        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
+        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged.
+
+        `retry` is the number of this retry and the exception before it.
+        """
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
@@ -111,7 +128,7 @@ class Invoker:
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
         try:
-            result = await self._call(function, datum, metadata, invocation_id)
+            result = await self._call(function, datum, metadata, invocation_id, retry)
         except BaseException as error:
             counts.failed += 1
             text = "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s"
@@ -128,7 +145,12 @@ class Invoker:
             CURRENT.reset(token)
 
     async def _call(
-        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
+        self,
+        function: IndexedFunction,
+        datum: Datum,
+        metadata: Mapping[str, Datum],
+        own_id: str,
+        retry: tuple[int, Exception | None],
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
@@ -138,7 +160,8 @@ class Invoker:
         outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            arguments["context"] = _Context(function.name, function.directory, own_id)
+            trace, told = _trace(datum, metadata), _retry_context(function, *retry)
+            arguments["context"] = _Context(function, own_id, trace, told)
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
@@ -154,6 +177,8 @@ class Invoker:
                 ends.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
                 self._worker_ends = None
                 self.timed_out.set()
+                self.close()  # a sync function keeps its thread; the next one gets another
+                self._threads = self._new_threads()
             raise InvocationError(ends.result())
         finally:
             if not work.done():
@@ -195,6 +220,28 @@ class Invoker:
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
+    """The trace context of an invocation: a new span, in the trace of its message or request."""
+    if datum.type == "http":
+        given = {name: one.value for name, one in datum.value["headers"].items()}
+    else:
+        found = metadata.get("ApplicationProperties")
+        given = json.loads(found.value) if found is not None and found.type == "json" else {}
+    parent = _TRACE.fullmatch(str(given.get("traceparent") or given.get("Diagnostic-Id")))
+    trace_id, flags = parent.groups() if parent else (secrets.token_hex(16), "01")
+    state = str(given.get("tracestate", "")) if parent else ""
+    trace_parent = f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
+    return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
+
+
+def _retry_context(
+    function: IndexedFunction, count: int, error: Exception | None
+) -> SimpleNamespace:
+    most = function.retry.count if function.retry else 0
+    said = error and SimpleNamespace(source="", stack_trace="", message=str(error))
+    return SimpleNamespace(retry_count=count, max_retry_count=most, exception=said)
 
 
 def _ms_since(began: float) -> float:

@@ -1,14 +1,16 @@
 """Timer triggers: runs never overlap, and the next occurrence counts from the end of a run.
 
 With `use_monitor` (the default) a file keeps the status. After a restart one missed run is made
-up (`past_due`), however many were missed. An exception does not stop the schedule. Schedules are
-in UTC, as in Azure without WEBSITE_TIME_ZONE.
+up (`past_due`), however many were missed. An exception does not stop the schedule; a run that
+failed is repeated as `@app.retry` says. Schedules are in UTC, as in Azure without
+WEBSITE_TIME_ZONE.
 
 In Azure a blob lease makes a timer a singleton over all instances. Here each host process runs
 its own timers, so put a timer in one group of a stack only.
 """
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -111,18 +113,33 @@ class Timer:
             "ScheduleStatus": shown.to_json() if self._monitored else None,
             "IsPastDue": past_due,
         }
-        try:
-            datum = Datum(json.dumps(content), "json")
-            reason = f"Timer fired at {started.isoformat()}"
-            result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
-            await self.finish(self.function, result)
-        except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
-            _log.debug("timer %s continues after %r", self.function.name, error)
+        datum = Datum(json.dumps(content), "json")
+        error: Exception | None = None
+        for number in itertools.count():
+            error = await self._run_once(datum, started, (number, error))
+            retry = self.function.retry if error is not None else None
+            delay_s = retry.delay_s(number + 1) if retry else None
+            if delay_s is None or not await self._sleep_until(
+                self.clock() + timedelta(seconds=delay_s)
+            ):
+                break
         # Never before `due`: an early wake-up must not run the same occurrence twice.
         after = max(self.clock(), due)
         status = _Status(started, self._next(after), self.clock())
         self._write(status)
         return status
+
+    async def _run_once(
+        self, datum: Datum, started: datetime, retry: tuple[int, Exception | None]
+    ) -> Exception | None:
+        reason = f"Timer fired at {started.isoformat()}" + f", retry {retry[0]}" * bool(retry[0])
+        try:
+            result = await self.invoker.invoke(self.function, datum, {}, reason=reason, retry=retry)
+            await self.finish(self.function, result)
+        except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
+            _log.debug("timer %s continues after %r", self.function.name, error)
+            return error
+        return None
 
     def _read(self) -> _Status | None:
         if self._file is None or not self._file.exists():
