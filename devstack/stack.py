@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +132,27 @@ class Stack(AsyncRunnable):
 
     def problems(self) -> list[str]:
         """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
-        found = [*check_packages(), *check_node(), *(busy_ports() if self._fixed else ())]
-        if self._core_tools and shutil.which("func") is None:
-            found.append(NO_CORE_TOOLS)
-        try:
-            found += check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote)
-            found += check_queues(self._config_file())
-        except DevstackError as error:
-            found.append(str(error))
+        checks: list[Callable[[], Iterable[str]]] = [
+            check_packages,
+            check_node,
+            lambda: busy_ports() if self._fixed else [],
+            lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
+            self._check_data,
+            lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
+            lambda: check_queues(self._config_file()),
+        ]
+        found: list[str] = []
+        for check in checks:
+            try:
+                found += check()
+            except DevstackError as error:
+                found.append(str(error))
         return found
+
+    def _check_data(self) -> list[str]:
+        if self._data is not None:
+            make_directory(self._data)
+        return []
 
     def check_functions(self) -> tuple[list[str], list[str]]:
         """Import and index the app as a host does; return problems, and settings not applied."""

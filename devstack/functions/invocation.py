@@ -42,25 +42,26 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 )
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
+RETRY: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar(
+    "devstack_retry",
+    default=SimpleNamespace(retry_count=0, max_retry_count=0, exception=None),  # noqa: B039
+)
+"""`Context.retry_context` of the invocations of a timer with `@app.retry`."""
+
 _THREAD_LOCAL = threading.local()
 _TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 
 
+@dataclass
 class _Context(func.Context):
     """`azure.functions.Context` of one invocation."""
 
-    invocation_id = ""
-    function_name = ""
-    function_directory = ""
-    thread_local_storage = _THREAD_LOCAL  # type: ignore[assignment]
+    invocation_id: str = ""
+    function_name: str = ""
+    function_directory: str = ""
     trace_context: Any = None
     retry_context: Any = None
-
-    def __init__(self, function: IndexedFunction, own_id: str, trace: Any, retry: Any) -> None:
-        self.function_name = function.name
-        self.function_directory = str(function.directory)
-        self.invocation_id = own_id
-        self.trace_context, self.retry_context = trace, retry
+    thread_local_storage: Any = _THREAD_LOCAL
 
 
 class _Out(func.Out[Any]):
@@ -109,18 +110,9 @@ class Invoker:
         return ThreadPoolExecutor(self._thread_count, thread_name_prefix="function")
 
     async def invoke(
-        self,
-        function: IndexedFunction,
-        datum: Datum,
-        metadata: Mapping[str, Datum],
-        *,
-        reason: str,
-        retry: tuple[int, Exception | None] = (0, None),
+        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
     ) -> Result:
-        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged.
-
-        `retry` is the number of this retry and the exception before it.
-        """
+        """Call `function` with its trigger's datum; its exceptions pass. `reason` is logged."""
         invocation_id = str(uuid.uuid4())
         counts = self.counts.setdefault(function.name, Counts())
         token = CURRENT.set((invocation_id, function.name))
@@ -128,7 +120,7 @@ class Invoker:
         counts.running += 1
         _log.info("Executing 'Functions.%s' (%s)", function.name, reason)
         try:
-            result = await self._call(function, datum, metadata, invocation_id, retry)
+            result = await self._call(function, datum, metadata, invocation_id)
         except BaseException as error:
             counts.failed += 1
             text = "Executed 'Functions.%s' (Failed, %.0f ms): %s: %s"
@@ -145,12 +137,7 @@ class Invoker:
             CURRENT.reset(token)
 
     async def _call(
-        self,
-        function: IndexedFunction,
-        datum: Datum,
-        metadata: Mapping[str, Datum],
-        own_id: str,
-        retry: tuple[int, Exception | None],
+        self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], own_id: str
     ) -> Result:
         signature = function.signature
         arguments: dict[str, Any] = {
@@ -160,8 +147,8 @@ class Invoker:
         outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            trace, told = _trace(datum, metadata), _retry_context(function, *retry)
-            arguments["context"] = _Context(function, own_id, trace, told)
+            facts = own_id, function.name, str(function.directory), _trace(datum, metadata)
+            arguments["context"] = _Context(*facts, RETRY.get())
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
@@ -234,14 +221,6 @@ def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
     state = str(given.get("tracestate", "")) if parent else ""
     trace_parent = f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
     return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
-
-
-def _retry_context(
-    function: IndexedFunction, count: int, error: Exception | None
-) -> SimpleNamespace:
-    most = function.retry.count if function.retry else 0
-    said = error and SimpleNamespace(source="", stack_trace="", message=str(error))
-    return SimpleNamespace(retry_count=count, max_retry_count=most, exception=said)
 
 
 def _ms_since(began: float) -> float:

@@ -17,13 +17,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from azure.functions.meta import Datum
 
 from devstack.functions.bindings import TimerTrigger
 from devstack.functions.indexing import IndexedFunction
-from devstack.functions.invocation import Invoker, Result
+from devstack.functions.invocation import RETRY, Invoker, Result
 
 _log = logging.getLogger("devstack.functions")
 _EARLY = timedelta(milliseconds=1)  # asyncio may wake slightly before the wall clock
@@ -114,11 +115,13 @@ class Timer:
             "IsPastDue": past_due,
         }
         datum = Datum(json.dumps(content), "json")
-        error: Exception | None = None
+        retry, said = self.function.retry, None
         for number in itertools.count():
-            error = await self._run_once(datum, started, (number, error))
-            retry = self.function.retry if error is not None else None
-            delay_s = retry.delay_s(number + 1) if retry else None
+            most = retry.count if retry else 0
+            RETRY.set(SimpleNamespace(retry_count=number, max_retry_count=most, exception=said))
+            error = await self._run_once(datum, f"Timer fired at {started.isoformat()}")
+            delay_s = retry.delay_s(number + 1) if retry and error else None
+            said = SimpleNamespace(source="", stack_trace="", message=str(error))
             if delay_s is None or not await self._sleep_until(
                 self.clock() + timedelta(seconds=delay_s)
             ):
@@ -129,12 +132,9 @@ class Timer:
         self._write(status)
         return status
 
-    async def _run_once(
-        self, datum: Datum, started: datetime, retry: tuple[int, Exception | None]
-    ) -> Exception | None:
-        reason = f"Timer fired at {started.isoformat()}" + f", retry {retry[0]}" * bool(retry[0])
+    async def _run_once(self, datum: Datum, reason: str) -> Exception | None:
         try:
-            result = await self.invoker.invoke(self.function, datum, {}, reason=reason, retry=retry)
+            result = await self.invoker.invoke(self.function, datum, {}, reason=reason)
             await self.finish(self.function, result)
         except Exception as error:  # noqa: BLE001  # the invoker logged it; a timer continues
             _log.debug("timer %s continues after %r", self.function.name, error)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devstack.doctor import busy_ports, check_node, check_node_version, check_packages
+from devstack.inputs import NO_CORE_TOOLS
 from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
 
@@ -69,16 +70,27 @@ def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
 
 def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
     (app_dir / "host.json").write_text("[]")
-    argv = ["--config", str(app_dir / "none.json"), "--ports", "free", "--func"]
+    argv = [
+        "--config",
+        "none.json",
+        "--ports",
+        "free",
+        "--func",
+        "--data",
+        str(app_dir / "host.json"),
+    ]
     child = up_of(app_dir, *argv, verb="doctor")
     child.env = {**(child.env or {}), "PATH": "/nowhere"}
     child.start()
     ended(child)
-    problems = said(child).splitlines()
-    assert [problem.split()[1] for problem in problems] == [
-        "Node",
-        "func",
-        str(app_dir / "host.json"),
+    advice = "give --config an existing file"
+    host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
+    assert said(child).splitlines() == [
+        "- Node was not found on PATH: install Node 20 or newer for Azurite.",
+        f"- {NO_CORE_TOOLS}",
+        f"- {host_json} cannot be a directory for data (File exists): name another one.",
+        f"- {host_json} must hold a JSON object ({{...}}), not a list.",
+        f"- {none_json} could not be read (No such file or directory); {advice}",
     ]
 
 

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
+from yarl import URL
 
 from devstack.functions.host import Host
 from devstack.functions.settings import HostError
@@ -148,7 +149,7 @@ async def test_an_output_carries_the_content_type_of_its_kind(
 async def test_a_timestamp_in_the_application_properties_arrives_as_iso_text(
     tmp_path: Path, broker: Broker, queue: str
 ) -> None:
-    moments = {
+    moments: Any = {
         "at": datetime(2026, 3, 14, 12, 0, 0, 120_000, tzinfo=UTC),
         "whole": datetime(2026, 3, 14, 12, 0, 10, tzinfo=UTC),
         "number": 7,
@@ -182,9 +183,7 @@ async def test_a_function_gets_a_span_of_its_own_in_the_trace_of_its_message(
 async def test_an_encoded_slash_in_a_route_parameter_stays_a_part_of_it(tmp_path: Path) -> None:
     async with host_of(tmp_path, WEB) as host, aiohttp.ClientSession() as session:
         url = f"http://127.0.0.1:{host.http_port}/api/parts/a%2Fb%20c/d/e%2Ff"
-        async with session.get(
-            aiohttp.client.URL(url, encoded=True), headers={"traceparent": PARENT}
-        ) as answer:
+        async with session.get(URL(url, encoded=True), headers={"traceparent": PARENT}) as answer:
             assert answer.status == 200
             text = await answer.text()
     assert text.startswith(f"['a%2Fb c', 'd/e%2Ff', '00-{TRACE}-")
