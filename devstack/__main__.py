@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devstack.children import Child, is_error, readable
+from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
@@ -93,7 +94,8 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
     if problems := stack.problems():
         raise DevstackError("\n".join(problems))
-    stopped, running = stop_event().wait(), _run(stack, verbose=verbose)
+    env_file = EnvFile(stack.app_dir)
+    stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
     tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -104,19 +106,25 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
             task.cancel()
         await asyncio.wait(tasks)
         _print("Stopping.")
+        env_file.remove()
         await stack.stop()
     _print("Everything is stopped.")
     return 0
 
 
-async def _run(stack: Stack, *, verbose: bool) -> None:
+async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     await stack.start()
-    _print(_screen(stack, verbose=verbose))
+    try:
+        env_file.write(stack.host_settings())
+        found = f"Other programs find them in {env_file.path}."
+    except DevstackError as error:
+        found = str(error)
+    _print(_screen(stack, found, verbose=verbose))
     await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
 
 
-def _screen(stack: Stack, *, verbose: bool) -> str:
-    """The processes with their addresses, and the connection strings to copy."""
+def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
+    """The processes with their addresses, and lines with the connections to paste."""
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
     if stack.management_port:
@@ -133,12 +141,10 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
-    lines += ["", "Connection strings (the host already has them):", ""]
-    connections = {stack.servicebus_connection, stack.storage_connection}
-    settings = stack.host_settings().items()
-    lines += [f"  {name}={value}" for name, value in settings if value in connections]
+    lines += ["", "Paste these lines into another shell (the host already has them):", ""]
+    lines += [*export_lines(stack.host_settings()), "", found]
     where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
-    return "\n".join([*lines, "", f"Logs are {where}. Ctrl-C stops everything."])
+    return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])
 
 
 def _pid(child: Child | None) -> str:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from devstack.azurite import require_node
 from devstack.inputs import DevstackError
+from devstack.listeners import Listener, listeners
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
@@ -53,14 +53,21 @@ def check_node_version(output: str) -> list[str]:
 
 
 def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
-    """Check that the ports of `--ports fixed` are free."""
-    find = " (`lsof -i :{}` names it)" if shutil.which("lsof") else ""
-    return [
-        f"Port {port} ({PORTS.get(port, 'wanted')}) is busy: stop the process that listens there"
-        f"{find.format(port)}, or say --ports free."
-        for port in ports
-        if _busy(port)
-    ]
+    """Check that the ports of `--ports fixed` are free; one sentence for each process."""
+    busy = [port for port in ports if _busy(port)]
+    known = listeners(busy)
+    held: dict[Listener | None, list[str]] = {}
+    for port in busy:
+        held.setdefault(known.get(port), []).append(f"{port} ({PORTS.get(port, 'wanted')})")
+    return [_held(holder, names) for holder, names in held.items()]
+
+
+def _held(holder: Listener | None, names: list[str]) -> str:
+    what = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
+    if holder is None:
+        return f"{what} busy, by a process of another user: end that one, or say --ports free."
+    stop = f"stop it (`kill {holder.pid}`), or say --ports free"
+    return f"{what} held by {holder}: {stop}."
 
 
 def _busy(port: int) -> bool:

@@ -42,8 +42,8 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
         screen = await screen_of(up)
         await until(lambda: "[host-host] " in said(up))
         assert "first, second, pid" in screen
-        assert "  MyBus=Endpoint=sb://127.0.0.1:" in screen
-        assert "  AzureWebJobsStorage=DefaultEndpointsProtocol=http;" in screen
+        assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
+        assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
         assert len(pids_in(screen)) == 3
         await ends_within(30, up)
     finally:
