@@ -34,9 +34,8 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
 
-up: setup ## Azure on this machine with the sample's functions and services, and the operator's desk
-	@$(PY) -m devstack up . --with '$(PY) -m samples.remote_services --port-base 7101' \
-		--with '$(PY) -m sas.cli desk --app orders.workflows:workflows'
+up: setup ## Azure on this machine, the sample's services and the desk (DATA=DIR: remember for the next start)
+	@exec $(PY) -m samples.up $(if $(DATA),--data '$(DATA)') $(UP)
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m samples.chaos $(CHAOS)

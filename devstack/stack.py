@@ -12,16 +12,25 @@ apart. All processes are stopped at the end. If this process is killed, they end
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch
-from devstack.inputs import ChildFailedError, DevstackError, load_object, make_directory
+from devstack.doctor import busy_ports, check_app, check_node, check_packages, check_queues
+from devstack.inputs import (
+    NO_CORE_TOOLS,
+    ChildFailedError,
+    DevstackError,
+    load_object,
+    make_directory,
+)
 from devstack.lifecycle import AsyncRunnable
 
 _READY_S = 60.0
@@ -31,6 +40,11 @@ _EXIT_S = 0.8
 _STOP_S = 2.5
 _STOP_S_MIN = 0.5
 _BROKER_PORTS = (5672, 5300)
+EMULATOR = (
+    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+)
+"""The connection of an emulator at its usual port."""
 _HTTP_PORT = 7071
 
 
@@ -39,6 +53,8 @@ class HostProcess(Child):
 
     group = ""
     functions: Sequence[str] = ()
+    ignores: Sequence[str] = ()
+    """Settings of host.json that it does not apply."""
     http_port: int | None = None
     secondary = False
     """Another process of the group runs the timers and HTTP functions."""
@@ -57,6 +73,7 @@ class Stack(AsyncRunnable):
     - `logs`: a directory for output files (default: a temporary one).
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
+    - `allow_remote`: allow connections to services that are not on this machine.
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
     - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     - `beside`: shell commands that run too, with the host's settings in their environment.
@@ -76,6 +93,7 @@ class Stack(AsyncRunnable):
         ports: str = "free",
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
+        allow_remote: bool = False,
         core_tools: bool = False,
         at_once: bool = False,
         beside: Sequence[str] = (),
@@ -87,8 +105,7 @@ class Stack(AsyncRunnable):
             raise DevstackError("The Core Tools run one process a group: leave processes at 1.")
         self.app_dir = Path(app_dir).resolve()
         self.processes: list[HostProcess] = []
-        self.servicebus_connection = ""
-        self.storage_connection = ""
+        self.servicebus_connection, self.storage_connection = EMULATOR, "UseDevelopmentStorage=true"
         self.management_port: int | None = None
         self.logs = Path(logs).resolve() if logs else Path()
         self.settings: dict[str, str] = dict(settings or {})
@@ -108,9 +125,44 @@ class Stack(AsyncRunnable):
         self._fixed = ports == "fixed"
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
+        self._allow_remote = allow_remote
         self._core_tools = core_tools
         self._stop_by = signal.SIGKILL if at_once else signal.SIGTERM
         self._started_per_group: dict[str, int] = {}
+
+    def problems(self) -> list[str]:
+        """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
+        checks: list[Callable[[], Iterable[str]]] = [
+            check_packages,
+            lambda: check_node(self.app_dir),
+            lambda: busy_ports() if self._fixed else [],
+            lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
+            self._check_data,
+            lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
+            lambda: check_queues(config) if (config := self._config_file()) else [],
+        ]
+        found: list[str] = []
+        for check in checks:
+            try:
+                found += check()
+            except DevstackError as error:
+                found.append(str(error))
+        return found
+
+    def _check_data(self) -> list[str]:
+        if self._data is not None:
+            make_directory(self._data)
+        return []
+
+    def check_functions(self) -> tuple[list[str], list[str]]:
+        """Import and index the app as a host does; return problems, and settings not applied."""
+        host = self._describe("check", self._groups[0][1], 0)
+        ran = subprocess.run(  # noqa: S603  # our own command
+            [*host.argv, "--check"], env=host.env, capture_output=True, text=True, check=False
+        )
+        if ran.returncode:
+            return [one for one in ran.stderr.splitlines() if not one.startswith("{")], []
+        return [], json.loads(ran.stdout.splitlines()[-1])["ignores"]
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -219,6 +271,7 @@ class Stack(AsyncRunnable):
         for one in started:
             ready = await one.until(one.ready_line, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
+            one.ignores = ready.get("ignores", ())
         return started
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
@@ -227,6 +280,7 @@ class Stack(AsyncRunnable):
         secondary = number > 0 or any(not one.secondary for one in self.group(group))
         argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
         argv += ["--func"] if self._core_tools else ["--drain", str(self._drain_s)]
+        argv += ["--allow-remote"] * self._allow_remote
         if functions:
             argv += ["--only", ",".join(functions)]
         if self._without:

@@ -162,10 +162,10 @@ def _add_timers(app: FunctionApp) -> None:
     @app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
     async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
         """Find what has expired and have it recovered."""
-        await app.application().supervisor.sweep()
+        await app.application().run(app.application().supervisor.sweep)
 
     @app.function_name("purge")
     @app.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
     async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
         """Remove finished orders that are older than the retention."""
-        await app.application().purger.run()
+        await app.application().run(app.application().purger.run)

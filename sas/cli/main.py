@@ -5,7 +5,7 @@
 ``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
 queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
 simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill, ``project`` writes a new
-project. They share ``arguments`` (the
+project, ``environments`` chooses the system (``--env``). They share ``arguments`` (the
 namespace, the table), ``selection`` (which orders), ``output``.
 """
 
@@ -24,6 +24,7 @@ from sas.cli import (
     cost,
     desk,
     doctor,
+    environments,
     health,
     inboxes,
     look,
@@ -45,6 +46,7 @@ VERBS: Sequence[Verb] = (
     *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
     *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
     *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *project.VERBS),
+    *environments.VERBS,
 )
 EPILOG = f"""\
 exit codes:
@@ -64,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         verb: Verb = arguments.verb
-        code = _ran(verb, arguments)
+        with environments.chosen(arguments):
+            code = _ran(verb, arguments)
         sys.stdout.flush()
     except CommandError as wrong:
         print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
@@ -120,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
     parser.set_defaults(verb=None)
+    environments.add_globals(parser)
     verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
         own = verbs.add_parser(
@@ -130,6 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(own)
+        environments.add_globals(own, argparse.SUPPRESS)
         own.set_defaults(verb=verb)
     return parser
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
@@ -358,6 +360,9 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``."""
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """Cancel the block after ``seconds``, and raise TimeoutError; see ``asyncio.timeout``."""
 
 
 class DecryptionError(UnreadableError):

@@ -1,5 +1,6 @@
 """`python -m devstack doctor`: what is missing, and how to mend it."""
 
+import json
 import shutil
 import socket
 import subprocess
@@ -9,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from devstack import azurite
-from devstack.children import Child
-from devstack.doctor import (
-    busy_ports,
-    check_app,
-    check_node,
-    check_node_version,
-    check_packages,
-    run_doctor,
-)
-from tests.e2e.stack_kit import ended, make_app, said
+from devstack.doctor import busy_ports, check_node, check_node_version, check_packages
+from devstack.inputs import NO_CORE_TOOLS
+from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
+
+REMOTE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=R;SharedAccessKey=K"
+TOPICS = APP.replace(
+    'queue_trigger(arg_name="msg", connection="MyBus", queue_name="%NEXT%")',
+    'topic_trigger(arg_name="msg", connection="MyBus", topic_name="t", subscription_name="s")',
+)
 
 
 @pytest.fixture
@@ -43,21 +43,57 @@ def test_the_doctor_knows_an_old_node() -> None:
     assert "Node is broken" in check_node_version("")[0]
 
 
-def test_the_doctor_looks_into_the_apps_files_too(app_dir: Path) -> None:
-    assert check_app(app_dir) == []
-    (app_dir / "host.json").write_text('{"version": "1.0"}')
-    assert '"version": "2.0"' in check_app(app_dir)[0]
-
-
-def test_the_doctor_is_a_command(app_dir: Path) -> None:
-    argv = [sys.executable, "-m", "devstack", "doctor", str(app_dir)]
-    child = Child("doctor", argv, logs=app_dir)
-    (app_dir / "host.json").write_text("[]")
+@pytest.mark.parametrize("verb", ["doctor", "up"])
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("host.json", "[]", "must hold a JSON object"),
+        ("host.json", '{"version": "1.0"}', '"version": "2.0"'),
+        ("local.settings.json", json.dumps({"Values": {"MyBus": REMOTE}}),
+         "MyBus names sb://contoso.servicebus.windows.net: this is not on this machine"),
+        ("Config.json", "{}", "'UserConfig' is missing"),
+        ("function_app.py", None, "has no function_app.py"),
+        ("function_app.py", APP.replace("%NEXT%", "%NO%"), "needs the setting 'NO'"),
+        ("function_app.py", TOPICS, "Function second: this host does not run topics"),
+    ],
+)  # fmt: skip
+def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
+    app_dir: Path, verb: str, file: str, content: str | None, sentence: str
+) -> None:
+    child = up_of(app_dir, "--ports", "free", verb=verb)
+    (app_dir / file).unlink()
+    if content is not None:
+        (app_dir / file).write_text(content)
     child.start()
     ended(child)
     assert child.exit_code == 1
-    assert "- " in said(child)
-    assert "must hold a JSON object" in said(child)
+    assert sentence in said(child) + child.log_path.read_text()
+
+
+def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
+    (app_dir / "host.json").write_text("[]")
+    argv = [
+        "--config",
+        "none.json",
+        "--ports",
+        "free",
+        "--func",
+        "--data",
+        str(app_dir / "host.json"),
+    ]
+    child = up_of(app_dir, *argv, verb="doctor")
+    child.env = {**(child.env or {}), "PATH": "/nowhere"}
+    child.start()
+    ended(child)
+    advice = "give --config an existing file"
+    host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
+    assert said(child).splitlines() == [
+        "- Node was not found on PATH: install Node 20 or newer for Azurite.",
+        f"- {NO_CORE_TOOLS}",
+        f"- {host_json} cannot be a directory for data (File exists): name another one.",
+        f"- {host_json} must hold a JSON object ({{...}}), not a list.",
+        f"- {none_json} could not be read (No such file or directory); {advice}",
+    ]
 
 
 def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +158,14 @@ def test_a_node_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     assert check_node() == ["Node is broken: install Node 20 or newer."]
 
 
-def test_a_healthy_machine_is_told_so(
-    app_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("devstack.doctor.busy_ports", list)
-    assert run_doctor(app_dir) == 0
-    assert "`devstack up` will start" in capsys.readouterr().out
-    (app_dir / "function_app.py").unlink()
-    assert run_doctor(app_dir) == 0
-    assert "contains no function app" in capsys.readouterr().out
-    assert run_doctor(app_dir / "nowhere") == 1
-    assert "is not a directory" in capsys.readouterr().out
+def test_a_healthy_machine_is_told_so_and_what_the_host_ignores(app_dir: Path) -> None:
+    config = {"version": "2.0", "telemetryMode": "OpenTelemetry", "extensions": {"queues": {}}}
+    (app_dir / "host.json").write_text(json.dumps(config))
+    child = up_of(app_dir, "--ports", "free", verb="doctor")
+    child.start()
+    ended(child)
+    assert child.exit_code == 0
+    assert said(child).splitlines() == [
+        "The host ignores these settings of host.json: extensions.queues, telemetryMode.",
+        "Nothing is missing: `devstack up` will start.",
+    ]

@@ -55,7 +55,6 @@ def test_every_step_of_the_page_leads_to_a_trip_booked_and_one_given_back(
     project: Path, service: str, connection: str
 ) -> None:
     words = command("sas submit")
-    words[words.index("$CONNECTION")] = connection
     followed = run([*words, "--json", "--patience", "60"], project)
     assert followed.returncode == 1, followed.stdout + followed.stderr
     assert ends_of(followed) == {
@@ -122,7 +121,6 @@ def test_the_page_s_secret_field_rests_encrypted_and_reaches_the_services(
     assert run(command("tools.queues"), project).returncode == 0
     with started(project, service, SAS_ENCRYPTION_KEYS=made.stdout.strip()) as said:
         words = command("sas submit")
-        words[words.index("$CONNECTION")] = said["ServiceBus"]
         followed = run([*words, "--patience", "60"], project)
         show = [sys.executable, "-m", "sas.cli", "show", "T-1", "--json", "--content"]
         shown = run([*show, "--storage", said["AzureWebJobsStorage"]], project)

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from sas.config import CONNECTION, SettingError, read_config
+from sas.config import SettingError, read_config
+from sas.profiles import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 

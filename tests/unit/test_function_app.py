@@ -171,6 +171,9 @@ class Seen:
     async def receive(self, handler: Any, delivery: Any) -> None:
         await handler(delivery)
 
+    async def run(self, timer: Any) -> None:
+        await timer()
+
     def _as(self, name: str) -> Any:
         async def called(*arguments: Any) -> None:
             self.calls.append((name, arguments))
