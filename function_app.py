@@ -95,6 +95,12 @@ for _agent in orders.AGENTS:
         agent_handler(_agent),
     )
 register(
+    "alert_webhook",
+    "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
+    lambda app: app.alert_webhook.handle,
+    urgent=False,
+)
+register(
     "deadletters",
     "%SAS_QUEUE_DEAD_LETTERS%",
     lambda app: app.dead_letters.handle,
