@@ -262,7 +262,7 @@ def _function_timeout(value: Any) -> float | None:
 def _log_level(section: Mapping[str, Any]) -> str:
     levels = section.get("logLevel", {})
     default = levels.get("default", "Information") if isinstance(levels, dict) else "Information"
-    if default not in LOG_LEVELS:
+    if not isinstance(default, str) or default not in LOG_LEVELS:
         raise HostJsonError(
             f"host.json: logging.logLevel.default must be one of {', '.join(LOG_LEVELS)}."
         )

@@ -12,6 +12,7 @@ from sas.domain.ids import key_time
 from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
 from sas.engine.receiver import (
     DELAY_MAX_S,
+    FIRST_ID,
     SOURCE,
     GivenUpError,
     Receiver,
@@ -114,6 +115,13 @@ async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_f
     forged = {SOURCE: "scheduler"}
     await door.receive(replace(FIRST, source_queue="orders", properties=forged))
     assert door.seen[0].source_queue == "orders"
+
+
+async def test_a_property_that_is_no_message_id_does_not_replace_the_own_one() -> None:
+    """An application could set it. A cause of 20,000 characters cannot be stored."""
+    door = Door()
+    await door.receive(replace(FIRST, properties={FIRST_ID: "x" * 20_000}))
+    assert door.seen[0].message_id == FIRST.message_id
 
 
 async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour() -> None:
