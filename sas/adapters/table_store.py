@@ -78,6 +78,10 @@ AZURITE = (
 
 LOADS_MAX = 5
 SHARDS_MAX = 256
+FORMAT = 1
+"""Format of the rows, in the table's meta row. A version that writes what older ones must not work
+on raises it; they then put every message back.
+"""
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
 """The token of an order that we wrote and another instance changed before we saw our ETag.
@@ -160,27 +164,35 @@ class TableStore:
         return self._shards
 
     async def open(self) -> None:
-        """Create the table if it is missing, and check its number of shards.
+        """Create the table if it is missing, and check its number of shards and its format.
 
         The first use of the store calls this.
 
         Raises:
-            StoreMismatchError: the table was created with another number of shards.
+            StoreMismatchError: the table was created with another number of shards, or is of a
+                newer format.
         """
         async with self._opening:
             if not self._opened:
-                await self._pin_shards()
+                await self._check_meta()
                 self._opened = True
 
-    async def _pin_shards(self) -> None:
+    async def _check_meta(self) -> None:
         meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             await self.table.create()
-            row = {"RowKey": keys.META, "Shards": len(self._shards)}
+            row = {"RowKey": keys.META, "Shards": len(self._shards), "Format": FORMAT}
             await self.table.insert(keys.META_PARTITION, row)
             meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
+        table_format = meta.get("Format", 1)
+        if type(table_format) is not int or table_format > FORMAT:
+            raise StoreMismatchError(
+                f"the table has format {table_format}, and this version knows up to {FORMAT}: "
+                "deploy the version that wrote it, or a newer one (docs/upgrading.md)",
+                "format",
+            )
         if (shards := meta.get("Shards")) != len(self._shards):
             raise StoreMismatchError(
                 f"the table was created with {shards} shards, this start asks for "

@@ -37,7 +37,7 @@ async def changed(row_key: str, column: str, value: Any) -> tuple[Scene, World]:
     [
         (STATE, "Steps", None, "column Steps is missing"),
         (STATE, "Steps", "3", "column Steps is '3', and no number"),
-        (STATE, "Steps", 2**31, "column Steps is '2147483648', and no number"),
+        (STATE, "Steps", 2**31, "column Steps is 'EntityProperty(value=2147483648"),
         (STATE, "Steps", 31, "column Steps is 31"),
         (STATE, "Seq", -1, "column Seq is '-1', and no number"),
         (STATE, "Rejected", "yes", "column Rejected is 'yes', not true or false"),

@@ -27,9 +27,10 @@ from sas.client import InvalidOrderError, OrdersClient
 from sas.codec.orders import parse_order
 from sas.config import SettingError, read_config
 from sas.operate.errors import CommandError
-from sas.sim.platform import ProjectError, host_rules, queue_rules
+from sas.profiles import ProfileError, settings
+from sas.sim.platform import REPLIES_TO, ProjectError, host_rules, queue_rules
 from tools.fuzz.mutation import ODD, body_of, broken
-from tools.fuzz.scene import AGENTS, REPLIES_TO, ROOT
+from tools.fuzz.scene import AGENTS, ROOT
 
 Parts = dict[str, Any]
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5"
@@ -164,9 +165,9 @@ def check_local_settings(parts: Parts) -> None:
     """Read local.settings.json as the host does."""
     (place() / "local.settings.json").write_bytes(parts["file"])
     with contextlib.suppress(DevstackError):
-        settings = Settings.load(place(), environ={})
+        found = Settings.load(place(), environ={})
         with contextlib.suppress(SettingError):
-            read_config(settings.values)
+            read_config(found.values)
 
 
 def check_queues(parts: Parts) -> None:
@@ -185,12 +186,45 @@ def check_broker(parts: Parts) -> None:
         read_broker_config(path)
 
 
+PROFILES = b"""[prod]
+namespace = "NAME.servicebus.windows.net"
+tables = "https://ACCOUNT.table.core.windows.net"
+[prod.settings]
+SAS_SHARDS = "16"
+"""
+STACK = b"""# devstack up (pid 1)
+export ServiceBus='Endpoint=sb://localhost'
+export SAS_TABLES='UseDevelopmentStorage=true'
+"""
+
+
+def profile_parts(rng: random.Random) -> Parts:
+    """Return a file of profiles, or the one that ``devstack up`` writes."""
+    name = rng.choice([".sas.toml", ".devstack/env"])
+    found = PROFILES if name == ".sas.toml" else STACK
+    odd = str(rng.choice(ODD)).encode("utf-8", "replace")
+    for _ in range(rng.choice([0, 1, 2])):
+        found = broken(found, rng) if rng.random() < 0.7 else found.replace(b'"', odd, 1)
+    return {"name": name, "file": found}
+
+
+def check_profiles(parts: Parts) -> None:
+    """Find the system as the command does."""
+    path = place() / "project" / parts.get("name", ".sas.toml")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(parts["file"])
+    for name in ("prod", None):
+        with contextlib.suppress(ProfileError, SettingError):
+            read_config(settings(name, {"XDG_CONFIG_HOME": str(place())}, path.parent).settings)
+
+
 def file_doors() -> Iterator[tuple[str, Callable[[random.Random], Parts], Callable[[Parts], None]]]:
     """Yield each door of files and settings: its name, what makes inputs, and what reads them."""
     yield "sas submit FILE", orders_parts, check_orders
     yield "sas cost --prices", json_parts("samples/prices.json"), check_prices
     yield "settings", settings_parts, check_settings
     yield "local.settings.json", json_parts("local.settings.json"), check_local_settings
+    yield "profiles", profile_parts, check_profiles
     yield "host.json", json_parts("host.json"), check_host_json
     yield "infra/queues.json", json_parts("infra/queues.json"), check_queues
     yield "Config.json", json_parts("infra/emulator/Config.json"), check_broker

@@ -22,7 +22,7 @@ from sas.codec.strict import MalformedError, convert
 from sas.domain.queues import lane
 from sas.features.callbacks.codec import parse_body, parse_message, read_message
 from sas.ports import OtherVersionError
-from sas.sim.platform import QUEUES
+from sas.sim.platform import QUEUES, REPLIES_TO
 from tools.fuzz.mutation import ODD, Raw, body_of, broken
 from tools.fuzz.scene import AGENTS, BESIDE, KEYS, Scene, World
 
@@ -35,7 +35,7 @@ PROPERTIES = (
     "DeadLetterReason", "DeadLetterErrorDescription", "x",
 )  # fmt: skip
 SOURCES = (
-    *QUEUES.own(AGENTS), "", "unknown", "responses-simulation", "ORDERS", "agent-", "agent-nobody",
+    *QUEUES.own(AGENTS), "", "unknown", REPLIES_TO, "ORDERS", "agent-", "agent-nobody",
 )  # fmt: skip
 FUZZED = "fuzzed-message"
 
@@ -210,7 +210,7 @@ def _fate(world: World, before: dict[Any, Any], queue: str, body: bytes) -> str:
     if world.table.held != before:
         return "accepted"
     sent = any(one.message.message_id != FUZZED for one in world.seen)
-    told = any(world.bus.messages(name) for name in (QUEUES.alerts, "responses-simulation"))
+    told = any(world.bus.messages(name) for name in (QUEUES.alerts, REPLIES_TO))
     return "answered" if sent or told else "late"
 
 

@@ -41,14 +41,13 @@ from sas.ports import (
     UnavailableError,
     UnreadableError,
 )
-from sas.sim.platform import QUEUES, queue_rules
+from sas.sim.platform import QUEUES, REPLIES_TO, queue_rules
 from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued
 from sas.simulation.clock import START, VirtualClock
 from tools.fuzz.table import MemoryTable, Rows
 
 ROOT = Path(__file__).parents[2]
 AGENTS = ("backup", "courier", "payment", "stock")
-REPLIES_TO = "responses-simulation"
 BESIDE = "beside-1"
 """The order beside an input. It must complete, whatever the input is."""
 SHARDS = 2

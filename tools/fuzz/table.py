@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
-from azure.data.tables import TableEntity
+from azure.data.tables import EntityProperty, TableEntity
 from azure.data.tables.aio import TableClient
 
 from sas.adapters.rows import Entity
@@ -104,7 +104,7 @@ class MemoryTable(Table):
 
     def write_by_hand(self, partition: str, row: Mapping[str, Any]) -> None:
         """Write a whole row as an operator's tool does, whatever is in it."""
-        entity = TableEntity({name: value for name, value in row.items() if value is not None})
+        entity = TableEntity({name: _read(one) for name, one in row.items() if one is not None})
         entity["PartitionKey"] = partition
         etag = f'W/"{next(_numbers)}"'
         entity._metadata = {"etag": etag, "timestamp": None}  # noqa: SLF001  as the SDK does
@@ -113,6 +113,13 @@ class MemoryTable(Table):
     def _etag(self, partition: str, row: Mapping[str, Any]) -> str | None:
         found = self.held.get((partition, row["RowKey"]))
         return None if found is None else str(found.metadata["etag"])
+
+
+def _read(value: Any) -> Any:
+    """Return a value as the SDK reads it: a number of more than 32 bits has its type with it."""
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        return EntityProperty(value, "Edm.Int64")
+    return value
 
 
 def _check(row: Mapping[str, Any]) -> None:
