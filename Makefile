@@ -2,6 +2,8 @@
 .PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
 SHELL := /bin/bash
 VENV := .venv
+# Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
+unexport PYTHONDONTWRITEBYTECODE
 PY := $(VENV)/bin/python
 ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \

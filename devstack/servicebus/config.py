@@ -48,6 +48,8 @@ def parse_config(text: str) -> Config:
         ) from None
     except RecursionError:
         raise ConfigError("the JSON nests too deep; follow the emulator's example") from None
+    except ValueError:  # Python's own limit of digits
+        raise ConfigError("a number has too many digits; shorten it") from None
     namespaces = _at(_at(document, "UserConfig", dict), "Namespaces", list)
     if len(namespaces) != 1:
         raise ConfigError(f"UserConfig.Namespaces must hold one namespace, not {len(namespaces)}")

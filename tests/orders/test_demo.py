@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import long
+
 PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
 
@@ -45,11 +47,12 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str
             demo.stdout.close()
 
 
-def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize("orders", [16, *long([50])])
+def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
+    tmp_path: Path, orders: int
 ) -> None:
     run = subprocess.run(
-        [*COMMAND, "--orders", "50", "--seed", "5", "--logs", str(tmp_path)],
+        [*COMMAND, "--orders", str(orders), "--seed", "5", "--logs", str(tmp_path)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -61,10 +64,10 @@ def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
     last = run.stdout.strip().splitlines()[-1]
     figures = {name: int(number) for name, number in re.findall(r"([a-z ]+?) (\d+)", last)}
     figures = {name.strip(): number for name, number in figures.items()}
-    assert figures["orders in"] == 50
+    assert figures["orders in"] == orders
     ends = figures["processed"] + figures["failed"] + figures["undone"]
-    assert (ends, figures["unfinished"]) == (50, 0)
-    assert figures["notifications expected"] == figures["seen"] >= 50 * 2
+    assert (ends, figures["unfinished"]) == (orders, 0)
+    assert figures["notifications expected"] == figures["seen"] >= orders * 2
     assert figures["remote effects expected"] == figures["in force"] > 0
     assert figures["doubled"] == 0
     assert len(list(tmp_path.glob("host-*.log"))) >= 3
