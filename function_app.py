@@ -17,14 +17,15 @@ import azure.functions as func
 
 import orders
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
-from sas.config import CONNECTION, queue_named, read_applications
+from sas.config import CONNECTION, queue_named, read_applications, read_functions
 from sas.engine.delivery import Delivery
 
 # The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
 # SDK writes some 40 an order, the app itself one at most.
 logging.getLogger("azure").setLevel(logging.WARNING)
 
-app = func.FunctionApp()
+ENGINE, CALLBACKS = func.Blueprint(), func.Blueprint()
+"""Two groups of functions. SAS_FUNCTIONS says which of them this app has: by default both."""
 
 BUSINESS = checked(orders.business(), orders.AGENTS)
 """Checked now, not on the first message. If a setting or a definition is wrong, the host registers
@@ -63,13 +64,13 @@ def register(
         )
         await application().receive(handler(application()), delivery)
 
-    trigger = app.service_bus_queue_trigger(
+    trigger = ENGINE.service_bus_queue_trigger(
         arg_name="message",
         queue_name=queue,
         connection=CONNECTION,
         data_type=func.DataType.BINARY,
     )
-    app.function_name(name)(trigger(run))
+    ENGINE.function_name(name)(trigger(run))
 
 
 def agent_handler(agent: str) -> Callable[[Application], Handler]:
@@ -109,8 +110,8 @@ register(
 
 
 # Anonymous: the token is the authentication, for this one step (docs/adr/0012).
-@app.function_name("callback")
-@app.route(
+@CALLBACKS.function_name("callback")
+@CALLBACKS.route(
     route="callbacks/{token?}",
     trigger_arg_name="request",
     methods=["POST"],
@@ -131,18 +132,22 @@ async def callback(request: func.HttpRequest) -> func.HttpResponse:
     )
 
 
-@app.function_name("supervisor")
-@app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
+@ENGINE.function_name("supervisor")
+@ENGINE.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
 async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Find what has expired and have it recovered."""
     await application().run(application().supervisor.sweep)
 
 
-@app.function_name("purge")
-@app.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
+@ENGINE.function_name("purge")
+@ENGINE.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
 async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
     """Remove finished orders that are older than the retention."""
     await application().run(application().purger.run)
 
+
+app = func.FunctionApp()
+for _group in read_functions():
+    app.register_functions({"engine": ENGINE, "callbacks": CALLBACKS}[_group])
 
 load_ahead()
