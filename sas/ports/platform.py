@@ -46,8 +46,9 @@ class OtherVersionError(UnavailableError):
 
 
 class StoreMismatchError(UnavailableError):
-    """The table was written with another number of shards, or another definition of a workflow
-    under the same version. An operator mends the deploy; until then messages are put back.
+    """The table was written with another number of shards, in a newer format, or with another
+    definition of a workflow under the same version. An operator mends the deploy; until then
+    messages are put back.
 
     ``scope`` names what does not fit.
     """

@@ -22,6 +22,7 @@ from sas.domain.queues import lane
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import Message
+from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.bus import Queued
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import TIMER_EVERY, Faults
@@ -36,7 +37,7 @@ from tests.simulation.outages import (
     cost_of,
     drawn,
 )
-from tests.simulation.system import QUEUES, REPLIES_TO, System, build, check_end
+from tests.simulation.system import System, build, check_end
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +187,7 @@ async def test_a_step_of_half_a_minute_is_asked_for_once_under_load() -> None:
     for number in range(150):
         system.submit(f"O-{number}", "slow")
     try:
-        await system.world.run(system.finished, hours_max=2)
+        await system.world.run(system.at_rest, hours_max=2)
         check_end(system)
     finally:
         await system.close()
@@ -253,7 +254,7 @@ async def test_a_function_past_its_time_costs_the_orders_beside_it_nothing() -> 
         world.clock.call_later(number * 25.0, partial(system.submit, f"O-{number}", "order"))
         system.submitted[f"O-{number}"] = "order"
     try:
-        await world.run(system.finished)
+        await world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()
