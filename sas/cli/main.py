@@ -1,11 +1,12 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
-``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
-``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
-queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
-simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the
-namespace, the table), ``selection`` (which orders), ``output``.
+``submit`` (with ``submission`` and ``reading``) sends orders, ``listing`` and ``look`` show what
+became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
+shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
+``inboxes`` and ``dlq`` what lies in the queues for an operator, ``queues`` what lies in any
+(``moving`` sends it again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
+``bill`` and ``counts``) estimates the bill, ``completion`` serves the shell. They share
+``arguments`` (the namespace, the table), ``selection`` (which orders), ``output``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from pathlib import Path
 
 from sas.cli import (
     act,
+    completion,
     cost,
     desk,
+    dlq,
     doctor,
     health,
     inboxes,
+    listing,
     look,
     queues,
     sim,
@@ -42,9 +46,9 @@ from sas.config import SettingError
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
 
 VERBS: Sequence[Verb] = (
-    *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
+    *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
+    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *completion.VERBS),
 )
 EPILOG = f"""\
 exit codes:
