@@ -17,13 +17,9 @@ from sas.codec.record import record_of, to_line
 from sas.config import read_queues
 from sas.domain.ids import parse_key_time
 from sas.domain.messages import (
-    Alert,
     JournalEntry,
-    Notify,
     Outgoing,
     Request,
-    StepChange,
-    Wake,
 )
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.queues import Queues
@@ -31,7 +27,7 @@ from sas.features.claim_check import ClaimCheck
 from sas.operate import finding, letters
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.finding import is_failed
-from sas.operate.why import Fold, folded, spelled
+from sas.operate.why import Fold, change, folded, sent, spelled
 from sas.ports import MessageBus, StateStore
 
 Record = dict[str, Any]
@@ -251,7 +247,7 @@ def _entry(order: Order, entry: JournalEntry) -> Iterator[str]:
     why = f": {entry.reason}" if entry.reason else ""
     said = [f"{entry.seq:>4}", _exactly(entry.at), f"{entry.what:<16} by {entry.by}{why}"]
     if entry.changes:
-        said.append(", ".join(_change(order, one) for one in entry.changes))
+        said.append(", ".join(change(order, one) for one in entry.changes))
     yield output.row(said)
     for message in entry.messages:
         yield one_line(f"        -> {_sent(order, message)}")
@@ -269,33 +265,9 @@ def _exactly(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def _change(order: Order, one: StepChange) -> str:
-    edited = " with its input edited" if one.edited else ""
-    same = one.before is one.after
-    states = one.after.value if same else f"{one.before.value} -> {one.after.value}"
-    return f"{_name(order, one.step)}: {states}{edited}"
-
-
 def _sent(order: Order, message: Outgoing) -> str:
-    """Return which message a journal row sent, in a few words."""
-    match message:
-        case Wake():
-            return "wake a scheduler"
-        case Request():
-            what = f"{message.direction.value} {_name(order, message.step)}"
-            by = output.phrase("by", message.complete_by)
-            agent = f", agent number {message.route + 1}" if message.route else ""
-            return f"request: {what}, epoch {message.epoch}, {by}{agent}"
-        case Notify():
-            of = f" {_name(order, message.step)}" if message.step is not None else ""
-            why = f" ({message.fault.code})" if message.fault else ""
-            return f"notify the application: {message.notice.value}{of}{why}"
-        case Alert():
-            return f"alert {message.alert.value}: {message.text}"
-
-
-def _name(order: Order, step: int) -> str:
-    return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
+    until = message.complete_by if isinstance(message, Request) else None
+    return sent(order, message, when=f", {output.phrase('by', until)}")
 
 
 # -- Rejected orders --------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Desk:
         self.templates.filters |= {
             "ago": lambda at: why.spelled(self.office.now() - at) if at else "",
             "clock": _clock,
+            "ahead": lambda at: why.spelled(at - self.office.now()),
             "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
             "spelled": why.spelled,
             "shown": page.shown,
@@ -146,7 +147,7 @@ class Desk:
             "list.html",
             active="orders",
             query=query,
-            found=listing.listed(picture, query),
+            found=listing.listed(picture, query, self.inboxes.refused()),
             states=listing.STATES,
             ages=listing.AGES,
             workflows=names,
@@ -154,7 +155,14 @@ class Desk:
 
     async def order(self, request: web.Request) -> web.Response:
         """Show one order."""
-        order = await finding.load(self.office.store, request.match_info["order_id"])
+        order_id = request.match_info["order_id"]
+        try:
+            order = await finding.load(self.office.store, order_id)
+        except NotPossibleError:
+            own = [one for one in self.inboxes.boxes["rejected"].items if one.order_id == order_id]
+            if not own:
+                raise
+            return self._page("rejected.html", active="orders", order_id=order_id, items=own)
         sent = self.sender.find(request.query.get("sent", ""))
         return await self._order_page(order, Form(), request.query, sent)
 
@@ -197,7 +205,8 @@ class Desk:
             failed=failed,
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
-            said=lambda message: page.sent(order, message),
+            said=lambda message: why.sent(order, message),
+            changed=lambda one: why.change(order, one),
             live=urlencode(
                 {"order": order.order_id, "sent": sent.key if sent else ""}, errors="replace"
             ),
@@ -353,6 +362,7 @@ class Desk:
             "boxes": self.inboxes.boxes,
             "token": self.guard.form_token,
             "by": self.office.by,
+            "now": self.office.now(),
             "where": self.office.where,
             "live": "",
             "loads_max": LOADS_MAX,
