@@ -134,8 +134,15 @@ class Desk:
             open_circuits=[
                 (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
             ],
-            states=[(state, picture.counts.get(state, 0)) for state in OrderState],
+            states=[(state, self._count(state)) for state in OrderState],
         )
+
+    def _count(self, state: OrderState) -> int:
+        """Return how many orders are in a state. Refused ones that never began are counted too."""
+        picture, refused = self.watch.picture, self.inboxes.refused()
+        if state is not OrderState.REJECTED or not refused:
+            return picture.counts.get(state, 0)
+        return listing.listed(picture, listing.Query(state="rejected"), refused).total
 
     async def orders(self, request: web.Request) -> web.Response:
         """List orders."""

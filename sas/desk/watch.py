@@ -277,7 +277,7 @@ def _doing(order: Order) -> str:
 
 
 def _row_of(one: Summary) -> Row:
-    said = one.undone_because or ""
+    said = f"undone: {one.undone_because}" if one.undone_because else ""
     return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at, said=said)
 
 

@@ -387,3 +387,21 @@ async def test_an_inbox_says_which_command_of_sas_helps() -> None:
     async with desk_of(made) as browser:
         assert "sas rejected resend rejected/" in await browser.look("/inbox/rejected")
         assert "sas queues remove operator-alerts --id " in await browser.look("/inbox/alerts")
+
+
+async def test_finished_orders_are_chosen_by_age_in_every_state() -> None:
+    made = await night()
+    await made.later(7200)
+    await submit(made, "young")
+    await made.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
+    await made.later(90)
+    async with desk_of(made) as browser:
+        old = await browser.look("/orders?state=all&age=1h")
+        both = await browser.look("/orders?state=processed&age=1m")
+        tile = await browser.look("/")
+    assert "10251 Processed" in old
+    assert "young" not in old
+    assert "bad-1" not in old
+    assert "10251 Processed" in both
+    assert "young Processed" in both
+    assert "1 Rejected" in tile
