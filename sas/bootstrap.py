@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
@@ -74,6 +74,10 @@ class Application:
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Hand a message to its handler; see ``Receiver.receive``."""
         return await self.receiver.receive(handler, delivery)
+
+    async def run(self, timer: Callable[[], Awaitable[object]]) -> None:
+        """Run what a timer starts, within the time of one function."""
+        await self.receiver.within_time(timer())
 
     async def close(self) -> None:
         """Close every connection. What fails is ignored: the others are closed all the same.
@@ -269,7 +273,9 @@ def actors(  # noqa: PLR0913  one value for each setting
 
     return Application(
         context=context,
-        receiver=Receiver(context.bus, context.clock, function_time, context.report_mismatch),
+        receiver=Receiver(
+            context.bus, context.clock, function_time, context.outward, context.report_mismatch
+        ),
         business=business,
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),

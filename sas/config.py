@@ -28,11 +28,7 @@ from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
 from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
-
-CONNECTION = "ServiceBus"
-"""Setting of the Functions connection: a connection string, or for a managed identity
-``ServiceBus__fullyQualifiedNamespace`` in its place.
-"""
+from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",

@@ -82,11 +82,18 @@ def _texts(action: argparse.Action) -> list[str]:
 def _bash(words: Sequence[Words]) -> str:
     return f"""\
 _sas() {{
-    local cur="${{COMP_WORDS[COMP_CWORD]}}" words=""
-    if [ "$COMP_CWORD" -eq 1 ]; then
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" words="" verb="" i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case "${{COMP_WORDS[i]}}" in
+            --env) ((i++)) ;;
+            -*) ;;
+            *) verb="${{COMP_WORDS[i]}}"; break ;;
+        esac
+    done
+    if [ -z "$verb" ]; then
         words={shlex.quote(" ".join(one.verb for one in words))}
     else
-        case "${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+        case "$verb ${{COMP_WORDS[COMP_CWORD-1]}}" in
 {_cases(words, "words")}
         esac
     fi
@@ -113,8 +120,15 @@ def _zsh(words: Sequence[Words]) -> str:
     return f"""\
 #compdef sas
 _sas() {{
-    local before="${{words[CURRENT-1]}}" verb="${{words[2]}}" said=""
-    if (( CURRENT == 2 )); then
+    local before="${{words[CURRENT-1]}}" verb="" said="" i
+    for ((i = 2; i < CURRENT; i++)); do
+        case "${{words[i]}}" in
+            --env) ((i++)) ;;
+            -*) ;;
+            *) verb="${{words[i]}}"; break ;;
+        esac
+    done
+    if [[ -z "$verb" ]]; then
         local -a verbs=(
 {verbs}
         )

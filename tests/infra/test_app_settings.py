@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from sas.config import CONNECTION, SettingError, read_config
+from sas.config import SettingError, read_config
+from sas.profiles import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 
@@ -204,7 +205,7 @@ def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:
     """What the worker forwards is logged under the function's name: other names have no effect."""
     levels = json.loads((ROOT / "host.json").read_text())["logging"]["logLevel"]
     assert all(name == "default" or name.startswith(("Host.", "Function.")) for name in levels)
-    app = (ROOT / "function_app.py").read_text()
+    app = (ROOT / "sas" / "functions.py").read_text()
     assert 'logging.getLogger("azure").setLevel(logging.WARNING)' in app
 
 

@@ -43,6 +43,8 @@ def test_bash_completes_verbs_options_and_what_an_option_can_be(
 ) -> None:
     of = script(capsys, "bash")
     assert completed(of, "re") == ["resubmit", "rejected"]
+    assert completed(of, "--env", "prod", "--verbose", "acknow") == ["acknowledge"]
+    assert completed(of, "--env", "list", "show", "--la") == ["--last"]
     assert completed(of, "list", "--st") == ["--state", "--storage"]
     assert completed(of, "list", "--state", "r") == ["running", "rejected"]
     assert completed(of, "list", "--json", "--state", "e") == ["error"]

@@ -55,7 +55,13 @@ COMMANDS = [
     ["cost", "--counts"],
     ["cost", "--orders", "10", "--prices", PRICES],
     ["completion", "bash"],
+    ["new", "my-orders"],
+    ["upgrade", "my-orders"],
+    ["env", "list"],
+    ["env", "show"],
 ]
+SILENT = (["circuits"], ["incidents"], ["list", "--state", "running"], ["upgrade", "my-orders"])
+"""Commands that have nothing to list here."""
 ELSEWHERE = {
     "submit": "tests/integration/test_client_command.py",
     "desk": "tests/e2e/test_desk_command.py",
@@ -120,11 +126,13 @@ def test_with_json_a_verb_prints_json_lines_only(
 ) -> None:
     broken_system(night)
     in_folder(tmp_path)
+    if command[0] == "upgrade":
+        assert night.sas("new", "my-orders").code == 0
     said = night.sas(*command, "--json")
     assert said.code in {0, 1}, said
     assert "Traceback" not in said.err
     assert all(isinstance(json.loads(line), dict) for line in said.lines), said.out
-    assert said.lines or command in (["circuits"], ["incidents"], ["list", "--state", "running"])
+    assert said.lines or command in SILENT
 
 
 @pytest.fixture
