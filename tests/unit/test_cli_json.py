@@ -60,7 +60,13 @@ COMMANDS = [
     ["env", "list"],
     ["env", "show"],
 ]
-SILENT = (["circuits"], ["incidents"], ["list", "--state", "running"], ["upgrade", "my-orders"])
+SILENT = (
+    ["circuits"],
+    ["incidents"],
+    ["list", "--state", "running"],
+    ["upgrade", "my-orders"],
+    ["env", "list"],
+)
 """Commands that have nothing to list here."""
 ELSEWHERE = {
     "submit": "tests/integration/test_client_command.py",
