@@ -31,8 +31,8 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
 	@touch $@
 
-demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
-	@$(PY) -m samples.demo --orders $(ORDERS)
+demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20: a quick look; KEEP=1: to operate them)
+	@$(PY) -m samples.demo --orders $(ORDERS) $(if $(KEEP),--keep)
 
 up: setup ## Azure on this machine, the sample's services and the desk (DATA=DIR: remember for the next start)
 	@exec $(PY) -m samples.up $(if $(DATA),--data '$(DATA)') $(UP)
