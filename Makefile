@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -67,6 +67,9 @@ test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)
 	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
+
+dist: setup ## both packages as wheel and sdist, in build/dist
+	@$(PY) -m tools.dist
 
 check: lint types contracts ## lint, types and import contracts
 

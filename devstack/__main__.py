@@ -1,4 +1,4 @@
-"""`python -m devstack up [APP_DIR]` and `python -m devstack doctor`."""
+"""`devstack up [APP_DIR]`, `devstack install` and `devstack doctor`; or `python -m devstack`."""
 
 import argparse
 import asyncio
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.azurite import install, require_node
 from devstack.children import Child, is_error, readable
-from devstack.doctor import busy_ports, check_packages, run_doctor
 from devstack.env_file import EnvFile, export_lines
-from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
+from devstack.inputs import PROCESSES_MAX, DevstackError, NotInstalledError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
@@ -20,26 +20,28 @@ _FOLLOW_EVERY_S = 0.2
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
     found = argparse.ArgumentParser(
-        prog="python -m devstack",
+        prog="devstack",
         description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start all three and show where they run")
-    add = up.add_argument
-    add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
-        help="the directory of function_app.py (default: here)")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues")
-    add_app_options(add, only=[])
-    add("--ports", choices=["fixed", "free"], default="fixed",
-        help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
-    add("--stop", choices=["drain", "at-once"], default="drain",
-        help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
-    add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
-    add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
-        help="also run this command, with the host's settings in its environment")  # fmt: skip
-    add("-v", "--verbose", action="store_true", help="show all log lines, by component")
-    doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
-    doctor.add_argument("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR")
+    says = "show what `up` with the same options lacks on this machine, and how to fix it"
+    for add in (up.add_argument, verbs.add_parser("doctor", help=says).add_argument):
+        add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
+            help="the directory of function_app.py (default: here)")  # fmt: skip
+        add(
+            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
+        )
+        add_app_options(add, only=[])
+        add("--ports", choices=["fixed", "free"], default="fixed",
+            help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
+        add("--stop", choices=["drain", "at-once"], default="drain",
+            help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
+        add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
+        add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
+            help="also run this command, with the host's settings in its environment")  # fmt: skip
+        add("-v", "--verbose", action="store_true", help="show all log lines, by component")
+    verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return found
 
 
@@ -47,28 +49,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.verb == "install":
+            _print(f"Azurite is in {install()}.")
+            return 0
+        stack = _stack(arguments)
         if arguments.verb == "doctor":
-            return run_doctor(arguments.app_dir)
-        return asyncio.run(_up(_stack(arguments), verbose=arguments.verbose))
+            return report(stack)
+        _ready_azurite(stack.app_dir)
+        return asyncio.run(_up(stack, verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
 
 
 def _stack(arguments: argparse.Namespace) -> Stack:
-    app_dir = arguments.app_dir.resolve()
-    if not (app_dir / "function_app.py").exists():
-        raise DevstackError(
-            f"{app_dir} has no function_app.py: name the directory of a function app."
-        )
-    if missing := check_packages():
-        raise DevstackError(" ".join(missing))
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
-    if arguments.ports == "fixed" and (busy := busy_ports()):
-        raise DevstackError(" ".join(busy))
     return Stack(
-        app_dir,
+        arguments.app_dir,
         config=arguments.config,
         settings=dict(arguments.setting),
         groups={"host": arguments.only},
@@ -76,14 +74,41 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         processes=arguments.processes,
         data=arguments.data,
         ports=arguments.ports,
+        allow_remote=arguments.allow_remote,
         core_tools=arguments.func,
         at_once=arguments.stop == "at-once",
         beside=arguments.beside,
     )
 
 
+def _ready_azurite(app_dir: Path) -> None:
+    """Install Azurite where it is missing; `Stack` itself installs nothing."""
+    try:
+        require_node(app_dir)
+    except NotInstalledError:
+        _print("Azurite is not installed: npm installs it for this user (a minute, once).")
+        _print(f"Azurite is in {install()}.")
+
+
+def report(stack: Stack) -> int:
+    """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
+    problems = stack.problems()
+    ignored: list[str] = []
+    if not problems:
+        problems, ignored = stack.check_functions()
+    lines = [f"- {one}" for one in problems]
+    if ignored:
+        lines.append(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
+    if not problems:
+        lines.append("Nothing is missing: `devstack up` will start.")
+    _print("\n".join(lines))
+    return 1 if problems else 0
+
+
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
+    if problems := stack.problems():
+        raise DevstackError("\n".join(problems))
     env_file = EnvFile(stack.app_dir)
     stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
     tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
@@ -126,6 +151,8 @@ def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
         what = ", ".join(host.functions) or "func, with every function"
         rows.append(("host", _pid(host), where + what))
+    if ignored := {name: "" for host in stack.processes for name in host.ignores}:
+        rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]

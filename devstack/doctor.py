@@ -1,11 +1,11 @@
-"""`devstack doctor`: what this machine lacks, and how to fix it."""
+"""What this machine lacks for a stack, and how to fix it: `devstack doctor` and `up` ask here."""
 
 import importlib.util
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,30 +18,14 @@ _NODE_MIN = 20
 _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 
 
-def run_doctor(app_dir: Path) -> int:
-    """Print the problems; return 0 when there are none, else 1."""
-    checks: list[Callable[[], Iterable[str]]] = [
-        check_packages,
-        check_node,
-        busy_ports,
-        lambda: [] if check_packages() else check_app(app_dir.resolve()),
-    ]
-    problems = [problem for check in checks for problem in check()]
-    for problem in problems:
-        sys.stdout.write(f"- {problem}\n")
-    if not problems:
-        sys.stdout.write(
-            "Nothing is missing: `python -m devstack up` will start.\n"
-            if (app_dir / "function_app.py").exists()
-            else f"Nothing is missing on this machine, but {app_dir} contains no function app.\n"
-        )
-    return 1 if problems else 0
-
-
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    said = f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."
+    wanted = [name.replace(".", "-") for name in missing]
+    said = (
+        f"Python lacks {', '.join(missing)}: use the Python that has the app's packages, or run "
+        f"`{sys.executable} -m pip install {' '.join(wanted)}`."
+    )
     return [said] if missing else []
 
 
@@ -51,10 +35,10 @@ def _importable(name: str) -> bool:
     return False
 
 
-def check_node() -> list[str]:
+def check_node(app_dir: Path | None = None) -> list[str]:
     """Check that Azurite and a Node that can run it are installed."""
     try:
-        node = require_node()
+        node = require_node(app_dir)
     except DevstackError as error:
         return [str(error)]
     try:
@@ -99,17 +83,27 @@ def _busy(port: int) -> bool:
     return True
 
 
-def check_app(app_dir: Path) -> list[str]:
-    """Check the app's files as far as possible without importing the app."""
-    if not app_dir.is_dir():
-        return [f"{app_dir} is not a directory: name the one that holds function_app.py."]
-    if not (app_dir / "function_app.py").exists():
-        return []
-    from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
-    from devstack.functions.settings import Settings  # noqa: PLC0415
+def check_queues(config: Path) -> list[str]:
+    """Check a Config.json."""
+    if not check_packages():
+        from devstack.servicebus.config import ConfigError, read_config  # noqa: PLC0415  # aiohttp
 
-    try:
-        load_host_json(app_dir, Settings.load(app_dir))
-    except DevstackError as error:
-        return [str(error)]
+        try:
+            read_config(config)
+        except ConfigError as error:
+            return [str(error)]
+    return []
+
+
+def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) -> list[str]:
+    """Check the app's files, without importing the app. Raises DevstackError for a wrong one."""
+    if not (app_dir / "function_app.py").exists():
+        return [f"{app_dir} has no function_app.py: name the directory of a function app."]
+    if not check_packages():
+        from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
+        from devstack.functions.settings import Settings  # noqa: PLC0415
+
+        load_host_json(
+            app_dir, Settings.load(app_dir, overrides=settings, allow_remote=allow_remote)
+        )
     return []

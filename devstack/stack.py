@@ -12,16 +12,25 @@ apart. All processes are stopped at the end. If this process is killed, they end
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devstack.azurite import FIXED_PORT, Azurite
 from devstack.children import Child, Scratch
-from devstack.inputs import ChildFailedError, DevstackError, load_object, make_directory
+from devstack.doctor import busy_ports, check_app, check_node, check_packages, check_queues
+from devstack.inputs import (
+    NO_CORE_TOOLS,
+    ChildFailedError,
+    DevstackError,
+    load_object,
+    make_directory,
+)
 from devstack.lifecycle import AsyncRunnable
 
 _READY_S = 60.0
@@ -31,6 +40,11 @@ _EXIT_S = 0.8
 _STOP_S = 2.5
 _STOP_S_MIN = 0.5
 _BROKER_PORTS = (5672, 5300)
+EMULATOR = (
+    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+)
+"""The connection of an emulator at its usual port."""
 _HTTP_PORT = 7071
 
 
@@ -39,6 +53,8 @@ class HostProcess(Child):
 
     group = ""
     functions: Sequence[str] = ()
+    ignores: Sequence[str] = ()
+    """Settings of host.json that it does not apply."""
     http_port: int | None = None
     secondary = False
     """Another process of the group runs the timers and HTTP functions."""
@@ -48,7 +64,7 @@ class Stack(AsyncRunnable):
     """Azure on one machine for one function app, as an async context manager.
 
     - `config`: the emulator's Config.json, as a path or as its content (default: the app's
-      `Config.json` or `infra/emulator/Config.json`).
+      `Config.json` or `infra/emulator/Config.json`; without either, the queues of its bindings).
     - `settings`: app settings of every host process. Emulator connections in
       local.settings.json are replaced by the addresses of this stack.
     - `groups`: which functions run in which process (default: all in one).
@@ -57,6 +73,7 @@ class Stack(AsyncRunnable):
     - `logs`: a directory for output files (default: a temporary one).
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
+    - `allow_remote`: allow connections to services that are not on this machine.
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
     - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     - `beside`: shell commands that run too, with the host's settings in their environment.
@@ -76,6 +93,7 @@ class Stack(AsyncRunnable):
         ports: str = "free",
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
+        allow_remote: bool = False,
         core_tools: bool = False,
         at_once: bool = False,
         beside: Sequence[str] = (),
@@ -87,8 +105,7 @@ class Stack(AsyncRunnable):
             raise DevstackError("The Core Tools run one process a group: leave processes at 1.")
         self.app_dir = Path(app_dir).resolve()
         self.processes: list[HostProcess] = []
-        self.servicebus_connection = ""
-        self.storage_connection = ""
+        self.servicebus_connection, self.storage_connection = EMULATOR, "UseDevelopmentStorage=true"
         self.management_port: int | None = None
         self.logs = Path(logs).resolve() if logs else Path()
         self.settings: dict[str, str] = dict(settings or {})
@@ -108,9 +125,44 @@ class Stack(AsyncRunnable):
         self._fixed = ports == "fixed"
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
+        self._allow_remote = allow_remote
         self._core_tools = core_tools
         self._stop_by = signal.SIGKILL if at_once else signal.SIGTERM
         self._started_per_group: dict[str, int] = {}
+
+    def problems(self) -> list[str]:
+        """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
+        checks: list[Callable[[], Iterable[str]]] = [
+            check_packages,
+            lambda: check_node(self.app_dir),
+            lambda: busy_ports() if self._fixed else [],
+            lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
+            self._check_data,
+            lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
+            lambda: check_queues(config) if (config := self._config_file()) else [],
+        ]
+        found: list[str] = []
+        for check in checks:
+            try:
+                found += check()
+            except DevstackError as error:
+                found.append(str(error))
+        return found
+
+    def _check_data(self) -> list[str]:
+        if self._data is not None:
+            make_directory(self._data)
+        return []
+
+    def check_functions(self) -> tuple[list[str], list[str]]:
+        """Import and index the app as a host does; return problems, and settings not applied."""
+        host = self._describe("check", self._groups[0][1], 0)
+        ran = subprocess.run(  # noqa: S603  # our own command
+            [*host.argv, "--check"], env=host.env, capture_output=True, text=True, check=False
+        )
+        if ran.returncode:
+            return [one for one in ran.stderr.splitlines() if not one.startswith("{")], []
+        return [], json.loads(ran.stdout.splitlines()[-1])["ignores"]
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -159,7 +211,11 @@ class Stack(AsyncRunnable):
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
-        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(self._config_file())]
+        config = self._config_file()
+        if config is None:
+            config = self.logs / "Config.json"
+            config.write_text(await self._queues_of_bindings())
+        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
@@ -171,11 +227,12 @@ class Stack(AsyncRunnable):
 
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
-        self.azurite = Azurite(location, port=FIXED_PORT if self._fixed else 0, logs=self.logs)
+        port = FIXED_PORT if self._fixed else 0
+        self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 
-    def _config_file(self) -> Path:
+    def _config_file(self) -> Path | None:
         if isinstance(self._config, Mapping):
             path = self.logs / "Config.json"
             path.write_text(json.dumps(self._config))
@@ -183,12 +240,23 @@ class Stack(AsyncRunnable):
         if self._config is not None:
             return Path(self._config).resolve()
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
-        if found := next((place for place in places if place.exists()), None):
-            return found
-        raise DevstackError(
-            f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
-            "emulator's Config.json with --config."
-        )
+        return next((place for place in places if place.exists()), None)
+
+    async def _queues_of_bindings(self) -> str:
+        """Read the app's bindings in a process of its own, and return a Config.json of them."""
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "devstack.functions.queues", str(self.app_dir),
+            cwd=self.app_dir, env=_environment() | self.settings,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, failed = await reader.communicate()
+        if reader.returncode:
+            raise DevstackError(
+                f"{self.app_dir} has no Config.json, and the queues could not be read from its "
+                f"bindings: {failed.decode(errors='replace').strip()} Mend that, or name the "
+                "emulator's Config.json with --config."
+            )
+        return said.decode().splitlines()[-1]
 
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
@@ -203,6 +271,7 @@ class Stack(AsyncRunnable):
         for one in started:
             ready = await one.until(one.ready_line, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
+            one.ignores = ready.get("ignores", ())
         return started
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
@@ -211,6 +280,7 @@ class Stack(AsyncRunnable):
         secondary = number > 0 or any(not one.secondary for one in self.group(group))
         argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
         argv += ["--func"] if self._core_tools else ["--drain", str(self._drain_s)]
+        argv += ["--allow-remote"] * self._allow_remote
         if functions:
             argv += ["--only", ",".join(functions)]
         if self._without:
@@ -277,9 +347,11 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this checkout."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """This process's environment, in which any directory can import this package."""
+    root = Path(__file__).resolve().parent.parent
+    installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
+    own = [] if installed else [str(root)]
+    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 

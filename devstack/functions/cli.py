@@ -28,7 +28,9 @@ from devstack.children import Child, describe_exit, free_port
 from devstack.functions.host import Host
 from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
+from devstack.functions.settings import Settings
 from devstack.inputs import (
+    NO_CORE_TOOLS,
     PROCESSES_MAX,
     ChildFailedError,
     DevstackError,
@@ -60,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
     add("--drain", type=float, default=10.0, metavar="S",
         help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
-    add("--respawn", action="store_true", help="start a worker process again when it dies")
+    add("--respawn", action=argparse.BooleanOptionalAction, default=False,
+        help="start a worker process again when it dies")  # fmt: skip
+    add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
     return found
 
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(arguments)
     configure_logs("Information")
     try:
-        if arguments.func or arguments.processes > 1:
+        if not arguments.check and (arguments.func or arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
                 group = _core_tools if arguments.func else _workers
                 return asyncio.run(group(arguments, Path(logs)).run())
@@ -149,10 +153,15 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
         status_dir=make_directory(arguments.data.resolve()) if arguments.data else None,
         drain_s=arguments.drain,
         secondary=arguments.secondary,
+        allow_remote=arguments.allow_remote,
     )
     stopping = stop_event()
     if app_dir.is_dir():
         os.chdir(app_dir)
+    if arguments.check:
+        await host.check()
+        _print_ready({"functions": [one.name for one in host.functions], **_ignores(host)})
+        return 0, 0
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
@@ -163,12 +172,20 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
     configure_logs(host.config.log_level)
     names = [one.name for one in host.functions]
     pid, port = os.getpid(), host.http_port
-    _print_ready({"ready": True, "functions": names, "http_port": port, "pid": pid, "pids": [pid]})
+    line = {"functions": names, "http_port": port, "pid": pid, "pids": [pid], **_ignores(host)}
+    _print_ready({"ready": True, **line})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
-    _log.info("Stopping: running functions get %g s", arguments.drain)
     failed, again = host.failed.is_set(), not stopping.is_set()
+    if again and not failed:
+        _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
+    else:
+        _log.info("Stopping: running functions get %g s", arguments.drain)
     await host.stop()
     return 1 if failed else None if again else 0, port or 0
+
+
+def _ignores(host: Host) -> dict[str, list[str]]:
+    return {"ignores": list(host.config.not_applied)}
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
@@ -257,7 +274,8 @@ class _Group:
 
 def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
     """N processes with the same arguments; the last value of an option counts."""
-    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv, "--processes", "1"]
+    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv]
+    argv += ["--processes", "1", "--no-respawn"]
     commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
     children = [
         Child(f"worker-{number}", command, logs=logs, stderr_here=True)
@@ -270,10 +288,10 @@ def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
 def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:
     func = shutil.which("func")
     if func is None:
-        raise NotInstalledError(
-            "func was not found on PATH: install the Azure Functions Core Tools v4, or leave "
-            "--func away to use the embedded host."
-        )
+        raise NotInstalledError(NO_CORE_TOOLS)
+    Settings.load(
+        arguments.app_dir, overrides=dict(arguments.setting), allow_remote=arguments.allow_remote
+    )
     port = arguments.http_port or free_port()
     argv = [func, "start", "--port", str(port)]
     if arguments.only:

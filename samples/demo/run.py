@@ -62,9 +62,7 @@ async def play(console: Console, options: Options) -> bool:
         )
         async with stack:
             screen = Screen(console, Tally(orders))
-            await _orders(screen, stack, remote)
-            display.judging(console)
-            verdict, ledgers = await _judge(stack, remote, orders, screen.tally)
+            verdict, ledgers = await _orders(screen, stack, remote)
             alerts = await _alerts(stack)
     display.report(console, verdict, screen.tally, ledgers, alerts)
     display.chart(console, screen.history, CHART)
@@ -84,8 +82,10 @@ def _new_directory(path: Path | None) -> Path | None:
     return path
 
 
-async def _orders(screen: Screen, stack: Stack, remote: RemoteServices) -> None:
-    """Submit, follow and show until every order has ended or nothing happens any more."""
+async def _orders(
+    screen: Screen, stack: Stack, remote: RemoteServices
+) -> tuple[Verdict, Mapping[str, LedgerView]]:
+    """Submit, follow and show until every order has ended or nothing happens any more; judge."""
     tally, orders = screen.tally, screen.tally.orders
     screen.begin()
     screen.event("all parts listen; the two applications start")
@@ -97,6 +97,9 @@ async def _orders(screen: Screen, stack: Stack, remote: RemoteServices) -> None:
     ]
     try:
         await _show(screen, remote, tally, tasks)
+        screen.end()
+        display.judging(screen.console)
+        return await _judge(stack, remote, orders, tally)
     finally:
         for task in tasks:
             task.cancel()
@@ -120,8 +123,6 @@ async def _show(
         _count_calls(screen, remote)
         screen.update()
         await asyncio.sleep(0.25)
-    # Notifications can arrive out of order: wait for those before the last one.
-    await asyncio.sleep(1.0)
     _count_calls(screen, remote)
     screen.update()
 
@@ -196,11 +197,21 @@ async def _restart_killed(stack: Stack, screen: Screen) -> None:
 async def _judge(
     stack: Stack, remote: RemoteServices, orders: int, tally: Tally
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
+    """Return the verdict once nothing is on its way any more, or after a while.
+
+    Notifications arrive out of order. Beside a step that failed another one may still run, or wait
+    for the lock of the killed process to end.
+    """
     store = TableStore.connect(stack.storage_connection)
     ids = [new.order_id for one in scenario.applications(orders) for new in one.orders]
+    end = time.monotonic() + scenario.SETTLE_S_MAX
     try:
-        ledgers = {service: remote.ledger(service) for service in SERVICES}
-        return await judge(store, ids, tally, ledgers), ledgers
+        while True:
+            ledgers = {service: remote.ledger(service) for service in SERVICES}
+            verdict = await judge(store, ids, tally, ledgers)
+            if verdict.settled or time.monotonic() > end:
+                return verdict, ledgers
+            await asyncio.sleep(1.0)
     finally:
         await store.close()
 

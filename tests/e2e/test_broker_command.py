@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from devstack.servicebus import start_broker
+from tests.broker_runners import start_broker
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sas.adapters import sign_in
+import sas
+from sas.adapters.sign_in import SignIn
 from tests.e2e.workflow_page import (
     COMMANDS,
     FILES,
@@ -90,7 +91,7 @@ def test_the_page_signs_in_as_http_service_can() -> None:
     named = re.findall(r"^\| .* \| `(\w+)\(", table, re.MULTILINE)
     assert set(named) == {"ManagedIdentity", "ApiKey", "ClientCertificate"}
     for name in named:
-        assert issubclass(getattr(sign_in, name), sign_in.SignIn)
+        assert issubclass(getattr(sas, name), SignIn)
 
 
 def test_a_trip_that_ends_before_it_begins_is_refused_with_a_sentence(project: Path) -> None:

@@ -28,7 +28,7 @@ def go_on(project: Path) -> None:
         project / "orders" / "agents.py",
         ("from typing", "from datetime import timedelta\nfrom typing"),
     )
-    put(project / "orders" / "agents.py", ("import Call\n", "import AwaitCallback, Call\n"))
+    put(project / "orders" / "agents.py", ("import Call,", "import AwaitCallback, Call,"))
     with (project / "orders" / "agents.py").open("a") as agents:
         agents.write(f"\n\n{approver}")
     put(

@@ -14,6 +14,7 @@ from devstack.servicebus.wire.links import end_expired_links, make_link
 from devstack.servicebus.wire.performatives import (
     SASL_ACCEPTED,
     SASL_OFFER,
+    SASL_REFUSED,
     begin_answer,
     open_answer,
     read_attach,
@@ -124,8 +125,18 @@ class AmqpConnection(asyncio.Protocol):
             self._close()
 
     def _on_sasl(self, body: bytes) -> None:
-        if frames.performative(body)[0] != frames.SASL_INIT or self.opened:
+        code, position = frames.performative(body)
+        if code != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
+        mechanism, response, _ = frames.padded(decode.fields(body, position)[0], 3)
+        if mechanism == "PLAIN" and self.context.tokens.enabled:
+            claim = self.context.tokens.check_plain(response)
+            if claim is None:
+                _log.warning("a peer was turned away: its SASL PLAIN is not the policy and the key")
+                self.output.send_raw(SASL_REFUSED)
+                self._close()
+                return
+            self.output.claims.append(claim)
         self.output.send_raw(SASL_ACCEPTED)
         self._reader.expects_header = True
 

@@ -36,7 +36,7 @@ from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
 
 CREDIT = 1000
 _CBS = "$cbs"
-_BATCH_LIMIT = 1 << 20
+_BATCH_LIMIT = 1 << 20  # also where a queue takes larger messages, as in Azure
 _REQUEST_LIMIT = 2 << 20
 #: .NET ticks (100 ns since the year 1) at 1970-01-01.
 _TICKS_1970 = 621355968000000000
@@ -197,15 +197,15 @@ class QueueReceiverLink(ReceiverLink):
     def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
         super().__init__(session, attach, queue)
         self._queue = queue
-        self._message_limit = queue.properties.max_message_kilobytes * 1024
-        self.limit_bytes = max(self._message_limit, min(4 * self._message_limit, _BATCH_LIMIT))
+        self.limit_bytes = queue.properties.max_message_kilobytes * 1024
+        self._batch_limit = min(self.limit_bytes, _BATCH_LIMIT)
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer with the size limit of batches, and grant credit."""
         self.check()
         batch = encode.symbol("com.microsoft:max-message-batch-size")
-        limit = encode.ulong(self._message_limit)
-        self.answer_attach(limit=limit, properties=encode.map_([(batch, limit)]))
+        properties = encode.map_([(batch, encode.int64(self._batch_limit))])  # .NET wants a long
+        self.answer_attach(limit=encode.ulong(self.limit_bytes), properties=properties)
         self.grant()
 
     def check(self) -> None:
@@ -214,18 +214,23 @@ class QueueReceiverLink(ReceiverLink):
 
     def take(self, whole: Whole, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
+        limit = self._batch_limit if whole.batch else self.limit_bytes
+        if whole.size > limit:
+            error = MessageSizeExceededError(
+                f"a {'batch' if whole.batch else 'message'} of {whole.size} bytes is larger than "
+                f"the {limit} bytes that queue '{self._queue.name}' takes; send less or raise "
+                "MaxMessageSizeInKilobytes"
+            )
+            if whole.delivery_id is None:  # the sender settled it: only the link can tell
+                self.detach(error.condition, error.description)
+            refusal = frames.rejected(error.condition, error.description)
+            self.acknowledge(whole.delivery_id, refusal)
+            return
         reply = partial(self.acknowledge, whole.delivery_id)
         _answer(self, "send", partial(self._enqueue, whole, now), reply)
 
     def _enqueue(self, whole: Whole, now: float) -> bytes:
-        size, batch = whole.size, whole.batch
-        if size > self.limit_bytes or (size > self._message_limit and not batch):
-            raise MessageSizeExceededError(
-                f"a {'batch' if batch else 'message'} of {size} bytes is larger than the "
-                f"{self._message_limit} bytes that queue '{self._queue.name}' takes; send less or "
-                "raise MaxMessageSizeInKilobytes"
-            )
-        parts = unbatch(whole.payload) if batch else [whole.payload]
+        parts = unbatch(whole.payload) if whole.batch else [whole.payload]
         self._queue.enqueue([parse_message(part) for part in parts], now)
         return frames.ACCEPTED_STATE
 
