@@ -160,7 +160,7 @@ class Screen:
         pace = Table.grid(padding=(0, 2))
         pace.add_row("ended", blocks(ended, row), f"{lately:.1f}/s, mean {history.mean():.1f}/s")
         pace.add_row("faults", blocks(faults, row), f"{self.faults} of {self.calls} remote calls")
-        pace.add_row("kills", "", f"{len(history.kills)} of host processes")
+        pace.add_row("kills", "", f"{len(history.kills)} (kill -9 of a host)")
         events = Text("\n".join(self.events), style="dim", overflow="ellipsis", no_wrap=True)
         title = f"{self.tally.orders} orders, {time.monotonic() - self.started:.0f} s"
         return Panel(Group(states, Text(), pace, Text(), events), title=title, width=width)

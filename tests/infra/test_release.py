@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -127,23 +126,3 @@ def test_what_the_site_needs_is_locked_without_addresses_and_is_no_part_of_setup
     assert "mkdocs" not in (ROOT / "requirements-dev.txt").read_text()
     recipe = (ROOT / "Makefile").read_text()
     assert "--require-hashes -r requirements-docs.txt" in recipe
-
-
-@pytest.mark.skipif(
-    not (ROOT / "build" / "docs" / ".ready").exists(), reason="`make docs` installs MkDocs"
-)
-def test_make_docs_finds_no_link_that_leads_nowhere() -> None:
-    done = subprocess.run(
-        ["/bin/sh", "-c", "make -o build/docs/.ready docs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    site = ROOT / "build" / "docs" / "site"
-    home = (site / "index.html").read_text(encoding="utf-8")
-    assert '<pre class="mermaid">' in home
-    assert "mermaid.js" in home
-    assert "fonts.googleapis" not in home
-    assert (site / "docs" / "adr" / "index.html").exists()
