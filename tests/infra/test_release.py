@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.infra.kit import ROOT
+from tests.infra.test_azd import read_yaml
 from tools.docs_site import pages, stage
 from tools.release import problems
 
 GITHUB = ROOT / ".github"
-TEXT = (GITHUB / "workflows" / "release.yml").read_text(encoding="utf-8")
-JOBS = yaml.safe_load(TEXT)["jobs"]
+JOBS = read_yaml(GITHUB / "workflows" / "release.yml")["jobs"]
 NAV = (ROOT / "docs" / "site" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
 
 
@@ -78,7 +77,7 @@ def test_what_the_changelog_calls_not_released_is_not_released(project: Path) ->
 
 @pytest.mark.parametrize("name", ["bug.yml", "feature.yml"])
 def test_a_form_for_issues_has_what_github_asks_for(name: str) -> None:
-    form: Any = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / name).read_text())
+    form: Any = read_yaml(GITHUB / "ISSUE_TEMPLATE" / name)
     assert {"name", "description", "body"} <= form.keys()
     fields = [field for field in form["body"] if field["type"] != "markdown"]
     assert len({field["id"] for field in fields}) == len(fields) >= 3
