@@ -152,6 +152,7 @@ class OrdersClient:
         Raises:
             ProfileError: there is no such profile, or a file cannot be used.
             ValueError: no Service Bus namespace is named anywhere.
+            ModuleNotFoundError: a namespace without a key needs azure-identity (the extra cli).
         """
         found = profiles.settings(env)
         where = profiles.service_bus(found.settings)
