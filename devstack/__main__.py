@@ -31,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
             "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
         )
         add_app_options(add, only=[])
+        add("--func", action="store_true", help="start the real Core Tools (func) as the host")
         add("--ports", choices=["fixed", "free"], default="fixed",
             help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
         add("--stop", choices=["drain", "at-once"], default="drain",

@@ -83,14 +83,13 @@ def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
     child.env = {**(child.env or {}), "PATH": "/nowhere"}
     child.start()
     ended(child)
-    advice = "give --config an existing file"
     host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
     assert said(child).splitlines() == [
         "- Node was not found on PATH: install Node 20 or newer for Azurite.",
         f"- {NO_CORE_TOOLS}",
         f"- {host_json} cannot be a directory for data (File exists): name another one.",
         f"- {host_json} must hold a JSON object ({{...}}), not a list.",
-        f"- {none_json} could not be read (No such file or directory); {advice}",
+        f"- {none_json} cannot be read (No such file or directory): check the path.",
     ]
 
 
