@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
+.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -34,9 +34,8 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
 	@$(PY) -m samples.demo --orders $(ORDERS)
 
-up: setup ## Azure on this machine with the sample's functions and services, and the operator's desk
-	@$(PY) -m devstack up . --with '$(PY) -m samples.remote_services --port-base 7101' \
-		--with '$(PY) -m sas.cli desk --app orders.workflows:workflows'
+up: setup ## Azure on this machine, the sample's services and the desk (DATA=DIR: remember for the next start)
+	@exec $(PY) -m samples.up $(if $(DATA),--data '$(DATA)') $(UP)
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m samples.chaos $(CHAOS)
@@ -58,6 +57,9 @@ test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)
 	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
+
+dist: setup ## both packages as wheel and sdist, in build/dist
+	@$(PY) -m tools.dist
 
 check: lint types contracts ## lint, types and import contracts
 

@@ -1,4 +1,4 @@
-"""`python -m devstack up [APP_DIR]` and `python -m devstack doctor`."""
+"""`devstack up [APP_DIR]`, `devstack install` and `devstack doctor`; or `python -m devstack`."""
 
 import argparse
 import asyncio
@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.azurite import install
 from devstack.children import Child, is_error, readable
+from devstack.doctor import has_azurite
+from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
@@ -18,7 +21,7 @@ _FOLLOW_EVERY_S = 0.2
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
     found = argparse.ArgumentParser(
-        prog="python -m devstack",
+        prog="devstack",
         description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
@@ -40,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
         add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
             help="also run this command, with the host's settings in its environment")  # fmt: skip
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
+    verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return found
 
 
@@ -47,9 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.verb == "install":
+            _print(f"Azurite is in {install()}.")
+            return 0
         stack = _stack(arguments)
         if arguments.verb == "doctor":
-            return report(stack)
+            return asyncio.run(report(stack))
+        _make_ready(stack)
         return asyncio.run(_up(stack, verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
@@ -75,26 +83,36 @@ def _stack(arguments: argparse.Namespace) -> Stack:
     )
 
 
-def report(stack: Stack) -> int:
+def _make_ready(stack: Stack) -> None:
+    """Raise DevstackError if the stack cannot start; install Azurite if only this is missing."""
+    if problems := stack.problems():
+        raise DevstackError("\n".join(problems))
+    if not has_azurite(stack.app_dir):
+        _print("Azurite is not installed: npm installs it for this user (a minute, once).")
+        _print(f"Azurite is in {install()}.")
+
+
+async def report(stack: Stack) -> int:
     """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
     problems = stack.problems()
     ignored: list[str] = []
     if not problems:
-        problems, ignored = stack.check_functions()
+        problems, ignored = await stack.check_functions()
     lines = [f"- {one}" for one in problems]
+    if not problems and not has_azurite(stack.app_dir):
+        lines.append("Azurite is not installed: `devstack up` installs it with npm (once).")
     if ignored:
         lines.append(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
     if not problems:
-        lines.append("Nothing is missing: `python -m devstack up` will start.")
+        lines.append("Nothing is missing: `devstack up` will start.")
     _print("\n".join(lines))
     return 1 if problems else 0
 
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
-    if problems := stack.problems():
-        raise DevstackError("\n".join(problems))
-    stopped, running = stop_event().wait(), _run(stack, verbose=verbose)
+    env_file = EnvFile(stack.app_dir)
+    stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
     tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -105,19 +123,25 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
             task.cancel()
         await asyncio.wait(tasks)
         _print("Stopping.")
+        env_file.remove()
         await stack.stop()
     _print("Everything is stopped.")
     return 0
 
 
-async def _run(stack: Stack, *, verbose: bool) -> None:
+async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     await stack.start()
-    _print(_screen(stack, verbose=verbose))
+    try:
+        env_file.write(stack.host_settings())
+        found = f"Other programs find them in {env_file.path}."
+    except DevstackError as error:
+        found = str(error)
+    _print(_screen(stack, found, verbose=verbose))
     await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
 
 
-def _screen(stack: Stack, *, verbose: bool) -> str:
-    """The processes with their addresses, and the connection strings to copy."""
+def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
+    """The processes with their addresses, and lines with the connections to paste."""
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
     if stack.management_port:
@@ -134,12 +158,10 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
-    lines += ["", "Connection strings (the host already has them):", ""]
-    connections = {stack.servicebus_connection, stack.storage_connection}
-    settings = stack.host_settings().items()
-    lines += [f"  {name}={value}" for name, value in settings if value in connections]
+    lines += ["", "Paste these lines into another shell (the host already has them):", ""]
+    lines += [*export_lines(stack.host_settings()), "", found]
     where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
-    return "\n".join([*lines, "", f"Logs are {where}. Ctrl-C stops everything."])
+    return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])
 
 
 def _pid(child: Child | None) -> str:

@@ -5,12 +5,14 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from devstack.azurite import require_node
-from devstack.inputs import DevstackError
+from devstack.inputs import NotInstalledError
+from devstack.listeners import Listener, listeners
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
@@ -20,7 +22,11 @@ _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    said = f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."
+    wanted = [name.replace(".", "-") for name in missing]
+    said = (
+        f"Python lacks {', '.join(missing)}: use the Python that has the app's packages, or run "
+        f"`{sys.executable} -m pip install {' '.join(wanted)}`."
+    )
     return [said] if missing else []
 
 
@@ -30,12 +36,14 @@ def _importable(name: str) -> bool:
     return False
 
 
-def check_node() -> list[str]:
-    """Check that Azurite and a Node that can run it are installed."""
+def check_node(app_dir: Path | None = None) -> list[str]:
+    """Check Node, and npm where `up` has to install Azurite with it."""
+    node = shutil.which("node")
     try:
-        node = require_node()
-    except DevstackError as error:
-        return [str(error)]
+        node = require_node(app_dir)
+    except NotInstalledError as error:
+        if node is None or shutil.which("npm") is None:
+            return [str(error)]
     try:
         ran = subprocess.run(  # noqa: S603  # the node that PATH names
             [node, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -43,6 +51,13 @@ def check_node() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return check_node_version("")
     return check_node_version(ran.stdout)
+
+
+def has_azurite(app_dir: Path) -> bool:
+    """Whether Azurite is installed where an app finds it."""
+    with suppress(NotInstalledError):
+        return bool(require_node(app_dir))
+    return False
 
 
 def check_node_version(output: str) -> list[str]:
@@ -53,14 +68,21 @@ def check_node_version(output: str) -> list[str]:
 
 
 def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
-    """Check that the ports of `--ports fixed` are free."""
-    find = " (`lsof -i :{}` names it)" if shutil.which("lsof") else ""
-    return [
-        f"Port {port} ({PORTS.get(port, 'wanted')}) is busy: stop the process that listens there"
-        f"{find.format(port)}, or say --ports free."
-        for port in ports
-        if _busy(port)
-    ]
+    """Check that the ports of `--ports fixed` are free; one sentence for each process."""
+    busy = [port for port in ports if _busy(port)]
+    known = listeners(busy)
+    held: dict[Listener | None, list[str]] = {}
+    for port in busy:
+        held.setdefault(known.get(port), []).append(f"{port} ({PORTS.get(port, 'wanted')})")
+    return [_held(holder, names) for holder, names in held.items()]
+
+
+def _held(holder: Listener | None, names: list[str]) -> str:
+    what = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
+    if holder is None:
+        return f"{what} busy, by a process of another user: end that one, or say --ports free."
+    stop = f"stop it (`kill {holder.pid}`), or say --ports free"
+    return f"{what} held by {holder}: {stop}."
 
 
 def _busy(port: int) -> bool:

@@ -75,7 +75,7 @@ class Stack(AsyncRunnable):
     """Azure on one machine for one function app, as an async context manager.
 
     - `config`: the emulator's Config.json, as a path or as its content (default: the app's
-      `Config.json` or `infra/emulator/Config.json`).
+      `Config.json` or `infra/emulator/Config.json`; without either, the queues of its bindings).
     - `settings`: app settings of every host process. Emulator connections in
       local.settings.json are replaced by the addresses of this stack.
     - `groups`: which functions run in which process (default: all in one).
@@ -146,12 +146,12 @@ class Stack(AsyncRunnable):
         """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
         checks: list[Callable[[], Iterable[str]]] = [
             check_packages,
-            check_node,
+            lambda: check_node(self.app_dir),
             lambda: busy_ports() if self._fixed else [],
             lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
             self._check_data,
             lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
-            lambda: check_queues(self._config_file()),
+            lambda: check_queues(config) if (config := self._config_file()) else [],
         ]
         found: list[str] = []
         for check in checks:
@@ -166,13 +166,18 @@ class Stack(AsyncRunnable):
             make_directory(self._data)
         return []
 
-    def check_functions(self) -> tuple[list[str], list[str]]:
+    async def check_functions(self) -> tuple[list[str], list[str]]:
         """Import and index the app as a host does; return problems, and settings not applied."""
+        try:
+            if self._config_file() is None:
+                await self._queues_of_bindings()
+        except DevstackError as error:
+            return [str(error)], []
         if self._core_tools:
             return [], []
         host = self._describe("check", self._groups[0][1], 0)
-        ran = subprocess.run(  # noqa: S603  # our own command
-            [*host.argv, "--check"], env=host.env, capture_output=True, text=True, check=False
+        ran = await asyncio.to_thread(
+            subprocess.run, [*host.argv, "--check"], env=host.env, capture_output=True, text=True
         )
         if ran.returncode:
             return [one for one in ran.stderr.splitlines() if not one.startswith("{")], []
@@ -225,7 +230,11 @@ class Stack(AsyncRunnable):
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
-        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(self._config_file())]
+        config = self._config_file()
+        if config is None:
+            config = self.logs / "Config.json"
+            config.write_text(await self._queues_of_bindings())
+        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
@@ -237,11 +246,12 @@ class Stack(AsyncRunnable):
 
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
-        self.azurite = Azurite(location, port=FIXED_PORT if self._fixed else 0, logs=self.logs)
+        port = FIXED_PORT if self._fixed else 0
+        self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 
-    def _config_file(self) -> Path:
+    def _config_file(self) -> Path | None:
         if isinstance(self._config, Mapping):
             path = self.logs / "Config.json"
             path.write_text(json.dumps(self._config))
@@ -249,12 +259,23 @@ class Stack(AsyncRunnable):
         if self._config is not None:
             return Path(self._config).resolve()
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
-        if found := next((place for place in places if place.exists()), None):
-            return found
-        raise DevstackError(
-            f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
-            "emulator's Config.json with --config."
-        )
+        return next((place for place in places if place.exists()), None)
+
+    async def _queues_of_bindings(self) -> str:
+        """Read the app's bindings in a process of its own, and return a Config.json of them."""
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "devstack.functions.queues", str(self.app_dir),
+            cwd=self.app_dir, env=_environment() | self.settings,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, failed = await reader.communicate()
+        if reader.returncode:
+            raise DevstackError(
+                f"{self.app_dir} has no Config.json, and the queues could not be read from its "
+                f"bindings: {failed.decode(errors='replace').strip()} Mend that, or name the "
+                "emulator's Config.json with --config."
+            )
+        return said.decode().splitlines()[-1]
 
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
@@ -359,9 +380,11 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this checkout."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """This process's environment, in which any directory can import this package."""
+    root = Path(__file__).resolve().parent.parent
+    installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
+    own = [] if installed else [str(root)]
+    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 

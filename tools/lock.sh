@@ -5,5 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 common=(--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links
         --no-header --no-annotate --quiet)
-uv pip compile pyproject.toml "${common[@]}" -o requirements.txt
-uv pip compile pyproject.toml --extra dev "${common[@]}" -c requirements.txt -o requirements-dev.txt
+deployed=(--extra functions --extra telemetry)
+uv pip compile pyproject.toml "${deployed[@]}" "${common[@]}" -o requirements.txt
+uv pip compile pyproject.toml "${deployed[@]}" --extra dev "${common[@]}" -c requirements.txt -o requirements-dev.txt

@@ -76,6 +76,10 @@ AZURITE = (
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
 LOADS_MAX = 5
+FORMAT = 1
+"""Format of the rows, in the table's meta row. A version that writes what older ones must not work
+on raises it; they then put every message back.
+"""
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
 """The token of an order that we wrote and another instance changed before we saw our ETag.
@@ -158,27 +162,34 @@ class TableStore:
         return self._shards
 
     async def open(self) -> None:
-        """Create the table if it is missing, and check its number of shards.
+        """Create the table if it is missing, and check its number of shards and its format.
 
         The first use of the store calls this.
 
         Raises:
-            StoreMismatchError: the table was created with another number of shards.
+            StoreMismatchError: the table was created with another number of shards, or is of a
+                newer format.
         """
         async with self._opening:
             if not self._opened:
-                await self._pin_shards()
+                await self._check_meta()
                 self._opened = True
 
-    async def _pin_shards(self) -> None:
+    async def _check_meta(self) -> None:
         meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             await self.table.create()
-            row = {"RowKey": keys.META, "Shards": len(self._shards)}
+            row = {"RowKey": keys.META, "Shards": len(self._shards), "Format": FORMAT}
             await self.table.insert(keys.META_PARTITION, row)
             meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
+        if meta.get("Format", 1) > FORMAT:
+            raise StoreMismatchError(
+                f"the table has format {meta['Format']}, and this version knows up to {FORMAT}: "
+                "deploy the version that wrote it, or a newer one (docs/upgrading.md)",
+                "format",
+            )
         if meta["Shards"] != len(self._shards):
             raise StoreMismatchError(
                 f"the table was created with {meta['Shards']} shards, this start asks for "

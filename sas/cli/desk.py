@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import os
 import signal
 import sys
@@ -52,8 +51,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("jinja2") is None:
-        raise UsageError("sas desk needs Jinja2: pip install 'scheduler-agent-supervisor[desk]'")
     return asyncio.run(_serve(arguments))
 
 

@@ -16,6 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from opentelemetry.trace import SpanKind
 
+from sas import profiles
 from sas.client.inbox import Follower, Inbox
 from sas.client.links import LinkError, close_link, send_batches
 from sas.client.receiving import Receiving
@@ -131,12 +132,42 @@ class OrdersClient:
             raise ValueError(
                 "give a connection_string, or fully_qualified_namespace and credential"
             )
+        self._own_credential: AsyncTokenCredential | None = None
         self._patience_s = patience_s
         self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
         self._lock = asyncio.Lock()
         self._inbox: Inbox[ServiceBusReceivedMessage] = Inbox()
         self._receiving = Receiving(self._client, self._reply_queue, patience_s, self._inbox)
+
+    @classmethod
+    def from_environment(cls, env: str | None = None, **arguments: Any) -> Self:
+        """Prepare a client for the system that the command ``sas`` finds here.
+
+        Args:
+            env: the profile, as in ``sas --env NAME``. Without it, environment variables, or the
+                ``.devstack/env`` of the stack that runs in this directory or above it.
+            arguments: those of the class, for instance ``reply_queue``.
+
+        Raises:
+            ProfileError: there is no such profile, or a file cannot be used.
+            ValueError: no Service Bus namespace is named anywhere.
+        """
+        found = profiles.settings(env)
+        where = profiles.service_bus(found.settings)
+        if where is None:
+            raise ValueError(
+                f"no connection in {found.source}: start devstack, set {profiles.CONNECTION}, or "
+                "name a profile with env"
+            )
+        if "=" in where:
+            return cls(where, **arguments)
+        from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # slow to import
+
+        credential = DefaultAzureCredential()
+        client = cls(fully_qualified_namespace=where, credential=credential, **arguments)
+        client._own_credential = credential
+        return client
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -153,6 +184,8 @@ class OrdersClient:
         """
         await self._receiving.stop()
         await close_link(self._client)
+        if self._own_credential is not None:
+            await self._own_credential.close()
 
     async def submit(self, new: NewOrder) -> Receipt:
         """Submit one order.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
@@ -44,8 +46,9 @@ class OtherVersionError(UnavailableError):
 
 
 class StoreMismatchError(UnavailableError):
-    """The table was written with another number of shards, or another definition of a workflow
-    under the same version. An operator mends the deploy; until then messages are put back.
+    """The table was written with another number of shards, in a newer format, or with another
+    definition of a workflow under the same version. An operator mends the deploy; until then
+    messages are put back.
 
     ``scope`` names what does not fit.
     """
@@ -357,6 +360,9 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``."""
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """Cancel the block after ``seconds``, and raise TimeoutError; see ``asyncio.timeout``."""
 
 
 class DecryptionError(UnreadableError):

@@ -93,6 +93,12 @@ def _of_turn(
 def at_end(system: System) -> Iterator[Violation]:
     """Yield what does not hold of a system where nothing is under way any more."""
     yield from _unread(system)
+    yield from of_orders(system)
+    yield from of_commands(system)
+
+
+def of_orders(system: System) -> Iterator[Violation]:
+    """Yield what does not hold of the orders that were submitted."""
     told, alerted = _told(system), _alerted(system)
     for order_id in system.submitted:
         stored = system.store.orders.get(order_id)
@@ -101,7 +107,6 @@ def at_end(system: System) -> Iterator[Violation]:
             yield Violation(12, f"order {order_id} never ended: {state}")
             continue
         yield from _of_order(system, stored.order, stored.journal, told[order_id], alerted)
-    yield from _commands(system, alerted)
 
 
 def _unread(system: System) -> Iterator[Violation]:
@@ -144,8 +149,8 @@ def _of_order(
         yield from _effects(system, order, step, where)
     yield from _messages(order, journal, told_ids, alerted, where)
     yield from _of_state(state, told, where)
-    if told["completed"] and state is not OrderState.PROCESSED and not _touched(system, order):
-        yield Violation(4, f"{where} was told that it is completed")
+    if order.order_id not in {touched for touched, _ in system.commands.values()}:
+        yield from _of_untouched(system, order, told, where)
 
 
 def _messages(
@@ -168,7 +173,6 @@ def _messages(
                 yield Violation(2, f"{where}: no alert {message.alert.value} was sent")
     told = Counter(told_ids.values())
     more = {kind: told[kind] - due[kind] for kind in told if told[kind] > due[kind]}
-    more.pop("received", None)  # a duplicate submission is told so
     if more:
         yield Violation(1, f"{where} was told more than its journal says: {more}")
 
@@ -183,6 +187,21 @@ def _of_state(state: OrderState, told: Counter[str], where: str) -> Iterator[Vio
         yield Violation(4, f"{where} was never told that it failed")
 
 
+def _of_untouched(
+    system: System, order: Order, told: Counter[str], where: str
+) -> Iterator[Violation]:
+    """What holds as well of an order that no operator gave a command for."""
+    state = order.process_state
+    processed = state is OrderState.PROCESSED
+    if told["completed"] and not processed:
+        yield Violation(4, f"{where} was told that it is completed")
+    steps = len(order.steps) * system.workflows.find(order.details.workflow).notify_steps
+    if processed and told["step-completed"] != steps:
+        yield Violation(4, f"{where} was told {told['step-completed']} of {steps} steps")
+    if told["failed"] and order.direction is Direction.DO and state is not OrderState.ERROR:
+        yield Violation(4, f"{where} was told that it failed")
+
+
 def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iterator[Violation]:
     """Yield what is wrong with the effects of a step at its service.
 
@@ -192,7 +211,7 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
     where = f"{where}: {step.name}"
     defined = system.workflows.find(order.details.workflow).steps[step.number]
     agents = defined.agents
-    limited = any(step.name in system.agents[agent].limits for agent in agents)
+    limited = defined.undo is not None and defined.undo.call_limit is not None
     keys = [
         idempotency_key(order.order_id, step.name, number, other)
         for number in range(step.call.generation + 1)
@@ -212,8 +231,7 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         contents = [effects.content for effects in known if effects.in_force]
         if contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
-    by_hand = step.undo.status is UndoStatus.BY_HAND
-    if order.process_state is OrderState.COMPENSATED and in_force and not by_hand and defined.undo:
+    if order.process_state is OrderState.COMPENSATED and in_force and not _left(step):
         yield Violation(10, f"{where} is still in force")
 
 
@@ -222,23 +240,32 @@ def _skipped(step: StepRecord) -> bool:
     return isinstance(step.result, str | None) and "done_by" not in (step.result or "")
 
 
-def _touched(system: System, order: Order) -> bool:
-    return order.order_id in {order_id for order_id, _ in system.commands.values()}
+def _left(step: StepRecord) -> bool:
+    """Return whether the effect of a step may stay: it has no undo, or it was undone by hand."""
+    no_undo = step.undo.status is UndoStatus.NOT_NEEDED and step.epoch > 0
+    return no_undo or step.undo.status is UndoStatus.BY_HAND
 
 
-def _commands(system: System, alerted: dict[str, str]) -> Iterator[Violation]:
-    """Every command is carried out once, refused, or put aside."""
+def of_commands(system: System) -> Iterator[Violation]:
+    """Yield what does not hold: every command is carried out once, refused, or put aside."""
+    alerted = _alerted(system)
     aside = b"".join(one.body for one in system.bus.messages(QUEUES.rejected))
-    for command_id, (order_id, seen) in system.commands.items():
-        stored = system.store.orders.get(order_id)
-        journal = stored.journal if stored else []
-        cause = cause_of(QUEUES.scheduler, command_id)
-        done = [one for one in journal if one.cause == cause]
+    for command_id, (_, seen) in system.commands.items():
+        done = recorded(system, command_id)
         carried = [one for one in done if one.what is not JournalWord.FENCED]
         refused = f"refused/{command_id}" in alerted
         if not (carried or refused or command_id.encode() in aside):
-            yield Violation(13, f"command {command_id} on order {order_id} was lost")
+            yield Violation(13, f"command {command_id} was lost")
         if carried and refused:
             yield Violation(13, f"command {command_id} was carried out and refused")
-        if carried and carried[0].seq != seen + 1:
+        if len(done) > 1:
+            yield Violation(13, f"command {command_id} was carried out {len(done)} times")
+        if carried and seen is not None and carried[0].seq != seen + 1:
             yield Violation(13, f"command {command_id} was carried out on a stale page")
+
+
+def recorded(system: System, command_id: str) -> list[JournalEntry]:
+    """Return the transitions that have a command for their cause."""
+    stored = system.store.orders.get(system.commands[command_id][0])
+    cause = cause_of(QUEUES.scheduler, command_id)
+    return [one for one in stored.journal if one.cause == cause] if stored else []

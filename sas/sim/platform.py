@@ -13,7 +13,7 @@ from sas.simulation.bus import DEAD_LETTERS, QueueRules
 from sas.simulation.world import HostRules
 
 QUEUES = Queues()
-REPLIES_TO = "responses-simulation"
+REPLIES_TO = "responses-web-shop"
 _WINDOW = "duplicateDetectionHistoryTimeWindow"
 _DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
 
@@ -30,7 +30,7 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     Raises:
         ProjectError: the file is not such a list.
     """
-    described = _described(project / "infra" / "queues.json")
+    described, kind_of = _described(project / "infra" / "queues.json")
     names = {
         QUEUES.alerts: "kept",
         QUEUES.rejected: "kept",
@@ -43,7 +43,9 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         for internal in (QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks):
             names[internal + urgent] = "internal"
     rules = {
-        name: _rules(described.get(kind, {}), forwards=name != QUEUES.dead_letters)
+        name: _rules(
+            described.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
+        )
         for name, kind in names.items()
     }
     return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules()}
@@ -70,12 +72,14 @@ def host_rules(project: Path) -> HostRules:
         raise ProjectError(f"{path} cannot be read: {wrong}") from None
 
 
-def _described(path: Path) -> dict[str, dict[str, object]]:
+def _described(path: Path) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
+    """Return the properties of each kind, and the kind of each queue that is listed."""
     if not path.exists():
-        return {}
+        return {}, {}
     try:
-        kinds = json.loads(path.read_text(encoding="utf-8"))["kinds"]
-        return {name: kind["properties"] for name, kind in kinds.items()}
+        listed = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {name: kind["properties"] for name, kind in listed["kinds"].items()}
+        return kinds, {one["name"]: one["kind"] for one in listed.get("queues", [])}
     except (ValueError, KeyError, AttributeError, TypeError) as wrong:
         raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
 

@@ -19,7 +19,8 @@ from sas.ports import Call
 from sas.sim.invariants import Violation, at_end, of_change
 from sas.sim.plan import DAY, HOUR, Away, Plan
 from sas.sim.platform import host_rules, queue_rules
-from sas.sim.system import System, seeded
+from sas.sim.stage import Stage, seeded
+from sas.sim.system import System
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
 from sas.simulation.world import HostRules
@@ -130,7 +131,7 @@ class _Play:
         for item in self._plan.items:
             if not hasattr(item, "at_s"):
                 self._say(str(item))
-        system = System(self._plan, project.workflows, project.queues, project.host, self._say)
+        system = Stage(self._plan, project.workflows, project.queues, project.host, self._say)
         self._system = system
         self._watch(system)
         ends = (one.at_s + one.lasts_s for one in self._plan.items if isinstance(one, Away))

@@ -82,7 +82,7 @@ class ModelService(SimulatedAgent):
 
     async def _happens(self, key: str, callback: Callback, within: timedelta, tell: Tell) -> None:
         of_no_host()
-        await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 0.8))
+        await self._clock.sleep(within.total_seconds() * self._rng.uniform(0, 1.1))
         effects = self._ledger.of(key)
         if effects.tombstone:
             return

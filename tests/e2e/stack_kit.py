@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -156,5 +157,5 @@ def pids_in(screen: str) -> list[int]:
 
 def setting_in(screen: str, name: str) -> str:
     """A connection string from a screen."""
-    [value] = re.findall(rf"^  {name}=(.*)$", screen, re.MULTILINE)
-    return str(value)
+    [line] = re.findall(rf"^export {name}=.*$", screen, re.MULTILINE)
+    return shlex.split(line)[1].partition("=")[2]

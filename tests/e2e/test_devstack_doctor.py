@@ -1,6 +1,7 @@
 """`python -m devstack doctor`: what is missing, and how to mend it."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -8,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from devstack.doctor import busy_ports, check_node, check_node_version, check_packages
+from devstack import azurite
+from devstack.doctor import (
+    busy_ports,
+    check_node,
+    check_node_version,
+    check_packages,
+    has_azurite,
+)
 from devstack.inputs import NO_CORE_TOOLS
 from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
@@ -96,9 +104,11 @@ def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
 def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_packages() == []
     monkeypatch.setattr("devstack.doctor._PACKAGES", ("json", "azure.nonsense", "nonsense.azure"))
-    assert check_packages() == [
-        "Python lacks azure.nonsense, nonsense.azure: run `make setup` and use .venv/bin/python."
-    ]
+    [told] = check_packages()
+    assert told == (
+        "Python lacks azure.nonsense, nonsense.azure: use the Python that has the app's packages, "
+        f"or run `{sys.executable} -m pip install azure-nonsense nonsense-azure`."
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +125,7 @@ def test_where_python_lacks_packages_every_command_says_so(
     argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
     ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == code
-    assert "Python lacks azure.functions, azure.servicebus, aiohttp: run `make setup`" in (
+    assert "Python lacks azure.functions, azure.servicebus, aiohttp: use the Python that has" in (
         ran.stdout + ran.stderr
     )
     assert "Traceback" not in ran.stderr
@@ -128,17 +138,24 @@ def test_an_old_python_is_told_so_whatever_is_started(module: str) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert ran.stderr == (
-        "devstack: this is Python 3.10: use 3.11 or newer; `make setup` finds one.\n"
-    )
+    assert ran.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
 
 
 def test_the_doctor_misses_node_and_azurite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert check_node() == []
-    monkeypatch.setattr("devstack.azurite._PROGRAM", tmp_path / "main.js")
-    assert "run `make setup`" in check_node()[0]
+    package = tmp_path / "package"
+    package.mkdir()
+    shutil.copy(azurite._PACKAGE / "package.json", package)
+    monkeypatch.setattr(azurite, "_PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert check_node(tmp_path) == []  # `up` installs it with npm
+    assert not has_azurite(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "node").symlink_to(str(shutil.which("node")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert "run `devstack install`, or `npm install azurite`" in check_node(tmp_path)[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert "install Node 20 or newer" in check_node()[0]
 
@@ -160,5 +177,5 @@ def test_a_healthy_machine_is_told_so_and_what_the_host_ignores(app_dir: Path) -
     assert child.exit_code == 0
     assert said(child).splitlines() == [
         "The host ignores these settings of host.json: extensions.queues, telemetryMode.",
-        "Nothing is missing: `python -m devstack up` will start.",
+        "Nothing is missing: `devstack up` will start.",
     ]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,8 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
         screen = await screen_of(up)
         await until(lambda: "[host-host] " in said(up))
         assert "first, second, pid" in screen
-        assert "  MyBus=Endpoint=sb://127.0.0.1:" in screen
-        assert "  AzureWebJobsStorage=DefaultEndpointsProtocol=http;" in screen
+        assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
+        assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
         assert len(pids_in(screen)) == 3
         await ends_within(30, up)
     finally:
@@ -167,6 +168,15 @@ async def test_core_tools_that_end_by_themselves_are_told(
     assert sentence in up.log_path.read_text()
 
 
+@pytest.fixture
+def hang_up_is_heard() -> Iterator[None]:
+    """A test run under nohup ignores SIGHUP, and so would its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_is_heard")
 async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
@@ -246,7 +256,9 @@ async def test_up_says_who_died_and_ends_with_a_code(
         (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
         (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
         (["up", "{app}", "--setting", "x"], "must have the form NAME=VALUE"),
-        (["up", "{app}"], "name the emulator's Config.json with --config"),
+        (["up", "{app}"], "no Config.json, and the queues could not be read from its bindings: "),
+        (["up", "{app}"], "'NEXT': set it in local.settings.json or the environment. Mend that"),
+        (["up", "{app}"], "or name the emulator's Config.json with --config"),
         (["up", "{app}", "--config", "none.json"], "none.json cannot be read"),
         (["up", "{app}", "--data", "{app}/host.json"], "cannot be a directory for data"),
         (["up", "{app}", "--processes", "x"], "--processes: invalid int value: 'x'"),

@@ -338,6 +338,14 @@ async def doctor(at: At) -> None:
     at.fits()
 
 
+async def env(at: At) -> None:
+    assert await at.sas("env", "list") == 0
+    assert "without --env: " in " ".join(at.screen.last)
+    assert await at.sas("env", "show") == 0
+    assert await at.sas("env", "show", "nosuch") == 2
+    assert "there is no profile 'nosuch'" in at.screen.raw
+
+
 async def desk(at: At) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -389,6 +397,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "watch": watch,
     "doctor": doctor,
     "desk": desk,
+    "env": env,
     "cost": cost,
     "sim": sim,
 }

@@ -21,11 +21,12 @@ from sas.domain.messages import JournalWord, Notify
 from sas.domain.order import CLOCK_SKEW, Direction, Order, OrderState
 from sas.features.circuit_breaker.rules import BreakerPolicy
 from sas.ports import BusUnavailableError, Call
+from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.bus import Queue
 from sas.simulation.clock import START
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults, of_no_host
-from tests.simulation.system import QUEUES, REPLIES_TO, System, build
+from tests.simulation.system import System, build
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 DURATIONS = {
@@ -137,7 +138,7 @@ def _service(name: str) -> tuple[Action, Action]:
 
 def _clock(seconds: float) -> tuple[Action, Action]:
     def jump(system: System, to: float) -> None:
-        system.clocks[0].seconds = to
+        system.hosts[0].clock.seconds = to
 
     return (lambda s: jump(s, seconds), lambda s: jump(s, 0.0))
 
@@ -299,7 +300,7 @@ class Story:
                 return
 
     def _finished(self) -> bool:
-        return all(sender.done() for sender in self.senders) and self.system.finished()
+        return all(sender.done() for sender in self.senders) and self.system.at_rest()
 
     def _cost(self, ends: datetime) -> Cost:
         system = self.system

@@ -10,9 +10,10 @@ from sas.domain.expire import EXCUSES_MAX
 from sas.domain.messages import JournalEntry, JournalWord
 from sas.domain.order import OrderState, StepRecord
 from sas.domain.workflow import OnFailure, Step, Workflow, Workflows
+from sas.sim.platform import QUEUES
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults, Handler
-from tests.simulation.system import QUEUES, System, build, check_end
+from tests.simulation.system import System, build, check_end
 
 TIME = timedelta(seconds=10)
 DEAD = Workflow("dead", 1, (Step("charge", "payment", TIME, failures_max=3),))
@@ -92,7 +93,7 @@ async def test_a_step_whose_queue_is_disabled_for_three_hours_is_never_counted()
             assert len(journal(system, order_id)) < 30  # an outage does not fill the journal
         assert system.alerts()["queue-delay"] >= 1
         system.bus.mend(PAYMENT)
-        await system.world.run(system.finished, hours_max=1)
+        await system.world.run(system.at_rest, hours_max=1)
         check_end(system)
     finally:
         await system.close()
@@ -115,7 +116,7 @@ async def test_a_host_that_was_down_for_six_hours_counts_nothing_for_requests_th
         system.world.timer = timer
         await minutes(system, 0.5)  # the supervisor comes back first
         handlers(system).update(readers)
-        await system.world.run(system.finished, hours_max=2)
+        await system.world.run(system.at_rest, hours_max=2)
         check_end(system)
     finally:
         await system.close()

@@ -15,10 +15,11 @@ from sas.domain.order import OrderState
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import BreakerPolicy, BreakerState
 from sas.ports import Call, TransientError
+from sas.sim.system import BREAKER
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.system import BREAKER, System, build, check_end
+from tests.simulation.system import System, build, check_end
 from tests.simulation.test_operator_under_faults import defined
 
 ORDERS = 8
@@ -88,7 +89,7 @@ async def run(system: System) -> Outages:
     try:
         for number in range(ORDERS):
             system.submit(f"O-{number}", "undoing" if number % 2 else "holding")
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()
@@ -120,7 +121,7 @@ async def test_when_services_are_back_orders_pass_and_no_breaker_stays_open(seed
     for number in range(ORDERS, 2 * ORDERS):
         system.submit(f"O-{number}", "holding")
     try:
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
     finally:
         await system.close()
     fresh = [system.states()[f"O-{number}"] for number in range(ORDERS, 2 * ORDERS)]
@@ -165,7 +166,7 @@ async def test_an_order_that_its_service_cannot_answer_keeps_no_other_order_wait
         await system.world.clock.advance(5)
         for order_id in healthy:
             system.submit(order_id, "holding")
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()

@@ -48,7 +48,7 @@ async def test_a_backlog_longer_than_the_time_allowed_fails_no_order(seed: int) 
     for number in range(ORDERS):
         system.submit(f"O-{number}", "crowded")
     try:
-        await system.world.run(system.finished, hours_max=1)
+        await system.world.run(system.at_rest, hours_max=1)
         check_end(system)
     finally:
         await system.close()
@@ -66,7 +66,7 @@ async def test_a_clock_that_is_apart_keeps_no_failure_from_being_counted() -> No
     system.agents["inventory"].down = True
     system.submit("O-1", "short")
     try:
-        await system.world.run(system.finished, hours_max=1)
+        await system.world.run(system.at_rest, hours_max=1)
     finally:
         await system.close()
     assert system.states() == {"O-1": OrderState.ERROR}

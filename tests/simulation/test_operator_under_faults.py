@@ -91,15 +91,15 @@ class Hand:
                 members["input"] = msgspec.Raw(b'{"lines":[],"edited":true}')
         sent = None if verb == "cancel" and rng.random() < 0.3 else seq
         self.given(order, verb)
-        self.system.command(order_id, verb, sent, **members)
+        self.system.put_command(order_id, verb, sent, **members)
         if rng.random() < 0.2:  # pressed twice, on a page as it was: another id, the same wish
-            self.system.command(order_id, verb, sent, **members)
+            self.system.put_command(order_id, verb, sent, **members)
 
     def given(self, order: Order, verb: str) -> None:
         """What an operator does outside as the command is given."""
 
     def done(self) -> bool:
-        return not self.left and self.system.finished()
+        return not self.left and self.system.at_rest()
 
 
 async def run(system: System, commands: int = COMMANDS) -> Hand:

@@ -11,10 +11,11 @@ from collections import Counter
 import pytest
 
 from sas.domain.order import OrderState
+from sas.sim.platform import QUEUES
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.system import QUEUES, System, build, check_end
+from tests.simulation.system import System, build, check_end
 
 ORDERS = 4
 
@@ -24,7 +25,7 @@ async def run(system: System, *, times: int = 1) -> System:
         workflow = "order" if number % 2 else "order-with-care"
         system.submit(f"O-{number}", workflow, times)
     try:
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()
@@ -129,7 +130,7 @@ async def test_every_order_that_is_followed_until_it_is_delivered_ends_whole(see
     for number in range(ORDERS):
         system.submit(f"D-{number}", "order-delivered")
     try:
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()

@@ -39,7 +39,7 @@ def loaded(
 async def run(system: System) -> Counter[str]:
     """Run to the end; return what every journal says happened, counted."""
     try:
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()

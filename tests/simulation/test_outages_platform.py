@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 
 from sas.ports import BusUnavailableError, Message, StoreUnavailableError
+from sas.sim.platform import QUEUES
 from sas.simulation.bus import DEAD_LETTERS, MemoryBus, Queued, QueueRules
 from sas.simulation.clock import VirtualClock
 from sas.simulation.store import MemoryStore
 from sas.simulation.world import Faults, Handler, HostRules, Instance, World
-from tests.simulation.system import AGENTS, QUEUES, deployed_host, deployed_queues
+from tests.simulation.system import AGENTS, deployed_host, deployed_queues
 
 MINUTE = timedelta(minutes=1)
 QUEUE = QUEUES.scheduler
@@ -83,7 +84,7 @@ def test_every_queue_has_the_rules_of_the_infrastructure() -> None:
     queues = deployed_queues()
     assert set(queues) >= {*QUEUES.on_the_way(AGENTS), LETTERS, QUEUES.alerts, QUEUES.rejected}
     assert queues[QUEUE] == QueueRules(
-        MINUTE, 5, 10 * MINUTE, timedelta(days=14), dead_letters_expired=True,
+        MINUTE / 2, 5, 10 * MINUTE, timedelta(days=14), dead_letters_expired=True,
         forwards_dead_letters_to=LETTERS,
     )  # fmt: skip
     assert queues[QUEUES.orders].duplicate_window is None

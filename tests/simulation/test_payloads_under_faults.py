@@ -13,10 +13,11 @@ from sas.domain.content import PayloadRef, matches
 from sas.domain.order import OrderState
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Call, Message, RefusedError, TransientError
+from sas.sim.platform import QUEUES
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.system import QUEUES, System, build, check_end
+from tests.simulation.system import System, build, check_end
 from tests.telemetry_kit import telling
 
 ORDERS = 3
@@ -75,7 +76,7 @@ async def run(system: System, content: dict[str, Any]) -> System:
         workflow = "order" if number % 2 else "order-with-care"
         system.submit(f"O-{number}", workflow, times=2, content=content)
     try:
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         check_end(system)
     finally:
         await system.close()

@@ -60,7 +60,7 @@ class Purging:
         """Bring orders to their end, and let an age pass."""
         for number, order_id in enumerate(self.old):
             self.system.submit(order_id, "order" if number % 2 else "order-with-care")
-        await self.system.world.run(self.system.finished)
+        await self.system.world.run(self.system.at_rest)
         check_end(self.system)
         await self.system.world.clock.advance(2 * RETENTION.total_seconds())
         self.system.world.timer = self.tick
@@ -77,7 +77,7 @@ class Purging:
         stored = self.system.store.orders.get(order_id)
         if stored is not None and order_id not in self.undoing:
             self.undoing.add(order_id)
-            self.system.command(order_id, "undo", stored.order.seq)
+            self.system.put_command(order_id, "undo", stored.order.seq)
 
     def gone(self) -> list[str]:
         return [order_id for order_id in self.old if order_id not in self.system.store.orders]
@@ -90,7 +90,7 @@ class Purging:
             self.system.submitted.pop(order_id, None)
         left = [orders[o].order for o in self.old if o in orders]
         may_go = [o for o in left if o.process_state in FINISHED and o.settled_at]
-        return self.system.finished() and all((o.settled_at or before) > before for o in may_go)
+        return self.system.at_rest() and all((o.settled_at or before) > before for o in may_go)
 
 
 async def run(seed: int, faults: Faults) -> Purging:

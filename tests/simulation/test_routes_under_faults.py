@@ -62,7 +62,7 @@ async def run(system: System, *, outages: bool = True) -> None:
     try:
         for number in range(ORDERS):
             system.submit(f"O-{number}", "undo" if number % 2 else "hold", urgent=number % 3 == 0)
-        await system.world.run(system.finished)
+        await system.world.run(system.at_rest)
         if taken_down:
             taken_down.end()
         check_end(system)

@@ -32,6 +32,8 @@ from sas.domain.order import Order, OrderState
 from sas.domain.workflow import Workflows
 from sas.features.field_encryption.encryption import FieldEncryption
 from sas.ports import Business, Message, MessageBus, Peeked
+from sas.sim.platform import QUEUES, REPLIES_TO
+from sas.sim.system import ClockApart, Host
 from sas.simulation.bus import MemoryBus, Queued
 from sas.simulation.clock import VirtualClock
 from sas.simulation.remote import RemoteFaults, RemoteLedger, SimulatedAgent
@@ -39,16 +41,7 @@ from sas.simulation.store import MemoryStore
 from sas.simulation.world import Faults, Handler, Instance, World
 from tests.business import workflows
 from tests.long import seeds
-from tests.simulation.system import (
-    AGENTS,
-    BREAKER,
-    QUEUES,
-    REPLIES_TO,
-    Apart,
-    Host,
-    deployed_host,
-    deployed_queues,
-)
+from tests.simulation.system import AGENTS, deployed_host, deployed_queues
 
 NEWER = "OfANewerVersion"
 WORD = "newly "
@@ -279,13 +272,11 @@ class SideBySide:
         business = Business(definitions, agents)
         made = Host(
             self.world,
-            Apart(self.clock, 0.0),
+            ClockApart(self.clock),
             name,
             business,
             encryption=FieldEncryption(),
-            breaker=BREAKER,
-            store=store,
-            bus=bus,
+            ports=(store, bus),
         )
         self.ran[name] = 0
         newer = name == "newer"

@@ -31,9 +31,10 @@ from sas.domain.order import OrderState
 from sas.domain.queues import Queues
 from sas.engine.messages import Addresses, notification
 from sas.ports import Message
+from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
-from tests.simulation.system import QUEUES, REPLIES_TO, System, build
+from tests.simulation.system import System, build
 from tests.unit.codec_cases import BAD
 from tests.unit.contract_files import closed, errors, load, validator
 
@@ -110,7 +111,7 @@ async def test_what_a_system_full_of_faults_sends_keeps_to_the_contract() -> Non
         for number in range(4):
             system.submit(f"O-{number} ü", "order" if number % 2 else "order-with-care")
         try:
-            await system.world.run(system.finished)
+            await system.world.run(system.at_rest)
         finally:
             await system.close()
         kinds |= check_all(sent_by(system))

@@ -200,7 +200,7 @@ class AmqpConnection(asyncio.Protocol):
             raise AmqpError("amqp:resource-limit-exceeded", f"more than {limit} sessions")
         session = self.sessions[channel] = AmqpSession(self.output, channel, fields)
         self.output.send(
-            channel, performatives.begin_answer(channel, session.next_outgoing, self.context.limits)
+            channel, performatives.begin_answer(channel, session.next_outgoing, limits)
         )
 
     def _on_attach(self, session: AmqpSession, body: bytes, position: int, now: float) -> None:
