@@ -97,7 +97,10 @@ async def report(stack: Stack) -> int:
     problems = stack.problems()
     ignored: list[str] = []
     if not problems:
-        problems, ignored = await stack.check_functions()
+        try:
+            ignored = (await stack.index())["ignores"]
+        except DevstackError as error:
+            problems = str(error).splitlines()
     lines = [f"- {one}" for one in problems]
     if not problems and not has_azurite(stack.app_dir):
         lines.append("Azurite is not installed: `devstack up` installs it with npm (once).")

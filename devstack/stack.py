@@ -166,22 +166,19 @@ class Stack(AsyncRunnable):
             make_directory(self._data)
         return []
 
-    async def check_functions(self) -> tuple[list[str], list[str]]:
-        """Import and index the app as a host does; return problems, and settings not applied."""
-        try:
-            if self._config_file() is None:
-                await self._queues_of_bindings()
-        except DevstackError as error:
-            return [str(error)], []
-        if self._core_tools:
-            return [], []
-        host = self._describe("check", self._groups[0][1], 0)
+    async def index(self) -> dict[str, Any]:
+        """Import and index the app as a host does, in a process of its own; or DevstackError."""
+        chosen = [one for _, functions in self._groups for one in functions]
+        argv = self._host_argv(chosen if all(one for _, one in self._groups) else ())
+        env = _environment() | self.host_settings()
         ran = await asyncio.to_thread(
-            subprocess.run, [*host.argv, "--check"], env=host.env, capture_output=True, text=True
+            subprocess.run, [*argv, "--check"], env=env, capture_output=True, text=True
         )
         if ran.returncode:
-            return [one for one in ran.stderr.splitlines() if not one.startswith("{")], []
-        return [], json.loads(ran.stdout.splitlines()[-1])["ignores"]
+            said = [one for one in ran.stderr.splitlines() if not one.startswith("{")]
+            raise DevstackError("\n".join(said).removeprefix("devstack.functions: "))
+        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return found
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -233,7 +230,7 @@ class Stack(AsyncRunnable):
         config = self._config_file()
         if config is None:
             config = self.logs / "Config.json"
-            config.write_text(await self._queues_of_bindings())
+            config.write_text(json.dumps(_config_of((await self.index())["queues"])))
         argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
@@ -261,22 +258,6 @@ class Stack(AsyncRunnable):
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
         return next((place for place in places if place.exists()), None)
 
-    async def _queues_of_bindings(self) -> str:
-        """Read the app's bindings in a process of its own, and return a Config.json of them."""
-        reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "devstack.functions.queues", str(self.app_dir),
-            cwd=self.app_dir, env=_environment() | self.settings,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        said, failed = await reader.communicate()
-        if reader.returncode:
-            raise DevstackError(
-                f"{self.app_dir} has no Config.json, and the queues could not be read from its "
-                f"bindings: {failed.decode(errors='replace').strip()} Mend that, or name the "
-                "emulator's Config.json with --config."
-            )
-        return said.decode().splitlines()[-1]
-
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
     ) -> list[HostProcess]:
@@ -301,13 +282,7 @@ class Stack(AsyncRunnable):
         env = _environment() | self.host_settings()
         if self._core_tools:
             return self._core_tools_host(name, group, functions, env)
-        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
-        argv += ["--drain", str(self._drain_s)]
-        argv += ["--allow-remote"] * self._allow_remote
-        if functions:
-            argv += ["--only", ",".join(functions)]
-        if self._without:
-            argv += ["--except", ",".join(self._without)]
+        argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
         if self._data is not None:
             argv += ["--data", str(self._data / "functions")]
         if secondary:
@@ -317,6 +292,12 @@ class Stack(AsyncRunnable):
         host = HostProcess(name, argv, logs=self.logs, env=env)
         host.group, host.secondary = group, secondary
         return host
+
+    def _host_argv(self, functions: Sequence[str]) -> list[str]:
+        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
+        argv += ["--allow-remote"] * self._allow_remote
+        argv += ["--only", ",".join(functions)] if functions else []
+        return argv + (["--except", ",".join(self._without)] if self._without else [])
 
     def _core_tools_host(
         self, name: str, group: str, functions: Sequence[str], env: dict[str, str]
@@ -386,6 +367,14 @@ def _environment() -> dict[str, str]:
     own = [] if installed else [str(root)]
     paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
+    """A Config.json of queues, each with whether it requires sessions."""
+    made = [
+        {"Name": one, "Properties": {"RequiresSession": needed}} for one, needed in queues.items()
+    ]
+    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": made}]}}
 
 
 def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]:

@@ -148,7 +148,7 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
         os.chdir(app_dir)
     if arguments.check:
         await host.check()
-        _print_ready({"functions": [one.name for one in host.functions], **_ignores(host)})
+        _print_ready({"queues": host.queues, **_ignores(host)})
         return 0, 0
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())

@@ -300,7 +300,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         arguments = ["--only", "pid", "--http-port", str(unused_tcp_port)]
         async with Command(app_dir, *arguments) as command:
             assert await command.ended() == 1
-            assert "--http-port 0 for a free one" in command.said
+            assert "take a free one: --http-port 0" in command.said
 
 
 @pytest.mark.parametrize(

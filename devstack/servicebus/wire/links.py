@@ -56,7 +56,7 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
         if context.tokens.enabled and not _has_claim(session.output, path, now):
             raise errors.UnauthorizedError(
                 f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
-                "with the key given to --require-key"
+                "with the key given to --require-key, or use SASL PLAIN with that key"
             )
         queue = context.namespace.find(path)
         context.faults.check_busy(queue.name, "attach")
@@ -210,8 +210,8 @@ class QueueReceiverLink(ReceiverLink):
         if whole.size > limit:
             error = errors.MessageSizeExceededError(
                 f"a {'batch' if whole.batch else 'message'} of {whole.size} bytes is larger than "
-                f"the {limit} bytes that queue '{self._queue.name}' takes; send less or raise "
-                "MaxMessageSizeInKilobytes"
+                f"the {limit} bytes that queue '{self._queue.name}' takes; send less"
+                + ("" if limit == _BATCH_LIMIT else " or raise MaxMessageSizeInKilobytes")
             )
             if whole.delivery_id is None:  # the sender settled it: only the link can tell
                 self.detach(error.condition, error.description)
