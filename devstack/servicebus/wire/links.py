@@ -211,7 +211,7 @@ class QueueReceiverLink(ReceiverLink):
             error = errors.MessageSizeExceededError(
                 f"a {'batch' if whole.batch else 'message'} of {whole.size} bytes is larger than "
                 f"the {limit} bytes that queue '{self._queue.name}' takes; send less"
-                + ("" if limit == _BATCH_LIMIT else " or raise MaxMessageSizeInKilobytes")
+                + (" or raise MaxMessageSizeInKilobytes" if limit == self.limit_bytes else "")
             )
             if whole.delivery_id is None:  # the sender settled it: only the link can tell
                 self.detach(error.condition, error.description)
