@@ -10,11 +10,13 @@ import pytest
 from sas.bootstrap import actors
 from sas.domain.order import OrderState
 from sas.features.alert_webhook import AlertCopies, Webhook
+from sas.sim.platform import QUEUES
+from sas.sim.system import BREAKER, KEYS, delivery
 from sas.simulation.clock import START
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import Faults
 from tests.long import seeds
-from tests.simulation.system import BREAKER, KEYS, QUEUES, System, _handler, build, check_end
+from tests.simulation.system import System, build, check_end
 
 AWAY_FOR = timedelta(days=3)
 END = START + AWAY_FOR
@@ -41,8 +43,8 @@ class Receiver:
 
 def with_webhook(system: System, receiver: Receiver) -> None:
     """Give every instance the feature, as ``sas.bootstrap`` does."""
-    for host, clock in zip(system.hosts, system.clocks, strict=True):
-        host._bus = AlertCopies(host._store, host._bus, clock, QUEUES)
+    for host in system.hosts:
+        host._bus = AlertCopies(host._store, host._bus, host.clock, QUEUES)
         start = host.start
 
         def started(host=host, start=start) -> None:  # type: ignore[no-untyped-def]
@@ -56,7 +58,8 @@ def with_webhook(system: System, receiver: Receiver) -> None:
                 webhook=Webhook("https://alerts.example.com", (b"k" * 32,)),
                 post_alert=receiver.post,
             )
-            host.handlers[QUEUES.alert_copies] = _handler(app, app.alert_webhook.handle)
+            post = app.alert_webhook.handle
+            host.handlers[QUEUES.alert_copies] = lambda one: app.receive(post, delivery(one))
 
         host.__dict__["start"] = started
         started()
@@ -70,7 +73,7 @@ async def test_alerts_wait_for_days_and_all_arrive_while_no_order_waits(seed: in
     system.world.timer_idle = timedelta(minutes=30)
     for number in range(ORDERS):
         system.submit(f"O-{number}", "order-with-care")
-    await system.world.run(system.finished, 24 * 5)
+    await system.world.run(system.at_rest, 24 * 5)
     check_end(system)
     orders = [stored.order for stored in system.store.orders.values()]
     assert any(order.process_state is OrderState.ERROR for order in orders)
