@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Iterable
 import azure.functions as func
 
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
-from sas.config import CONNECTION, queue_named, read_applications
+from sas.config import queue_named, read_applications
 from sas.engine.delivery import Delivery
 from sas.ports import Business
+from sas.profiles import CONNECTION
 
 # The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
 # SDK writes some 40 an order, the app itself one at most.

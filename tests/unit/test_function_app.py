@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "sas.config",
     "sas.engine.delivery",
     "sas.ports",
+    "sas.profiles",
 }
 FUNCTIONS = functions()
 NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
