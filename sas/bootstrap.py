@@ -20,6 +20,7 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
+from sas.adapters.webhook import post
 from sas.codec.orders import ORDER_BYTES_MAX
 from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
@@ -29,6 +30,7 @@ from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
+from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import Callbacks
@@ -67,6 +69,7 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
+    alert_webhook: AlertWebhook
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Hand a message to its handler; see ``Receiver.receive``."""
@@ -185,6 +188,8 @@ def assemble(
     to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
     directory = settings.purge_export
+    if settings.alert_webhook:
+        bus = AlertCopies(store, bus, clock, settings.queues)
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
@@ -197,6 +202,7 @@ def assemble(
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
+        webhook=settings.alert_webhook,
     )
 
 
@@ -236,6 +242,8 @@ def actors(  # noqa: PLR0913  one value for each setting
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
+    webhook: Webhook = Webhook(),  # noqa: B008  immutable
+    post_alert: Post = post,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
@@ -283,6 +291,7 @@ def actors(  # noqa: PLR0913  one value for each setting
         ),
         purger=Purger(context, retention, exporter, function_time),
         callbacks=callbacks,
+        alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
     )
 
 

@@ -107,6 +107,12 @@ def _add_queues(app: FunctionApp) -> None:
     app.on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%", lambda app: app.scheduler.handle_reply)
     app.on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%", lambda app: app.callbacks.handle)
     app.on(
+        "alert_webhook",
+        "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
+        lambda app: app.alert_webhook.handle,
+        urgent=False,
+    )
+    app.on(
         "deadletters",
         "%SAS_QUEUE_DEAD_LETTERS%",
         lambda app: app.dead_letters.handle,

@@ -55,7 +55,13 @@ def test_every_local_setting_is_given_in_azure_too() -> None:
 
 ELSEWHERE = {
     **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
-    **dict.fromkeys(("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"), "settingsInVault"),
+    **dict.fromkeys(
+        (
+            *("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"),
+            *("SAS_ALERT_WEBHOOK_URL", "SAS_ALERT_WEBHOOK_SECRET"),
+        ),
+        "settingsInVault",
+    ),
     **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
     **dict.fromkeys(("SAS_REPLY_QUEUE", "SAS_OPERATOR"), "of the command sas"),
     **dict.fromkeys(
@@ -131,7 +137,9 @@ def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
     assert "keyVaultReferenceIdentity: identityId" in APP
 
 
-@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS", "PAYMENT_API_KEY"])
+@pytest.mark.parametrize(
+    "name", ["SAS_CALLBACK_KEY", "SAS_ALERT_WEBHOOK_SECRET", "PAYMENT_API_KEY"]
+)
 def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
         read_config(in_azure() | {name: reference(name)})

@@ -34,7 +34,7 @@ CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
     *CODE.on_the_way(orders.AGENTS),
-    *(CODE.alerts, CODE.rejected),
+    *(CODE.alerts, CODE.alert_copies, CODE.rejected),
 }
 
 

@@ -33,6 +33,7 @@ URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
     **URGENT,
+    "alert_webhook": "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
     "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
@@ -168,6 +169,7 @@ class Seen:
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
+        self.alert_webhook = SimpleNamespace(handle=self._as("alert_webhook"))
 
     async def receive(self, handler: Any, delivery: Any) -> None:
         await handler(delivery)
@@ -217,6 +219,7 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_CALLBACKS%": NAMES.callbacks,
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
+        "%SAS_QUEUE_OPERATOR_ALERTS%": NAMES.alerts,
     }
     queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
     for setting, name in given.items():
