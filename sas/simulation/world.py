@@ -46,14 +46,19 @@ class Faults:
     """Shares of operations or deliveries, from 0 to 1.
 
     A handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes on.
-    ``store_throttled`` operations are asked to come again within twelve seconds.
+    ``store_throttled`` operations are asked to come again within twelve seconds. A message is
+    ``given_up`` while its handler goes on. One that comes again ``late`` does so within
+    ``late_seconds_max``, though its handler completed it: the queue lost that.
     """
 
     crash: float = 0.0
     stalls: float = 0.0
     stall_seconds_max: float = 180.0
     lease_lost: float = 0.0
+    given_up: float = 0.0
     duplicate: float = 0.0
+    late: float = 0.0
+    late_seconds_max: float = 120.0
     store_down: float = 0.0
     store_throttled: float = 0.0
     store_lost_answer: float = 0.0
@@ -310,6 +315,11 @@ class World:
         if self._happens(self.faults.duplicate):
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.again(queued)
+        if self._happens(self.faults.late):
+            self._comes_late(queue, queued)
+        if self._happens(self.faults.given_up):
+            self.tell(f"message {queued.message.message_id} of {queue} is given up meanwhile")
+            self.memory_bus.give_up(queued)
         if self._happens(self.faults.lease_lost):  # another gets it while this one goes on
             self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
@@ -320,6 +330,13 @@ class World:
             self.memory_bus.abandon(queued)
         else:
             self.memory_bus.complete(queued)
+
+    def _comes_late(self, queue: str, queued: Queued) -> None:
+        def comes() -> None:
+            self.tell(f"message {queued.message.message_id} of {queue} comes again, late")
+            self.memory_bus.again(queued)
+
+        self.clock.call_later(self.rng.uniform(0, self.faults.late_seconds_max), comes)
 
     def _end_overdue(self) -> None:
         """Kill every instance with a function that runs for too long."""
