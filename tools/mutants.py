@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -357,12 +357,13 @@ MUTANTS = (
     Mutant(
         "decide in the dead-letter function",
         _DEAD,
-        "        result = await self._runner.run(order_id, source, _fence_or_reject(source, None))\n",
-        "        from sas.domain.claim import claim\n"
+        "result = await self._runner.run(order_id, source, _fence_or_reject(source, None))\n",
+        "from sas.domain.claim import claim\n"
         "        known = self._runner._workflow_of\n"
         "        result = await self._runner.apply(\n"
         "            order_id, source,\n"
-        "            lambda order, now: claim(order, known(order).rules, now=now, instance='dead'),\n"
+        "            lambda order, now:\n"
+        "            claim(order, known(order).rules, now=now, instance='dead'),\n"
         "        )\n"
         "        if result is ApplyResult.NOTHING:\n"
         "            propose = _fence_or_reject(source, None)\n"
@@ -450,7 +451,9 @@ def main() -> int:
     print("| mutant | seed | what it saw |\n|---|---|---|", flush=True)
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for hunt in pool.map(lambda one: hunted(one, arguments.seeds), chosen):
+        hunts = [pool.submit(hunted, mutant, arguments.seeds) for mutant in chosen]
+        for done in as_completed(hunts):
+            hunt = done.result()
             seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
             missed += hunt.saw == "not found"
             saw = hunt.saw.replace("|", "/")[:110]

@@ -159,6 +159,16 @@ class Plan:
     instances: int
     items: tuple[Item, ...]
 
+    @property
+    def faults(self) -> set[str]:
+        """Return what goes wrong in it, or is done to it, by kind."""
+        named = {item.name for item in self.items if isinstance(item, Chance)}
+        away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
+        pressed = {item.verb for item in self.items if isinstance(item, Press)}
+        others = (Kill, Forge, Deploy, Apart, Outside)
+        rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
+        return {one.replace("_", " ") for one in named | away | pressed | rest}
+
     def of(self, *kinds: type[Item]) -> list[Item]:
         """Return the items of some kinds."""
         return [item for item in self.items if isinstance(item, kinds)]
@@ -262,9 +272,9 @@ _SHARES = {
 """The largest share of each fault."""
 _MOODS: dict[str, dict[str, float]] = {
     "mixed": {},
-    "services": {"lost_answer": 1.0, "transient": 0.6, "hangs": 0.6},
+    "services": {"lost_answer": 1.0, "transient": 0.6, "hangs": 0.6, "stalls": 0.03},
     "operator": {"refused": 0.8, "lost_answer": 1.0, "undo_refused": 0.5},
-    "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05},
+    "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05, "store_throttled": 0.3},
 }
 """Shares that are larger in some simulations, so that rare faults meet each other."""
 

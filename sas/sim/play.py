@@ -70,6 +70,8 @@ class StepTally:
     """What happened to one step over all orders."""
 
     dispatched: int = 0
+    asked_again: int = 0
+    """Calls for work that its service had done already: it must keep their key."""
     done: int = 0
     refused: int = 0
     timeouts: int = 0
@@ -256,6 +258,9 @@ class _Play:
         tally.undo_failed += new.undo_failed and not old.undo_failed
 
     def _tally(self, system: System) -> None:
+        for (order_id, name), times in self._watching.asked_again.items():
+            workflow = system.submitted[order_id]
+            self._played.steps[workflow, name].asked_again += times
         for order_id in system.submitted:
             stored = system.store.orders.get(order_id)
             if stored is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from sas.codec import outward
 from sas.codec.strict import convert
 from sas.domain.change import Change, HeldDue, OutDue
-from sas.domain.claim import is_out
 from sas.domain.ids import cause_of, digest_id, message_id
 from sas.domain.messages import Request, Wake
 from sas.domain.order import Direction, Dispatched, Order, StepState
@@ -46,12 +45,13 @@ class Watch:
         self._until: dict[tuple[str, int, str, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self.untried: list[str] = []
+        self.asked_again: Counter[tuple[str, str]] = Counter()
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
         for agent in system.agents.values():
-            self._hear(agent)
+            self._hear(agent, system)
 
     def _say(self, number: int, text: str) -> None:
         self._broken(Violation(number, text))
@@ -98,7 +98,7 @@ class Watch:
         parts = own.split("/")
         if queue == QUEUES.replies and entry.what.acts and change.before and len(parts) > 3:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
-            if not is_out(change.before, number, direction, epoch):
+            if not _is_out(change.before, number, direction, epoch):
                 self._say(6, f"{where}: reply {own} counts, and no such request is out")
 
     # --- messages ---
@@ -146,7 +146,7 @@ class Watch:
         elif is_letter:
             lost = [] if message.body.decode() in self._aside_bodies else ["it"]
         elif base == QUEUES.replies and stored is not None and seq is None:
-            counts = b'"kind":"reply"' in message.body and is_out(
+            counts = b'"kind":"reply"' in message.body and _is_out(
                 stored.order, *_dispatch(message.body)
             )
             lost = ["it"] if counts else []
@@ -195,12 +195,14 @@ class Watch:
 
     # --- calls ---
 
-    def _hear(self, agent: Any) -> None:
+    def _hear(self, agent: Any, system: System) -> None:
         do, undo = agent.do, agent.undo
 
         async def done(call: Call) -> Any:
             self._was_called(call)
             self._older_are_undone(call)
+            known = system.ledger.by_key.get(call.key)
+            self.asked_again[call.order_id, call.step] += known is not None and known.in_force
             return await do(call)
 
         async def undone(call: Call) -> Any:
@@ -264,3 +266,11 @@ def _dispatch(body: bytes) -> tuple[int, Direction, int]:
     """Return the step, direction and epoch of a message of an agent."""
     said = json.loads(body)
     return said["step"], Direction(said["direction"]), said["epoch"]
+
+
+def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
+    """Return whether an agent is asked for this just now. The code under test has its own words."""
+    step = order.steps[number] if not order.rejected and number < len(order.steps) else None
+    if step is None or not step.dispatched or step.epoch != epoch:
+        return False
+    return (step.process_state is StepState.PROCESSING) == (direction is Direction.DO)

@@ -153,10 +153,11 @@ class MemoryStore:
         if stored is None:
             return None
         self.meter.entities_read += stored.aggregate
-        steps = (
-            replace(step, last_error=stored.errors.get(step.number)) for step in stored.order.steps
-        )
-        return replace(stored.order, steps=tuple(steps))
+        errors, steps = stored.errors, stored.order.steps
+        if all(step.last_error is errors.get(step.number) for step in steps):
+            return stored.order
+        told = (replace(step, last_error=errors.get(step.number)) for step in steps)
+        return replace(stored.order, steps=tuple(told))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
