@@ -16,11 +16,12 @@ from sas.domain.messages import Request, Wake
 from sas.domain.order import Direction, Dispatched, Order, StepState
 from sas.domain.queues import lane
 from sas.engine.receiver import FIRST_ID
-from sas.ports import Call, Clock, Message, MessageBus, Peeked
+from sas.ports import Call, Clock, Message, MessageBus, Peeked, UnavailableError
 from sas.sim.invariants import Violation, of_change
 from sas.sim.platform import QUEUES
 from sas.sim.system import System
 from sas.simulation.bus import DEAD_LETTERS, Queued
+from sas.simulation.world import CrashError
 
 Broken = Callable[[Violation], None]
 _BASES = {
@@ -50,6 +51,7 @@ class Watch:
         system.bus.on_given_up = self._was_given_up
         system.bus.on_completed = self._was_completed
         system.store.on_removed = self._was_removed
+        system.world.on_failed = self._failed
         for agent in system.agents.values():
             self._hear(agent, system)
 
@@ -170,6 +172,12 @@ class Watch:
             if outside or isinstance(item, Wake | Request):
                 found.append(f"{type(item).__name__.lower()} {own_id}")
         return found
+
+    def _failed(self, queued: Queued, failed: BaseException) -> None:
+        """No message of ours is poison: a function fails for what is away, or dies."""
+        if not isinstance(failed, UnavailableError | CrashError):
+            why = f"{type(failed).__name__}: {failed}"
+            self._say(14, f"message {queued.message.message_id} is poison: {why}")
 
     def _is_back(self, message: Message) -> bool:
         """Return whether a copy of a message is on its queue."""

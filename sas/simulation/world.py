@@ -119,7 +119,8 @@ class World:
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence.
+    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence,
+    ``on_failed`` of each error of a function.
     """
 
     seed: int
@@ -132,6 +133,7 @@ class World:
     timer_idle: timedelta = TIMER_EVERY
     instances: list[Instance] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _text: None
+    on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _failed: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
@@ -325,7 +327,8 @@ class World:
             self.memory_bus.abandon(queued)
         try:
             await instance.functions.handlers[queue](queued)
-        except (CrashError, Exception):  # noqa: BLE001  any error means redelivery
+        except (CrashError, Exception) as failed:  # noqa: BLE001  any error means redelivery
+            self.on_failed(queued, failed)
             await self.clock.sleep(ABANDON_S)
             self.memory_bus.abandon(queued)
         else:
