@@ -135,6 +135,11 @@ async def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
         await Broker("orders").start()
 
 
+def test_a_number_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too many digits"):
+        parse_config('{"UserConfig": ' + "1" * 5000 + "}")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.json cannot be read"):
         read_config(tmp_path / "missing.json")
