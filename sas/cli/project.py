@@ -26,6 +26,9 @@ Show what the installed version's template has otherwise than the one that wrote
 written; for those that you changed, the template's version is put beside yours as NAME.template.
 
 Exit code 0: nothing to do, or done. 1: there are changes.
+
+  sas upgrade
+  sas upgrade my-orders --apply
 """
 
 
