@@ -139,8 +139,9 @@ async def paint(desk: Desk) -> float | None:
         for _ in range(5):
             await page.goto(f"http://127.0.0.1:{desk.guard.port}/")
             asked = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-            await page.wait_for_function(f"({asked}) > 0")
-            took.append(float(await page.evaluate(asked)) / 1000)
+            while not (at := float(await page.evaluate(asked))):  # the page's policy forbids eval
+                await asyncio.sleep(0.01)
+            took.append(at / 1000)
         await browser.close()
     return max(took)
 
