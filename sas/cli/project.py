@@ -28,7 +28,7 @@ written; for those that you changed, the template's version is put beside yours 
 Exit code 0: nothing to do, or done. 1: there are changes.
 
   sas upgrade
-  sas upgrade my-orders --apply
+  sas upgrade --apply
 """
 
 

@@ -170,7 +170,8 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
             output.say(to_line({"Seed": seed, "Broken": [str(one) for one in violations]}))
         totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
         advice = list(tally.advice(project.workflows))
-        output.say(to_line({**totals, "Ends": _ends(tally.ends), "Advice": advice}))
+        reached = {"NeverReached": tally.never_reached(), "Coverage": tally.coverage()}
+        output.say(to_line({**totals, "Ends": _ends(tally.ends), "Advice": advice, **reached}))
         return
     states = ("Processed", "Compensated", "Error", "Rejected")
     names = sorted({name for name, _ in tally.ends})
@@ -181,6 +182,7 @@ def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
         _tell(line)
     if never := tally.never_reached():
         _tell(f"no seed led to: {'; '.join(never)}")
+    _tell(f"coverage: {tally.coverage()}; --html lists the others")
     for seed, violations in tally.broken[:SHOWN]:
         _tell(f"seed {seed}: {violations[0]}")
     held = "every invariant held" if not tally.broken else f"{len(tally.broken)} seeds broke one"

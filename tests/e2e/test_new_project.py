@@ -86,7 +86,7 @@ def test_nothing_of_this_repository_is_on_its_path(place: Path, project: Path, t
 
 @contextmanager
 def up(place: Path, project: Path) -> Iterator[str]:
-    """``devstack up`` on free ports, with the project's services beside it: their address."""
+    """``devstack up`` on free ports, with the project's services beside it; give their address."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     words = [str(project / ".venv" / "bin" / "devstack"), "up", ".", "--ports", "free"]
@@ -98,7 +98,7 @@ def up(place: Path, project: Path) -> Iterator[str]:
     )  # fmt: skip
     try:
         assert running.stdout is not None
-        assert any("Ctrl-C stops everything" in line for line in running.stdout)
+        assert any("Ctrl-C stops everything" in line for line in running.stdout), "it ended"
         wait_for(address)
         yield address
     finally:
@@ -122,7 +122,7 @@ def test_its_orders_run_to_their_end_on_one_machine(
 ) -> None:
     sas = project / ".venv" / "bin" / "sas"
     with up(place, project) as services:
-        env = environment(place)  # `sas` finds what runs in this directory
+        env = environment(place)  # sas finds what runs here by itself
         words = ["submit", "orders.jsonl", "--workflow", "order", "--json", "--patience", "120"]
         followed = subprocess.run(
             [sas, *words, "--reply-queue", "responses-web", "--follow"],
