@@ -72,7 +72,9 @@ Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group,
         own = env.get("SAS_CALLBACK_KEY_VAULT_NAME")
         if own:
             print("The callback endpoint's app has a vault of its own: put the same key there too:")
-            print(f"    az keyvault secret set --vault-name {own} --name sas-callback-key --file ...")
+            print(
+                f"    az keyvault secret set --vault-name {own} --name sas-callback-key --file ..."
+            )
     if not env.get(MAIL):
         _warn_of_silence()
 

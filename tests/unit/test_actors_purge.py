@@ -310,9 +310,7 @@ async def test_runs_that_end_too_early_begin_with_different_shards() -> None:
     made.store.load = slow  # type: ignore[method-assign]
     begun = set()
     for _ in range(10):
-        purger = Purger(
-            made.context, RETENTION, function_time=timedelta(seconds=30), shards_max=1
-        )
+        purger = Purger(made.context, RETENTION, function_time=timedelta(seconds=30), shards_max=1)
         first.clear()
         await made.run(purger.run())
         begun |= set(first)
