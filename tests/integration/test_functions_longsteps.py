@@ -173,7 +173,7 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
 async def test_an_app_with_the_endpoint_alone_takes_a_callback_and_the_engine_finishes_the_order(
     made: Rig,
 ) -> None:
-    """A process runs one host at a time, so they take turns. Nothing but queue and table joins them."""
+    """A process runs one host at a time, so they take turns: only queue and table join them."""
     made.remote.set_faults(Faults(delivery=600.0), "carrier")
     port = free_port()
     address = f"http://127.0.0.1:{port}/api/callbacks"
