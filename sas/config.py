@@ -514,9 +514,14 @@ def _share(env: Mapping[str, str], name: str) -> float:
 
 def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
     text = env.get(name, str(default))
-    if not text.isdecimal() or not least <= int(text) <= most:
+    if not _is_number(text) or not least <= int(text) <= most:
         raise SettingError(f"{name}={text!r}: give a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether ``int`` reads a text: Python itself limits the digits to 4,300."""
+    return text.isdecimal() and len(text) < 20
 
 
 def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
@@ -524,7 +529,7 @@ def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in env.get(name, "").split(","))):
         agent, _, text = part.partition(":")
-        if not agent or not text.isdecimal() or int(text) > LIMIT_MAX or agent in found:
+        if not agent or not _is_number(text) or int(text) > LIMIT_MAX or agent in found:
             raise SettingError(
                 f"{name}={env[name]!r}: give each agent once with the number of calls that may be "
                 f"in flight, 0 to {LIMIT_MAX} (0: no limit), as in payment:4,shipping:2"

@@ -137,7 +137,7 @@ def _read(path: Path) -> Iterator[Profile]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as wrong:
         raise ProfileError(f"{path} cannot be read ({wrong.strerror})") from None
-    except ValueError as wrong:  # no TOML, or no UTF-8
+    except (ValueError, RecursionError) as wrong:  # no TOML, or no UTF-8
         raise ProfileError(f"{path} is not TOML: {wrong}") from None
     for name, members in found.items():
         if not isinstance(members, dict) or not _NAME.fullmatch(name):

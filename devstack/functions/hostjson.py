@@ -269,7 +269,7 @@ def _function_timeout(value: Any) -> float | None:
 
 def _log_level(section: Mapping[str, Any]) -> str:
     default = _section(section, "logLevel", "logging").get("default", "Information")
-    if default not in LOG_LEVELS:
+    if not isinstance(default, str) or default not in LOG_LEVELS:
         raise HostJsonError(
             f"host.json: logging.logLevel.default must be one of {', '.join(LOG_LEVELS)}."
         )

@@ -19,7 +19,13 @@ from sas.config import (
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
-from sas.ports import OperatorBus, OtherVersionError, StateStore, StoreUnavailableError
+from sas.ports import (
+    OperatorBus,
+    OtherVersionError,
+    StateStore,
+    StoreMismatchError,
+    StoreUnavailableError,
+)
 from sas.profiles import CONNECTION, service_bus
 
 Work = Callable[[StateStore], Awaitable[int]]
@@ -157,7 +163,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         store = await connect_existing(where.endpoint, where.table)
     except NoStoreError as missing:
         raise NotPossibleError(str(missing)) from None
-    except (StoreUnavailableError, OtherVersionError) as silent:
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
         raise UnavailableError(str(silent)) from None
     except ValueError as wrong:
         raise UsageError(
@@ -167,7 +173,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         ) from None
     try:
         yield store
-    except (StoreUnavailableError, OtherVersionError) as silent:
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
         raise UnavailableError(str(silent)) from None
     finally:
         await store.close()

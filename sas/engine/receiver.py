@@ -45,6 +45,8 @@ FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
+MESSAGE_ID_LENGTH_MAX = 128
+"""Longest MessageId that Service Bus takes."""
 READ = ("sas_", "trace", "DeadLetter")
 """The properties that this system reads begin so. A copy carries no others: a sender's own may be
 so large that the copy would not fit its queue.
@@ -199,7 +201,7 @@ def _as_first_sent(delivery: Delivery) -> Delivery:
     first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
     return replace(
         delivery,
-        message_id=first_id if _is_text(first_id) else delivery.message_id,
+        message_id=first_id if _is_id(first_id) else delivery.message_id,
         # What Service Bus says goes first: an application could set the property on an order.
         source_queue=delivery.source_queue or (source if _is_text(source) else None),
     )
@@ -212,6 +214,11 @@ def _times(delivery: Delivery) -> int:
 
 def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:
     return replace(delivery, properties={**delivery.properties, **properties})
+
+
+def _is_id(value: object) -> TypeGuard[str]:
+    """Return whether a MessageId can be so: an application could set the property on an order."""
+    return _is_text(value) and 0 < len(value) <= MESSAGE_ID_LENGTH_MAX
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -58,6 +58,16 @@ class StoreMismatchError(UnavailableError):
         self.scope = scope
 
 
+class CorruptOrderError(StoreMismatchError):
+    """Rows of an order were changed or deleted by hand, and cannot be read. The text names the row.
+    Its messages are put back until somebody repairs it, or removes the whole order.
+    """
+
+    def __init__(self, order_id: str, why: str) -> None:
+        text = f"order {order_id}: {why}. Repair it, or restore it from a backup"
+        super().__init__(text, "rows changed by hand")
+
+
 class UnreadableError(Exception):
     """Content of an order cannot be read for now. The text says what to fix. Waiting loses
     nothing.

@@ -99,6 +99,8 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_TABLE": "x" * 64}, "SAS_TABLE"),
         ({"SAS_SHARDS": "0"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "257"}, "SAS_SHARDS"),
+        ({"SAS_SHARDS": "1" * 5000}, "SAS_SHARDS"),
+        ({"SAS_AGENT_LIMITS": "a:" + "1" * 5000}, "SAS_AGENT_LIMITS"),
         ({"SAS_SHARDS": "-1"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),

@@ -61,6 +61,7 @@ def test_what_the_file_says_about_service_bus_is_applied() -> None:
         ({"version": "2.0", "functionTimeout": "soon"}, "functionTimeout"),
         ({"version": "2.0", "functions": "f"}, "must be a list"),
         ({"version": "2.0", "logging": {"logLevel": {"default": "Loud"}}}, "must be one of"),
+        ({"version": "2.0", "logging": {"logLevel": {"default": ["Loud"]}}}, "must be one of"),
         ({"version": "2.0", "logging": {"logLevel": "Loud"}}, "logLevel must be an object"),
     ],
 )

@@ -129,6 +129,13 @@ async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_f
     assert door.seen[0].source_queue == "orders"
 
 
+async def test_a_property_that_is_no_message_id_does_not_replace_the_own_one() -> None:
+    """An application could set it. A cause of 20,000 characters cannot be stored."""
+    door = Door()
+    await door.receive(replace(FIRST, properties={FIRST_ID: "x" * 20_000}))
+    assert door.seen[0].message_id == FIRST.message_id
+
+
 async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour() -> None:
     door = Door(*(GivenUpError("it fails again") for _ in range(20)))
     message: Message | Delivery = FIRST
