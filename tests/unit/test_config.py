@@ -304,6 +304,19 @@ def test_secret_fields_without_a_key_are_told_before_any_message_is_taken() -> N
         checked(business, ("stock", "payment"))
 
 
+@pytest.mark.parametrize("functions", ["all", "engine", "callbacks"])
+def test_only_an_app_with_the_callback_endpoint_alone_needs_no_key_of_secret_fields(
+    least: pytest.MonkeyPatch, functions: str
+) -> None:
+    least.setenv("SAS_FUNCTIONS", functions)
+    business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
+    if functions == "callbacks":
+        assert checked(business, ("stock", "payment")) is business
+    else:
+        with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
+            checked(business, ("stock", "payment"))
+
+
 @pytest.mark.usefixtures("least")
 @pytest.mark.parametrize(
     ("agents", "why"),
