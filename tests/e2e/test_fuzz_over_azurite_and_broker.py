@@ -39,7 +39,6 @@ def messages() -> list[tuple[str, str, bytes]]:
             found.append((queue, f"fuzz-{number}", parts["body"]))
         except Exception:  # noqa: BLE001, S112  of another version
             continue
-    fuzz.close()
     return found
 
 
