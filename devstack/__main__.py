@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devstack.azurite import install, require_node
+from devstack.azurite import install
 from devstack.children import Child, is_error, readable
+from devstack.doctor import has_azurite
 from devstack.env_file import EnvFile, export_lines
-from devstack.inputs import PROCESSES_MAX, DevstackError, NotInstalledError, add_app_options
+from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
 
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
             "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
         )
         add_app_options(add, only=[])
+        add("--func", action="store_true", help="start the real Core Tools (func) as the host")
         add("--ports", choices=["fixed", "free"], default="fixed",
             help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
         add("--stop", choices=["drain", "at-once"], default="drain",
@@ -54,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         stack = _stack(arguments)
         if arguments.verb == "doctor":
-            return report(stack)
-        _ready_azurite(stack.app_dir)
+            return asyncio.run(report(stack))
+        _make_ready(stack)
         return asyncio.run(_up(stack, verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
@@ -81,22 +83,27 @@ def _stack(arguments: argparse.Namespace) -> Stack:
     )
 
 
-def _ready_azurite(app_dir: Path) -> None:
-    """Install Azurite where it is missing; `Stack` itself installs nothing."""
-    try:
-        require_node(app_dir)
-    except NotInstalledError:
+def _make_ready(stack: Stack) -> None:
+    """Raise DevstackError if the stack cannot start; install Azurite if only this is missing."""
+    if problems := stack.problems():
+        raise DevstackError("\n".join(problems))
+    if not has_azurite(stack.app_dir):
         _print("Azurite is not installed: npm installs it for this user (a minute, once).")
         _print(f"Azurite is in {install()}.")
 
 
-def report(stack: Stack) -> int:
+async def report(stack: Stack) -> int:
     """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
     problems = stack.problems()
     ignored: list[str] = []
     if not problems:
-        problems, ignored = stack.check_functions()
+        try:
+            ignored = (await stack.index())["ignores"]
+        except DevstackError as error:
+            problems = str(error).splitlines()
     lines = [f"- {one}" for one in problems]
+    if not problems and not has_azurite(stack.app_dir):
+        lines.append("Azurite is not installed: `devstack up` installs it with npm (once).")
     if ignored:
         lines.append(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
     if not problems:
@@ -107,8 +114,6 @@ def report(stack: Stack) -> int:
 
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
-    if problems := stack.problems():
-        raise DevstackError("\n".join(problems))
     env_file = EnvFile(stack.app_dir)
     stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
     tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
@@ -120,7 +125,8 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        _print("Stopping.")
+        if stack.children():
+            _print("Stopping.")
         env_file.remove()
         await stack.stop()
     _print("Everything is stopped.")

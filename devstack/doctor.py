@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from devstack.azurite import require_node
-from devstack.inputs import DevstackError
+from devstack.inputs import NotInstalledError
 from devstack.listeners import Listener, listeners
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
@@ -36,11 +37,13 @@ def _importable(name: str) -> bool:
 
 
 def check_node(app_dir: Path | None = None) -> list[str]:
-    """Check that Azurite and a Node that can run it are installed."""
+    """Check Node, and npm where `up` has to install Azurite with it."""
+    node = shutil.which("node")
     try:
         node = require_node(app_dir)
-    except DevstackError as error:
-        return [str(error)]
+    except NotInstalledError as error:
+        if node is None or shutil.which("npm") is None:
+            return [str(error)]
     try:
         ran = subprocess.run(  # noqa: S603  # the node that PATH names
             [node, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -48,6 +51,13 @@ def check_node(app_dir: Path | None = None) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return check_node_version("")
     return check_node_version(ran.stdout)
+
+
+def has_azurite(app_dir: Path) -> bool:
+    """Whether Azurite is installed where an app finds it."""
+    with suppress(NotInstalledError):
+        return bool(require_node(app_dir))
+    return False
 
 
 def check_node_version(output: str) -> list[str]:
@@ -84,14 +94,11 @@ def _busy(port: int) -> bool:
 
 
 def check_queues(config: Path) -> list[str]:
-    """Check a Config.json."""
+    """Check a Config.json. Raises DevstackError for a wrong one."""
     if not check_packages():
-        from devstack.servicebus.config import ConfigError, read_config  # noqa: PLC0415  # aiohttp
+        from devstack.servicebus import read_config  # noqa: PLC0415  # needs aiohttp
 
-        try:
-            read_config(config)
-        except ConfigError as error:
-            return [str(error)]
+        read_config(config)
     return []
 
 

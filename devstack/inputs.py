@@ -81,13 +81,14 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
         help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
     add("--allow-remote", action="store_true",
         help="allow connections to services that are not on this machine")  # fmt: skip
-    add("--func", action="store_true", help="start the real Core Tools (func) as the host")
 
 
-def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
-    """Read a JSON object with comments and trailing commas from a file, or raise `raises`."""
+def load_object(source: Path | str, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
+    """Read a JSON object, comments and trailing commas included, of a file or text, or raise."""
+    path = source if isinstance(source, Path) else "the text"
     try:
-        found = json.loads(without_comments(path.read_text(encoding="utf-8-sig")))
+        text = source.read_text(encoding="utf-8-sig") if isinstance(source, Path) else source
+        found = json.loads(without_comments(text))
     except (OSError, ValueError, RecursionError) as error:
         raise raises(f"{path} {_problem(error)}.") from error
     if not isinstance(found, dict):

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from devstack.azurite import FIXED_PORT, Azurite
-from devstack.children import Child, Scratch
+from devstack.children import Child, Scratch, free_port
 from devstack.doctor import busy_ports, check_app, check_node, check_packages, check_queues
 from devstack.inputs import (
     NO_CORE_TOOLS,
@@ -58,6 +59,16 @@ class HostProcess(Child):
     http_port: int | None = None
     secondary = False
     """Another process of the group runs the timers and HTTP functions."""
+    func_port = 0
+    """The port of the Core Tools; 0 for the embedded host."""
+
+    def ready(self) -> dict[str, Any] | None:
+        """What it runs, once it is ready; None before."""
+        if not self.func_port:
+            return self.ready_line()
+        with socket.socket() as probe:
+            listens = probe.connect_ex(("127.0.0.1", self.func_port)) == 0
+        return {"functions": (), "http_port": self.func_port} if listens else None
 
 
 class Stack(AsyncRunnable):
@@ -127,7 +138,8 @@ class Stack(AsyncRunnable):
         self._drain_s = drain_s
         self._allow_remote = allow_remote
         self._core_tools = core_tools
-        self._stop_by = signal.SIGKILL if at_once else signal.SIGTERM
+        kind = signal.SIGINT if core_tools else signal.SIGTERM
+        self._stop_by = signal.SIGKILL if at_once else kind
         self._started_per_group: dict[str, int] = {}
 
     def problems(self) -> list[str]:
@@ -154,15 +166,19 @@ class Stack(AsyncRunnable):
             make_directory(self._data)
         return []
 
-    def check_functions(self) -> tuple[list[str], list[str]]:
-        """Import and index the app as a host does; return problems, and settings not applied."""
-        host = self._describe("check", self._groups[0][1], 0)
-        ran = subprocess.run(  # noqa: S603  # our own command
-            [*host.argv, "--check"], env=host.env, capture_output=True, text=True, check=False
+    async def index(self) -> dict[str, Any]:
+        """Import and index the app as a host does, in a process of its own; or DevstackError."""
+        chosen = [one for _, functions in self._groups for one in functions]
+        argv = self._host_argv(chosen if all(one for _, one in self._groups) else ())
+        env = _environment() | self.host_settings()
+        ran = await asyncio.to_thread(
+            subprocess.run, [*argv, "--check"], env=env, capture_output=True, text=True
         )
         if ran.returncode:
-            return [one for one in ran.stderr.splitlines() if not one.startswith("{")], []
-        return [], json.loads(ran.stdout.splitlines()[-1])["ignores"]
+            said = [one for one in ran.stderr.splitlines() if not one.startswith("{")]
+            raise DevstackError("\n".join(said).removeprefix("devstack.functions: "))
+        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return found
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -214,7 +230,7 @@ class Stack(AsyncRunnable):
         config = self._config_file()
         if config is None:
             config = self.logs / "Config.json"
-            config.write_text(await self._queues_of_bindings())
+            config.write_text(json.dumps(_config_of((await self.index())["queues"])))
         argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
@@ -242,22 +258,6 @@ class Stack(AsyncRunnable):
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
         return next((place for place in places if place.exists()), None)
 
-    async def _queues_of_bindings(self) -> str:
-        """Read the app's bindings in a process of its own, and return a Config.json of them."""
-        reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "devstack.functions.queues", str(self.app_dir),
-            cwd=self.app_dir, env=_environment() | self.settings,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        said, failed = await reader.communicate()
-        if reader.returncode:
-            raise DevstackError(
-                f"{self.app_dir} has no Config.json, and the queues could not be read from its "
-                f"bindings: {failed.decode(errors='replace').strip()} Mend that, or name the "
-                "emulator's Config.json with --config."
-            )
-        return said.decode().splitlines()[-1]
-
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
     ) -> list[HostProcess]:
@@ -269,7 +269,7 @@ class Stack(AsyncRunnable):
             one.start()
             self.processes.append(one)
         for one in started:
-            ready = await one.until(one.ready_line, timeout_s=_READY_S)
+            ready = await one.until(one.ready, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
             one.ignores = ready.get("ignores", ())
         return started
@@ -278,22 +278,36 @@ class Stack(AsyncRunnable):
         made = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
         secondary = number > 0 or any(not one.secondary for one in self.group(group))
-        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
-        argv += ["--func"] if self._core_tools else ["--drain", str(self._drain_s)]
-        argv += ["--allow-remote"] * self._allow_remote
-        if functions:
-            argv += ["--only", ",".join(functions)]
-        if self._without:
-            argv += ["--except", ",".join(self._without)]
-        if self._data is not None and not self._core_tools:
+        name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
+        env = _environment() | self.host_settings()
+        if self._core_tools:
+            return self._core_tools_host(name, group, functions, env)
+        argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
+        if self._data is not None:
             argv += ["--data", str(self._data / "functions")]
         if secondary:
             argv.append("--secondary")
         elif self._fixed:
             argv += ["--http-port", str(_HTTP_PORT)]
-        name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
-        host = HostProcess(name, argv, logs=self.logs, env=_environment() | self.host_settings())
+        host = HostProcess(name, argv, logs=self.logs, env=env)
         host.group, host.secondary = group, secondary
+        return host
+
+    def _host_argv(self, functions: Sequence[str]) -> list[str]:
+        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
+        argv += ["--allow-remote"] * self._allow_remote
+        argv += ["--only", ",".join(functions)] if functions else []
+        return argv + (["--except", ",".join(self._without)] if self._without else [])
+
+    def _core_tools_host(
+        self, name: str, group: str, functions: Sequence[str], env: dict[str, str]
+    ) -> HostProcess:
+        port = _HTTP_PORT if self._fixed and not self.processes else free_port()
+        argv = ["func", "start", "--port", str(port)]
+        argv += ["--functions", *functions] if functions else []
+        env |= {f"AzureWebJobs.{one}.Disabled": "true" for one in self._without}
+        host = HostProcess(name, argv, logs=self.logs, env=env, cwd=self.app_dir)
+        host.group, host.func_port = group, port
         return host
 
     def host_settings(self) -> dict[str, str]:
@@ -353,6 +367,14 @@ def _environment() -> dict[str, str]:
     own = [] if installed else [str(root)]
     paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
+    """A Config.json of queues, each with whether it requires sessions."""
+    made = [
+        {"Name": one, "Properties": {"RequiresSession": needed}} for one, needed in queues.items()
+    ]
+    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": made}]}}
 
 
 def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]:

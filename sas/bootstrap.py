@@ -22,7 +22,7 @@ from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.webhook import post
 from sas.codec.orders import ORDER_BYTES_MAX
-from sas.config import Config, SettingError, read_config
+from sas.config import SHARDS_MAX, Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
@@ -199,6 +199,7 @@ def assemble(
         callback_keys=settings.callback_keys,
         order_bytes_max=settings.order_bytes_max,
         retention=settings.retention,
+        purge_shards=settings.purge_shards,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
@@ -239,6 +240,7 @@ def actors(  # noqa: PLR0913  one value for each setting
     callback_keys: CallbackKeys,
     order_bytes_max: int = ORDER_BYTES_MAX,
     retention: timedelta = timedelta(days=30),
+    purge_shards: int = SHARDS_MAX,
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
@@ -289,7 +291,7 @@ def actors(  # noqa: PLR0913  one value for each setting
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter, function_time),
+        purger=Purger(context, retention, exporter, function_time, purge_shards),
         callbacks=callbacks,
         alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
     )
@@ -316,8 +318,13 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
 
 
 def _encryption(business: Business, settings: Config) -> Encryption:
-    """Return the field encryption; one that does nothing where no field is or was secret."""
-    if not business.secret_fields and not settings.encryption_keys:
+    """Return the field encryption; one that does nothing where no field is or was secret.
+
+    An app that has only the callback endpoint needs no keys: it reads no secret field, and the
+    engine redacts what it accepted.
+    """
+    needed = business.secret_fields and "engine" in settings.functions
+    if not needed and not settings.encryption_keys:
         return Encryption()
     ring: KeyRing | None = None
     if settings.encryption_keys:

@@ -82,6 +82,14 @@ MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "all": ("engine", "callbacks"),
+    "engine": ("engine",),
+    "callbacks": ("callbacks",),
+}
+"""The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
+SHARDS_MAX = 256
+
 
 class SettingError(ValueError):
     """A setting is missing or wrong. The message names it and says what it should be."""
@@ -96,6 +104,7 @@ class Config:
     table: str
     shards: int
     direct_transactions: bool
+    functions: tuple[str, ...]
     queues: Queues
     source: str
     instance: str
@@ -110,6 +119,7 @@ class Config:
     breaker_open: timedelta
     agent_limits: Mapping[str, int]
     retention: timedelta
+    purge_shards: int
     purge_export: str | None
     callback_keys: CallbackKeys
     alert_webhook: Webhook = field(default_factory=Webhook)
@@ -128,8 +138,9 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         service_bus=_service_bus(env),
         tables=_tables(env),
         table=read_table_name(env),
-        shards=_whole(env, "SAS_SHARDS", 16, 1, 256),
+        shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
         direct_transactions=_direct_transactions(env),
+        functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -144,6 +155,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
+        purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
         alert_webhook=_alert_webhook(env),
@@ -193,6 +205,19 @@ def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ..
                 f"of {name!r} too: rename one"
             )
     return names
+
+
+def read_functions(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the groups of functions that this app has: engine, callbacks, or both.
+
+    Raises:
+        SettingError: it is none of ``FUNCTIONS``.
+    """
+    env = os.environ if environ is None else environ
+    text = env.get("SAS_FUNCTIONS", "all")
+    if text not in FUNCTIONS:
+        raise SettingError(f"SAS_FUNCTIONS={text[:80]!r}: give one of {', '.join(FUNCTIONS)}")
+    return FUNCTIONS[text]
 
 
 def _check_queue_name(field_name: str, text: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import azure.functions as func
 
 from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
-from sas.config import queue_named, read_applications
+from sas.config import queue_named, read_applications, read_functions
 from sas.engine.delivery import Delivery
 from sas.ports import Business
 from sas.profiles import CONNECTION
@@ -76,7 +76,7 @@ def _application(business: Business) -> Application:
 
 def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
     """Return the function app of a business: a function for each queue, each of ``agents``, the
-    callbacks, the supervisor and the purge.
+    callbacks, the supervisor and the purge. SAS_FUNCTIONS may choose one group of them.
 
     The business and the settings are checked now, not on the first message. If something is wrong,
     the host registers no function, logs why, and takes no message.
@@ -86,12 +86,20 @@ def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
     """
     names = tuple(agents)
     app = FunctionApp(checked(business, names))
-    _add_queues(app)
-    _add_agents(app, names)
-    _add_callback(app)
-    _add_timers(app)
+    groups = {
+        "engine": functools.partial(_add_engine, app, names),
+        "callbacks": functools.partial(_add_callback, app),
+    }
+    for group in read_functions():
+        groups[group]()
     load_ahead()
     return app
+
+
+def _add_engine(app: FunctionApp, agents: Iterable[str]) -> None:
+    _add_queues(app)
+    _add_agents(app, agents)
+    _add_timers(app)
 
 
 def _add_queues(app: FunctionApp) -> None:

@@ -24,10 +24,12 @@ def build(to: Path) -> list[Path]:
     with tempfile.TemporaryDirectory() as copy:
         _copy(Path(copy))
         for project in PROJECTS:
-            subprocess.run(  # noqa: S603  # our own command
+            ran = subprocess.run(  # noqa: S603  # our own command
                 [sys.executable, "-c", _BUILD.format(str(to.resolve()))],
-                cwd=Path(copy, project), check=True, stdout=subprocess.DEVNULL,
+                cwd=Path(copy, project), capture_output=True, text=True, check=False,
             )  # fmt: skip
+            if ran.returncode:
+                raise SystemExit(f"{project} could not be built:\n{ran.stderr}")
     return sorted(to.iterdir())
 
 

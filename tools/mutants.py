@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -354,6 +354,43 @@ MUTANTS = (
         "            await self._outward.send([notice], sender.order_id or _base_id(rejection))",
         "            _ = notice",
     ),
+    Mutant(
+        "decide in the dead-letter function",
+        _DEAD,
+        "result = await self._runner.run(order_id, source, _fence_or_reject(source, None))\n",
+        "from sas.domain.claim import claim\n"
+        "        known = self._runner._workflow_of\n"
+        "        result = await self._runner.apply(\n"
+        "            order_id, source,\n"
+        "            lambda order, now:\n"
+        "            claim(order, known(order).rules, now=now, instance='dead'),\n"
+        "        )\n"
+        "        if result is ApplyResult.NOTHING:\n"
+        "            propose = _fence_or_reject(source, None)\n"
+        "            result = await self._runner.run(order_id, source, propose)\n",
+    ),
+    Mutant(
+        "believe a dead letter of unknown source",
+        _DEAD,
+        "        else:\n            await self._put_aside(delivery, None)\n\n"
+        "    async def _internal",
+        "        else:\n"
+        "            await self._internal(delivery, _identify(_FROM_AGENTS, queues.replies))\n\n"
+        "    async def _internal",
+    ),
+    Mutant(
+        "count what was not tried",
+        _EXPIRE,
+        "    if excuse is None or (excuse is Excuse.STUCK and turn.excused >= EXCUSES_MAX):",
+        "    if True:",
+    ),
+    Mutant(
+        "a reply that a rival overtook is dropped",
+        _RUNNER,
+        "            if order is not None and await self._repeated(order, source):\n"
+        "                return ApplyResult.REPEATED\n",
+        "            if order is not None:\n                return ApplyResult.REPEATED\n",
+    ),
 )
 """Mutants of the protocol and of the edge of the platform."""
 
@@ -408,13 +445,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="mutants whose name has this text")
+    parser.add_argument("--only", nargs="*", default=[""], help="mutants with one of these texts")
     arguments = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
+    chosen = [mutant for mutant in MUTANTS if any(one in mutant.name for one in arguments.only)]
     print("| mutant | seed | what it saw |\n|---|---|---|", flush=True)
     missed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for hunt in pool.map(lambda one: hunted(one, arguments.seeds), chosen):
+        hunts = [pool.submit(hunted, mutant, arguments.seeds) for mutant in chosen]
+        for done in as_completed(hunts):
+            hunt = done.result()
             seed = "**none**" if hunt.saw == "not found" else str(hunt.seed)
             missed += hunt.saw == "not found"
             saw = hunt.saw.replace("|", "/")[:110]

@@ -1,8 +1,8 @@
 """The command: one JSON line on standard output when it is ready, logs on standard error.
 
 It runs the host in this process, or in N worker processes (`--processes N`, as Azure has
-instances), or the real Core Tools (`--func`). With several workers only the first serves HTTP and
-timers. When a worker dies, all stop with an exit code, or `--respawn` starts it again.
+instances). With several workers only the first serves HTTP and timers. When a worker dies, all
+stop with an exit code, or `--respawn` starts it again.
 """
 
 import argparse
@@ -11,30 +11,24 @@ import contextlib
 import json
 import logging
 import os
-import shutil
-import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from devstack.children import Child, describe_exit, free_port
+from devstack.children import Child, describe_exit
 from devstack.functions.host import Host
 from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
-from devstack.functions.settings import Settings
 from devstack.inputs import (
-    NO_CORE_TOOLS,
     PROCESSES_MAX,
     ChildFailedError,
     DevstackError,
-    NotInstalledError,
     add_app_options,
     make_directory,
 )
@@ -76,10 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(arguments)
     configure_logs("Information")
     try:
-        if not arguments.check and (arguments.func or arguments.processes > 1 or arguments.respawn):
+        if not arguments.check and (arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
-                group = _core_tools if arguments.func else _workers
-                return asyncio.run(group(arguments, Path(logs)).run())
+                return asyncio.run(_workers(arguments, Path(logs)).run())
         started_in = Path.cwd()
         code, port = asyncio.run(_run_here(arguments))
         if code is None:  # the worker starts again, as the same process
@@ -103,11 +96,6 @@ def _check(arguments: argparse.Namespace) -> None:
         parser().error(
             f"--processes is at least 1 and at most {PROCESSES_MAX}, --drain between 0 and "
             f"{_DRAIN_S_MAX} seconds, --http-port between 0 and 65535."
-        )
-    if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
-        parser().error(
-            "--func starts the Core Tools once, without --processes, --data and --respawn: remove "
-            "them."
         )
 
 
@@ -160,7 +148,7 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
         os.chdir(app_dir)
     if arguments.check:
         await host.check()
-        _print_ready({"functions": [one.name for one in host.functions], **_ignores(host)})
+        _print_ready({"queues": host.queues, **_ignores(host)})
         return 0, 0
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
@@ -220,11 +208,8 @@ class _Group:
     """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
 
     children: Sequence[Child]
-    ready: Callable[[Child], dict[str, Any] | None]
-    """Returns the ready line of a child; None before it is ready."""
-    stop_by: int
     stop_s: float
-    respawn: bool = False
+    respawn: bool
 
     async def run(self) -> int:
         """Return 0 after a signal, 1 when a child died and was not started again."""
@@ -244,14 +229,12 @@ class _Group:
                     await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
             return 0
         finally:
-            stops = [
-                child.stop_async(self.stop_by, timeout_s=self.stop_s) for child in self.children
-            ]
+            stops = [child.stop_async(timeout_s=self.stop_s) for child in self.children]
             await asyncio.gather(*stops)
 
     async def _until_ready(self, child: Child) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return {"pid": 0} if self._stopping.is_set() else self.ready(child)
+            return {"pid": 0} if self._stopping.is_set() else child.ready_line()
 
         return await child.until(found, timeout_s=_CHILD_READY_S)
 
@@ -281,30 +264,4 @@ def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
         Child(f"worker-{number}", command, logs=logs, stderr_here=True)
         for number, command in enumerate(commands)
     ]
-    stop_s = arguments.drain + _CHILD_CLOSE_S
-    return _Group(children, Child.ready_line, signal.SIGTERM, stop_s, arguments.respawn)
-
-
-def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:
-    func = shutil.which("func")
-    if func is None:
-        raise NotInstalledError(NO_CORE_TOOLS)
-    Settings.load(
-        arguments.app_dir, overrides=dict(arguments.setting), allow_remote=arguments.allow_remote
-    )
-    port = arguments.http_port or free_port()
-    argv = [func, "start", "--port", str(port)]
-    if arguments.only:
-        argv += ["--functions", *arguments.only]
-    disabled = {f"AzureWebJobs.{name}.Disabled": "true" for name in arguments.without}
-    env = {**os.environ, **dict(arguments.setting), **disabled}
-    child = Child("func", argv, logs=logs, env=env, cwd=arguments.app_dir, stderr_here=True)
-    line = {"ready": True, "func": True, "functions": arguments.only or [], "http_port": port}
-
-    def ready(one: Child) -> dict[str, Any] | None:
-        with socket.socket() as probe:
-            probe.settimeout(0.2)
-            listens = probe.connect_ex(("127.0.0.1", port)) == 0
-        return {**line, "pid": one.pid} if listens else None
-
-    return _Group([child], ready, stop_by=signal.SIGINT, stop_s=arguments.drain)
+    return _Group(children, arguments.drain + _CHILD_CLOSE_S, arguments.respawn)

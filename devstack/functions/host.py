@@ -10,11 +10,17 @@ process.
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 
-from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
+from devstack.functions.bindings import (
+    HttpTrigger,
+    ServiceBusOutput,
+    ServiceBusTrigger,
+    TimerTrigger,
+)
 from devstack.functions.hostjson import HostConfig, load_host_json
 from devstack.functions.http import HttpServer
 from devstack.functions.indexing import IndexedFunction, all_of, bind, find, imported, select
@@ -27,6 +33,7 @@ from devstack.lifecycle import AsyncRunnable
 
 _log = logging.getLogger("devstack.functions")
 _OPEN_S = 30.0
+_SUBQUEUE = re.compile(r"(/\$transfer)?/\$deadletterqueue$")
 
 
 class Host(AsyncRunnable):
@@ -77,6 +84,17 @@ class Host(AsyncRunnable):
     def counts(self) -> Mapping[str, Counts]:
         """Invocations by function: running, succeeded, failed."""
         return self._invoker.counts if self._invoker is not None else {}
+
+    @property
+    def queues(self) -> dict[str, bool]:
+        """The queues that the bindings name, and whether each requires sessions."""
+        found: dict[str, bool] = {}
+        for one in (one for f in self.functions for one in (f.trigger, *f.outputs)):
+            if isinstance(one, ServiceBusTrigger | ServiceBusOutput):
+                name = _SUBQUEUE.sub("", one.queue.lower())
+                sessions = isinstance(one, ServiceBusTrigger) and one.sessions
+                found[name] = found.get(name, False) or sessions
+        return found
 
     async def start(self) -> None:
         """Index the app and listen, or raise HostError; return when every queue's link is open."""
@@ -147,7 +165,8 @@ class Host(AsyncRunnable):
             except OSError as error:
                 raise HostError(
                     f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
-                    "the process that uses it, or say --http-port 0 for a free one."
+                    "the process that uses it, or take a free one: --http-port 0, or for `up` "
+                    "--ports free."
                 ) from error
             self.http_port = self._http.port
 

@@ -208,7 +208,10 @@ def _read(built: Any) -> FoundFunction:
             f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
     if built.http_type in {"wsgi", "asgi"}:
-        raise IndexingError(f"Function {name}: this host does not run ASGI or WSGI apps.")
+        raise IndexingError(
+            f"Function {name}: this host does not run ASGI or WSGI apps; write its routes with "
+            "@app.route, or run the real Core Tools (`devstack up --func`)."
+        )
     bindings = json.loads(built.get_function_json())["bindings"]
     code, policy = built.get_user_function(), built.get_settings_dict("retry_policy")
     if policy and "timerTrigger" not in {binding["type"] for binding in bindings}:

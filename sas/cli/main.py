@@ -1,11 +1,12 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
-``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
-``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
-queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
-simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill, ``project`` writes a new
-project, ``environments`` chooses the system (``--env``). They share ``arguments`` (the
+``submit`` (with ``submission`` and ``reading``) sends orders, ``listing`` and ``look`` show what
+became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
+shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
+``inboxes`` and ``dlq`` what lies in the queues for an operator, ``queues`` what lies in any
+(``moving`` sends it again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
+``bill`` and ``counts``) estimates the bill, ``project`` writes a new project, ``environments``
+chooses the system (``--env``), ``completion`` serves the shell. They share ``arguments`` (the
 namespace, the table), ``selection`` (which orders), ``output``.
 """
 
@@ -21,12 +22,15 @@ from pathlib import Path
 
 from sas.cli import (
     act,
+    completion,
     cost,
     desk,
+    dlq,
     doctor,
     environments,
     health,
     inboxes,
+    listing,
     look,
     project,
     queues,
@@ -43,10 +47,10 @@ from sas.distribution import lacking, version
 from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 
 VERBS: Sequence[Verb] = (
-    *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
+    *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
+    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
     *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *project.VERBS),
-    *environments.VERBS,
+    *(*environments.VERBS, *completion.VERBS),
 )
 EPILOG = f"""\
 exit codes:

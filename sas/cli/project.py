@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Verb
+from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 from sas.project.new import MANIFEST, ProjectError, apply, changes, create
 
@@ -24,6 +26,9 @@ Show what the installed version's template has otherwise than the one that wrote
 written; for those that you changed, the template's version is put beside yours as NAME.template.
 
 Exit code 0: nothing to do, or done. 1: there are changes.
+
+  sas upgrade
+  sas upgrade --apply
 """
 
 
@@ -36,6 +41,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
         help="copy the wheels of these packages from here into the project, for machines whose "
         "package index does not have them",
     )
+    args.add_json(parser, "one JSON object instead of text")
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -44,6 +50,9 @@ def _new(arguments: argparse.Namespace) -> int:
         create(directory, arguments.wheels)
     except ProjectError as wrong:
         raise UsageError(str(wrong)) from None
+    if arguments.json:
+        output.say(to_line({"Project": str(directory)}))
+        return 0
     output.say(f"{directory} is a project of your own. Next: cd {directory} && make test")
     return 0
 
@@ -53,6 +62,7 @@ def _add_upgrade(parser: argparse.ArgumentParser) -> None:
         "directory", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: here"
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
+    args.add_json(parser, "one JSON object for each file that changes")
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
@@ -62,6 +72,12 @@ def _upgrade(arguments: argparse.Namespace) -> int:
         beside = apply(project, found) if arguments.apply else []
     except ProjectError as wrong:
         raise UsageError(str(wrong)) from None
+    code = 1 if found and not arguments.apply else 0
+    if arguments.json:
+        for change in found:
+            said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
+            output.say(to_line(said | {"Applied": arguments.apply}))
+        return code
     for change in found:
         output.say(f"{change.path}: {change.step.value}")
         if not arguments.apply:
@@ -72,7 +88,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
         output.say(f"{len(found)} files. `sas upgrade --apply` writes them.")
     for name in beside:
         output.say(f"Merge {name} into yours, then remove it.")
-    return 1 if found and not arguments.apply else 0
+    return code
 
 
 VERBS = (

@@ -16,7 +16,6 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from opentelemetry.trace import SpanKind
 
-from sas import profiles
 from sas.client.inbox import Follower, Inbox
 from sas.client.links import LinkError, close_link, send_batches
 from sas.client.receiving import Receiving
@@ -25,6 +24,7 @@ from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues
+from sas.profiles import CONNECTION, service_bus, settings
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
@@ -152,12 +152,13 @@ class OrdersClient:
         Raises:
             ProfileError: there is no such profile, or a file cannot be used.
             ValueError: no Service Bus namespace is named anywhere.
+            ModuleNotFoundError: a namespace without a key needs azure-identity (the extra cli).
         """
-        found = profiles.settings(env)
-        where = profiles.service_bus(found.settings)
+        found = settings(env)
+        where = service_bus(found.settings)
         if where is None:
             raise ValueError(
-                f"no connection in {found.source}: start devstack, set {profiles.CONNECTION}, or "
+                f"no connection in {found.source}: start devstack, set {CONNECTION}, or "
                 "name a profile with env"
             )
         if "=" in where:

@@ -72,7 +72,7 @@ def update_readiness(
         if isinstance(step.turn, Dispatched | Resting):
             made.append(step)
         elif not is_ready(step, steps, rules):
-            made.append(replace(step, turn=None))
+            made.append(step if step.turn is None else replace(step, turn=None))
         elif step.turn is None:
             made.append(replace(step, turn=Ready(now + rules.pickup), since=now))
         else:

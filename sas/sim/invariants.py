@@ -7,17 +7,18 @@ sentences, so that a simulation can tell all of it.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sas.codec import outward
 from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 from sas.domain.change import Change
 from sas.domain.ids import cause_of, idempotency_key, message_id
-from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Request
-from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState, UndoStatus
+from sas.domain.messages import Alert, JournalEntry, JournalWord, Notify, Request, Wake
+from sas.domain.order import Direction, Order, OrderState, Ready, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import Rules
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.sim.system import AT_REST, System
@@ -36,15 +37,20 @@ class Violation:
         return f"invariant {self.number}: {self.text}"
 
 
-def of_change(change: Change, journal: Sequence[JournalEntry], rules: Rules) -> Iterator[Violation]:
-    """Yield what a transition that was just committed breaks. ``journal`` includes its entry."""
+def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
+    """Yield what a transition that was just committed breaks. ``rows``: of the journal by now."""
     order, entry = change.after, change.entry
     where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
-    if [one.seq for one in journal] != list(range(1, order.seq + 1)):
+    if not rows == entry.seq == order.seq:
         yield Violation(1, f"{where}: the journal has a gap")
-    causes = [one.cause for one in journal if one.cause is not None]
-    if len(set(causes)) != len(causes):
-        yield Violation(1, f"{where}: cause {entry.cause} is recorded twice")
+    old_turns = [step.turn for step in change.before.steps] if change.before else []
+    begins = [
+        step.name
+        for step, old in zip_longest(order.steps, old_turns)
+        if isinstance(step.turn, Ready) and not isinstance(old, Ready)
+    ]
+    if begins and Wake() not in entry.messages:
+        yield Violation(11, f"{where}: {begins[0]} is ready, and no scheduler is woken")
     if change.before is None:
         return
     for old, new in zip(change.before.steps, order.steps, strict=False):
@@ -86,6 +92,10 @@ def _of_turn(
     freed = old.dispatched and not new.dispatched
     if change.entry.what in resets and freed and new.failure_count != old.failure_count + 1:
         yield Violation(11, f"{where}: the timeout of {new.name} was not counted")
+    own = rules.steps[new.number]
+    waits = own.extended_wait.times if own.extended_wait else 0
+    if new.failures.extended_waits > waits:
+        yield Violation(11, f"{where}: {new.name} rests once more than its workflow says")
     if new.call.edited != old.call.edited and new.call.generation != old.call.generation + 1:
         yield Violation(7, f"{where}: the edited input of {new.name} keeps its key")
 
@@ -100,6 +110,10 @@ def at_end(system: System) -> Iterator[Violation]:
 def of_orders(system: System) -> Iterator[Violation]:
     """Yield what does not hold of the orders that were submitted."""
     told, alerted = _told(system), _alerted(system)
+    aside = _aside(system)
+    for order_id in system.unknown:
+        if "rejected" not in told[order_id].values() or order_id not in aside:
+            yield Violation(12, f"order {order_id} of no workflow was not told that it is rejected")
     for order_id in system.submitted:
         stored = system.store.orders.get(order_id)
         if stored is None or stored.order.process_state not in AT_REST:
@@ -116,12 +130,16 @@ def _unread(system: System) -> Iterator[Violation]:
             yield Violation(12, f"{lying} messages lie in queue {queue.name}")
 
 
-def _told(system: System) -> dict[str, dict[str, str]]:
+def _aside(system: System) -> str:
+    return "".join(one.body.decode() for one in system.bus.messages(QUEUES.rejected))
+
+
+def _told(system: System) -> defaultdict[str, dict[str, str]]:
     """Return the notifications of each order, by id: the kind of each."""
-    found: dict[str, dict[str, str]] = {order_id: {} for order_id in system.submitted}
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for message in system.bus.messages(REPLIES_TO):
         event = outward.decode_notification(message.body)
-        found.setdefault(event.data.order_id, {})[event.id] = outward.notice_of(event.type)
+        found[event.data.order_id][event.id] = outward.notice_of(event.type)
     return found
 
 
@@ -249,12 +267,12 @@ def _left(step: StepRecord) -> bool:
 def of_commands(system: System) -> Iterator[Violation]:
     """Yield what does not hold: every command is carried out once, refused, or put aside."""
     alerted = _alerted(system)
-    aside = b"".join(one.body for one in system.bus.messages(QUEUES.rejected))
+    aside = _aside(system)
     for command_id, (_, seen) in system.commands.items():
         done = recorded(system, command_id)
         carried = [one for one in done if one.what is not JournalWord.FENCED]
         refused = f"refused/{command_id}" in alerted
-        if not (carried or refused or command_id.encode() in aside):
+        if not (carried or refused or command_id in aside):
             yield Violation(13, f"command {command_id} was lost")
         if carried and refused:
             yield Violation(13, f"command {command_id} was carried out and refused")

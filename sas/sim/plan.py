@@ -26,12 +26,14 @@ _LASTS = (
 )
 _HOW_OFTEN = (60, 80, 50, 4, 1)
 COPIES_S = 60.0
-_COPYING = frozenset({"crash", "duplicate", "lease_lost", "bus_lost_answer"})
+_COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lease_lost", "bus_lost_answer"})
 """Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
 detection. Every copy is put back too. At the shares of a simulation they would multiply beyond
 number in an outage that is longer than ``COPIES_S``; at those of Azure they do not
 (docs/adr/0024).
 """
+NO_WORKFLOW = "of-nobody"
+"""The workflow of an order that must be rejected."""
 _STAGE_SECONDS = 180.0
 """Orders arrive, and faults begin, within this time."""
 
@@ -94,6 +96,17 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True)
+class Forge:
+    """Another system dead-letters what looks like a reply to a request of an order."""
+
+    at_s: float
+    order_id: str
+
+    def __str__(self) -> str:
+        return f"an unknown queue dead-letters what looks like a reply to {self.order_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class Deploy:
     """Instances start with a newer version of every workflow, one after the other."""
 
@@ -135,7 +148,7 @@ class Outside:
         return f"the service of agent {self.agent} works on its own and calls back"
 
 
-Item = Submit | Away | Kill | Press | Deploy | Chance | Apart | Outside
+Item = Submit | Away | Kill | Press | Forge | Deploy | Chance | Apart | Outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,16 @@ class Plan:
     seed: int
     instances: int
     items: tuple[Item, ...]
+
+    @property
+    def faults(self) -> set[str]:
+        """Return what goes wrong in it, or is done to it, by kind."""
+        named = {item.name for item in self.items if isinstance(item, Chance)}
+        away = {f"{item.what.split()[0]} away" for item in self.items if isinstance(item, Away)}
+        pressed = {item.verb for item in self.items if isinstance(item, Press)}
+        others = (Kill, Forge, Deploy, Apart, Outside)
+        rest = {type(item).__name__.lower() for item in self.items if isinstance(item, others)}
+        return {one.replace("_", " ") for one in named | away | pressed | rest}
 
     def of(self, *kinds: type[Item]) -> list[Item]:
         """Return the items of some kinds."""
@@ -173,28 +196,48 @@ def drawn(seed: int, workflows: Workflows, orders: int = 6) -> Plan:
         Submit(
             _moment(rng),
             f"O-{number}",
-            rng.choice(names),
+            NO_WORKFLOW if rng.random() < 0.03 else rng.choice(names),
             rng.random() < 0.2,
             1 + (rng.random() < 0.2),
         )
         for number in range(rng.randint(1, orders))
     ]
-    ids = [f"O-{number}" for number in range(len(items))]
-    items += _chances(rng)
+    sent = [item for item in items if isinstance(item, Submit)]
+    mood = rng.choice(list(_MOODS))
+    items += _chances(rng, mood)
     items += [Apart(n, rng.uniform(-4, 4)) for n in range(instances) if rng.random() < 0.3]
     items += [Outside(agent) for agent in agents if rng.random() < 0.08]
     items += [_away(rng, agents) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
+    if mood == "services":
+        flapping = f"service {rng.choice(agents)}"
+        items += [
+            Away(_moment(rng), round(rng.uniform(2, 30), 1), flapping)
+            for _ in range(rng.randint(1, 5))
+        ]
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         one = None if rng.random() < 0.4 else rng.randrange(instances)
         items.append(Kill(_moment(rng), one, rng.random() < 0.3))
-    for _ in range(rng.choice((0, 0, 1, 3, 6))):
-        chance = [rng.random() < share for share in (0.15, 0.4, 0.2)]
-        items.append(Press(_moment(rng, 4), rng.choice(ids), rng.choice(VERBS), *chance))
+    for _ in range(rng.choice((4, 6, 8) if mood == "operator" else (0, 0, 1, 3, 6))):
+        items.append(_press(rng, rng.choice(sent)))
+    if mood == "letters":
+        items += [Forge(*_soon_after(rng, rng.choice(sent))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.1:
         items.append(Deploy(_moment(rng)))
     if any(isinstance(item, Away) and item.lasts_s > COPIES_S for item in items):
         items = [one for one in items if not (isinstance(one, Chance) and one.name in _COPYING)]
     return Plan(seed, instances, tuple(items))
+
+
+def _press(rng: random.Random, order: Submit) -> Press:
+    at_s, order_id = _soon_after(rng, order)
+    if rng.random() < 0.5:
+        at_s = _moment(rng, 4)
+    chance = [rng.random() < share for share in (0.15, 0.4, 0.2)]
+    return Press(at_s, order_id, rng.choice(VERBS), *chance)
+
+
+def _soon_after(rng: random.Random, order: Submit) -> tuple[float, str]:
+    return round(order.at_s + rng.uniform(0, 20), 1), order.order_id
 
 
 def _moment(rng: random.Random, times: float = 1.0) -> float:
@@ -210,6 +253,8 @@ _SHARES = {
     "crash": 0.02,
     "stalls": 0.004,
     "lease_lost": 0.05,
+    "given_up": 0.02,
+    "late": 0.05,
     "duplicate": 0.08,
     "store_down": 0.03,
     "store_throttled": 0.05,
@@ -225,12 +270,20 @@ _SHARES = {
     "later": 0.2,
 }
 """The largest share of each fault."""
+_MOODS: dict[str, dict[str, float]] = {
+    "mixed": {},
+    "services": {"lost_answer": 1.0, "transient": 0.6, "hangs": 0.6, "stalls": 0.03},
+    "operator": {"refused": 0.8, "lost_answer": 1.0, "undo_refused": 0.5},
+    "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05, "store_throttled": 0.3},
+}
+"""Shares that are larger in some simulations, so that rare faults meet each other."""
 
 
-def _chances(rng: random.Random) -> list[Item]:
+def _chances(rng: random.Random, mood: str) -> list[Item]:
     found: list[Item] = []
-    for name, most in _SHARES.items():
-        if rng.random() < 0.35:
+    larger = _MOODS[mood]
+    for name, most in (_SHARES | larger).items():
+        if name in larger or rng.random() < 0.35:
             found.append(Chance(name, round(most * rng.random() ** 2, 5)))
     if rng.random() < 0.3:
         found.append(Chance("beats", 1.0))

@@ -14,6 +14,8 @@ from sas.simulation.world import HostRules
 
 QUEUES = Queues()
 REPLIES_TO = "responses-web-shop"
+STRANGE_QUEUE = "of-another-system"
+"""A queue that is none of ours, and forwards its dead letters to ours."""
 _WINDOW = "duplicateDetectionHistoryTimeWindow"
 _DAYS, _MINUTE = timedelta(days=14), timedelta(minutes=1)
 
@@ -54,7 +56,8 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         raise
     except (ValueError, OverflowError, TypeError) as wrong:
         raise ProjectError(f"infra/queues.json: {wrong}") from None
-    return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules()}
+    strange = QueueRules(forwards_dead_letters_to=QUEUES.dead_letters, deliveries_max=1)
+    return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules(), STRANGE_QUEUE: strange}
 
 
 def host_rules(project: Path) -> HostRules:

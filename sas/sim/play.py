@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sas.domain.change import Change
-from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState, StepRecord, StepState, UndoStatus
 from sas.domain.workflow import Workflow, Workflows
 from sas.ports import Call
-from sas.sim.invariants import Violation, at_end, of_change
+from sas.sim.invariants import Violation, at_end
 from sas.sim.plan import DAY, HOUR, Away, Plan
 from sas.sim.platform import host_rules, queue_rules
 from sas.sim.stage import Stage, seeded
 from sas.sim.system import System
+from sas.sim.watch import Watch
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
 from sas.simulation.world import HostRules
@@ -70,6 +70,8 @@ class StepTally:
     """What happened to one step over all orders."""
 
     dispatched: int = 0
+    asked_again: int = 0
+    """Calls for work that its service had done already: it must keep their key."""
     done: int = 0
     refused: int = 0
     timeouts: int = 0
@@ -171,20 +173,15 @@ class _Play:
 
     # --- what is watched ---
 
-    def _watch(self, system: System) -> None:
-        store, world = system.store, system.world
-        write = store._write  # noqa: SLF001  the twin of a table
-
-        def written(change: Change) -> Order:
-            order = write(change)
-            self._saw(change, store.orders[order.order_id].journal)
-            return order
-
-        store._write = written  # type: ignore[method-assign]  # noqa: SLF001
+    def _watch(self, system: Stage) -> None:
+        system.store.on_written = self._saw
+        self._watching = Watch(system, self._broken)
+        for ear in system.ears:
+            ear.watch = self._watching
         if not self._telling:
             return
 
-        world.tell = self._say
+        system.world.tell = self._say
         for name, agent in system.agents.items():
             self._hear(name, agent)
 
@@ -206,20 +203,19 @@ class _Play:
 
         return heard
 
-    def _saw(self, change: Change, journal: Sequence[JournalEntry]) -> None:
+    def _saw(self, change: Change) -> None:
         """Check and count one transition."""
         order, entry = change.after, change.entry
-        rules = self._project.workflows.find(order.details.workflow).rules
-        for violation in of_change(change, journal, rules):
-            self._broken(violation)
+        self._watching.written(change)
         self._played.words[entry.what.value, order.process_state.value] += 1
         self._check_time(entry.at)
-        steps = " ".join(f"{one.name}={one.process_state.value}" for one in order.steps)
-        sends = ", ".join(type(one).__name__.lower() for one in entry.messages)
-        self._say(
-            f"order {order.order_id} seq {entry.seq}: {entry.what.value}, by {entry.by}"
-            f" [{steps}]" + (f"; sends {sends}" if sends else "")
-        )
+        if self._telling:
+            steps = " ".join(f"{one.name}={one.process_state.value}" for one in order.steps)
+            sends = ", ".join(type(one).__name__.lower() for one in entry.messages)
+            self._say(
+                f"order {order.order_id} seq {entry.seq}: {entry.what.value}, by {entry.by}"
+                f" [{steps}]" + (f"; sends {sends}" if sends else "")
+            )
         workflow = order.details.workflow
         before = change.before.steps if change.before else ()
         for old, new in zip(before, order.steps, strict=False):
@@ -262,6 +258,9 @@ class _Play:
         tally.undo_failed += new.undo_failed and not old.undo_failed
 
     def _tally(self, system: System) -> None:
+        for (order_id, name), times in self._watching.asked_again.items():
+            workflow = system.submitted[order_id]
+            self._played.steps[workflow, name].asked_again += times
         for order_id in system.submitted:
             stored = system.store.orders.get(order_id)
             if stored is None:

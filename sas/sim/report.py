@@ -27,6 +27,7 @@ _DURATIONS = (1, 3, 10, 30, 60, 180, 600, 3600, 6 * 3600, 86400, 7 * 86400)
 _NAMES = ("1 s", "3 s", "10 s", "30 s", "1 min", "3 min", "10 min", "1 h", "6 h", "1 d", "7 d")
 _STEP_COLUMNS = (
     "dispatched",
+    "asked_again",
     "done",
     "refused",
     "timeouts",
@@ -36,9 +37,10 @@ _STEP_COLUMNS = (
     "left_in_force",
 )
 _LEGEND = (
-    '<p class="soft">Timeouts answered: the service had done the work, and its answer came too '
-    "late or was lost. Left in force: the effect of a step without an undo, in an order that was "
-    "undone.</p>"
+    '<p class="soft">Asked again: calls for work that the service had done already. Each is a '
+    "second effect if the service does not keep its key. Timeouts answered: the service had done "
+    "the work, and its answer came too late or was lost. Left in force: the effect of a step "
+    "without an undo, in an order that was undone.</p>"
 )
 _STATES = ("Processed", "Compensated", "Error", "Rejected")
 
@@ -65,6 +67,14 @@ def html(tally: Tally, workflows: Workflows, app: str) -> str:
             "<h2>Transitions, by the state of the order after them</h2>",
             *_table(["transition", *_states_of(tally)], _words(tally)),
             *_list("Transitions that no simulation led to", tally.never_reached()),
+            f"<h2>Coverage</h2><p>{escape(tally.coverage())}.</p>",
+            *_table(
+                ["transition, into state", "never met"],
+                [
+                    [f"{word}, {state}", ", ".join(missing)]
+                    for (word, state), missing in tally.not_met().items()
+                ],
+            ),
             "</html>",
         ]
     )
@@ -130,9 +140,28 @@ def _words(tally: Tally) -> list[list[object]]:
 
 
 def _charts(tally: Tally) -> Iterator[str]:
+    yield from _per_step(tally, "timeouts")
+    yield from _per_step(tally, "undone")
     for name, seconds in sorted(tally.seconds.items()):
         yield f"<figure>{_bars(seconds)}<figcaption>{escape(name)}: time to the end, faults "
         yield f"included ({len(seconds):,} orders)</figcaption></figure>"
+
+
+def _per_step(tally: Tally, column: str) -> Iterator[str]:
+    """Yield a chart of one count over all steps."""
+    counts = [(f"{name[0]}: {name[1]}", getattr(one, column)) for name, one in tally.steps.items()]
+    most = max([count for _, count in counts], default=0)
+    if not most:
+        return
+    rows = [
+        f'<text x="0" y="{18 * row + 13}">{escape(name)}</text>'
+        f'<rect x="260" y="{18 * row + 3}" width="{400 * count / most:.1f}" height="12" rx="3"/>'
+        f'<text x="{266 + 400 * count / most:.1f}" y="{18 * row + 13}">{count:,}</text>'
+        for row, (name, count) in enumerate(sorted(counts))
+    ]
+    height = 18 * len(rows) + 6
+    yield f'<figure><svg viewBox="0 0 740 {height}" role="img" aria-label="{column} of each step">'
+    yield "".join(rows) + f"</svg><figcaption>{column} of each step</figcaption></figure>"
 
 
 def _bars(seconds: Sequence[float]) -> str:

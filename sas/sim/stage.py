@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from sas.domain.ids import idempotency_key, shard_of
+from sas.domain.ids import idempotency_key, reply_id, shard_of
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Workflows
-from sas.ports import Business, BusUnavailableError
+from sas.ports import Business, BusUnavailableError, Message
 from sas.sim.plan import (
+    NO_WORKFLOW,
     Apart,
     Away,
     Deploy,
+    Forge,
     Item,
     Kill,
     Outside,
@@ -27,8 +31,10 @@ from sas.sim.plan import (
     Submit,
     faults_of,
 )
+from sas.sim.platform import STRANGE_QUEUE
 from sas.sim.services import ModelService, call_limits
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
+from sas.sim.watch import Ear
 from sas.simulation.bus import QueueRules
 from sas.simulation.world import HostRules, of_no_host
 
@@ -55,6 +61,7 @@ class Stage(System):
         faults, remote = faults_of(plan)
         super().__init__(world_of(plan.seed, queues, rules, faults), workflows)
         self.tell = tell
+        self.ears: list[Ear] = []
         self._left = 0
         self._senders: set[asyncio.Task[None]] = set()
         self.world.timer_idle = TIMER_IDLE
@@ -72,17 +79,20 @@ class Stage(System):
             )
         business = Business(workflows, dict(self.agents))
         self.begin(
-            [
-                Host(self.world, ClockApart(clock), f"instance-{number}", business)
-                for number in range(plan.instances)
-            ]
+            [self._host(number, ClockApart(clock), business) for number in range(plan.instances)]
         )
         for item in plan.items:
             self._prepare(item)
 
+    def _host(self, number: int, clock: ClockApart, business: Business) -> Host:
+        ear = Ear(self.world.bus, clock)
+        self.ears.append(ear)
+        ports = self.world.store, ear
+        return Host(self.world, clock, f"instance-{number}", business, ports=ports)
+
     def at_rest(self) -> bool:
         """Return whether all of the plan has happened and every order is at an end, or in Error."""
-        return not self._left and super().at_rest()
+        return not (self._left or self._senders) and super().at_rest()
 
     async def close(self) -> None:
         """See ``System.close``."""
@@ -98,7 +108,10 @@ class Stage(System):
             case Apart():
                 self.hosts[item.instance % len(self.hosts)].clock.seconds = item.seconds
             case Submit():
-                self.submitted[item.order_id] = item.workflow
+                if item.workflow == NO_WORKFLOW:
+                    self.unknown.add(item.order_id)
+                else:
+                    self.submitted[item.order_id] = item.workflow
                 self._later(item.at_s, item, lambda: self._send(item))
             case Away():
                 self._later(item.at_s, item, lambda: self._turn(item.what, away=True))
@@ -108,6 +121,8 @@ class Stage(System):
                 )
             case Kill():
                 self._later(item.at_s, item, lambda: self._kill(item))
+            case Forge():
+                self._later(item.at_s, item, lambda: self._forge(item))
             case Press():
                 self._left += 1
                 self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
@@ -169,6 +184,21 @@ class Stage(System):
         chosen = instances if item.instance is None else [instances[item.instance % len(instances)]]
         for instance in chosen:
             self.world.kill(instance, with_host=item.with_host)
+
+    def _forge(self, item: Forge) -> None:
+        """Have an unknown queue dead-letter what looks like a reply to a request that is out."""
+        stored = self.store.orders.get(item.order_id)
+        for step in stored.order.steps if stored else ():
+            if step.dispatched:
+                direction = "do" if step.process_state is StepState.PROCESSING else "undo"
+                own_id = reply_id(item.order_id, step.number, direction, step.epoch)
+                members = {"id": own_id, "order_id": item.order_id, "step": step.number}
+                body = {"kind": "reply", "v": 1, **members, "direction": direction}
+                body |= {"epoch": step.epoch, "outcome": "done"}
+                forged = Message(STRANGE_QUEUE, own_id, json.dumps(body).encode())
+                with suppress(BusUnavailableError):
+                    self.bus._enqueue(forged)  # noqa: SLF001
+                    self.bus.give_up_first(STRANGE_QUEUE)
 
     def _deploys(self, number: int, host: Host) -> Callable[[], None]:
         newer = [replace(one, version=one.version + 1) for one in self.workflows]

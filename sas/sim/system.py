@@ -158,6 +158,8 @@ class System:
     hosts: list[Host] = field(default_factory=list)
     submitted: dict[str, str] = field(default_factory=dict)
     """The workflow of each order."""
+    unknown: set[str] = field(default_factory=set)
+    """Orders that name a workflow that nobody has."""
     commands: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     """The order of each command, and the seq that the operator saw."""
 

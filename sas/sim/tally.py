@@ -26,6 +26,8 @@ class Tally:
     broken: list[tuple[int, list[Violation]]] = field(default_factory=list)
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     words: Counter[tuple[str, str]] = field(default_factory=Counter)
+    met: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Transitions by their word, the state of the order after them, and a fault of the seed."""
     steps: defaultdict[tuple[str, str], StepTally] = field(
         default_factory=lambda: defaultdict(StepTally)
     )
@@ -39,6 +41,9 @@ class Tally:
             self.broken.append((played.plan.seed, played.violations))
         self.ends.update(played.ends)
         self.words.update(played.words)
+        for fault in played.plan.faults:
+            for (word, state), times in played.words.items():
+                self.met[word, state, fault] += times
         for key, tally in played.steps.items():
             own = self.steps[key]
             for one in fields(StepTally):
@@ -51,6 +56,25 @@ class Tally:
         reached = {word for word, _ in self.words}
         every = {word.value for word in JournalWord} - NEVER
         return sorted(every - reached)
+
+    def coverage(self) -> str:
+        """Return how much of event x state x fault the simulations reached, in a sentence."""
+        faults = {fault for _, _, fault in self.met}
+        every, reached = len(self.words) * len(faults), len(self.met)
+        return (
+            f"{len({word for word, _ in self.words})} kinds of transition in "
+            f"{len(self.words)} pairs with a state; with {len(faults)} faults, "
+            f"{reached} of {every} triples were reached"
+        )
+
+    def not_met(self) -> dict[tuple[str, str], list[str]]:
+        """Return the faults that a transition into a state never met, by transition and state."""
+        faults = sorted({fault for _, _, fault in self.met})
+        found = {
+            (word, state): [one for one in faults if not self.met[word, state, one]]
+            for word, state in sorted(self.words)
+        }
+        return {pair: missing for pair, missing in found.items() if missing}
 
     def advice(self, workflows: Workflows) -> Iterator[str]:
         """Yield what an adopter should know of the own workflows."""

@@ -109,12 +109,18 @@ class MemoryBus:
 
     Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
     decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
+
+    ``on_sent`` hears of each message that a queue took, ``on_given_up`` of each dead letter, and
+    ``on_completed`` of each message that its receiver completed.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, Queue] = {}
         self.meter = Usage()
         self.plan: Callable[[Message], BusFault | None] = lambda _: None
+        self.on_sent: Callable[[Message], None] = lambda _: None
+        self.on_given_up: Callable[[Queued], None] = lambda _: None
+        self.on_completed: Callable[[Queued], None] = lambda _: None
         self.away = False
         self.rng = random.Random(0)  # noqa: S311  a simulation repeats itself
         self._clock = clock
@@ -221,6 +227,7 @@ class MemoryBus:
             return False
         source.locked.remove(queued)
         queued.held = False
+        self.on_completed(queued)
         return True
 
     def abandon(self, queued: Queued) -> None:
@@ -228,6 +235,22 @@ class MemoryBus:
         source = self._held(queued)
         if source is not None:
             self._give_back(source, queued)
+
+    def give_up(self, queued: Queued) -> None:
+        """Dead-letter a locked message, as if its lock was lost in its last delivery. Its receiver
+        goes on.
+        """
+        source = self._held(queued)
+        if source is not None and source.rules.deliveries_max is not None:
+            source.locked.remove(queued)
+            self._dead_letter(source, self._released(queued), "MaxDeliveryCountExceeded")
+            queued.held = False
+
+    def give_up_first(self, queue: str) -> None:
+        """Dead-letter the first message of a queue."""
+        found = self.receive(queue)
+        if found is not None:
+            self.give_up(found)
 
     def let_go(self, queued: Queued) -> None:
         """Renew a lock no longer, because its holder died: it ends by itself."""
@@ -368,6 +391,7 @@ class MemoryBus:
         )
         letter = self._queued(self.queues[name], message, self._clock.now())
         letter.source = queued.source or queue.name
+        self.on_given_up(queued)
         insort(self.queues[name].waiting, letter, key=lambda one: one.order)
 
     def _enqueue(self, message: Message) -> None:
@@ -385,6 +409,7 @@ class MemoryBus:
             raise BusUnavailableError(f"queue {queue.name} is full")
         if queue.away or queue.refuses:
             raise BusUnavailableError(f"queue {queue.name} takes no message now")
+        self.on_sent(message)
         self.meter.messages += 1
         self.meter.message_bytes += len(message.body)
         now = self._clock.now()

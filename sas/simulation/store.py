@@ -87,7 +87,8 @@ class MemoryStore:
     ...). ``plan`` is called before each operation with its name and the order id (or shard, or
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    that are ``away`` do not answer: see ``World``.
+    that are ``away`` do not answer: see ``World``. ``on_written`` hears of each change that was
+    committed, ``on_removed`` of each out row and held message before it goes.
 
     ``meter`` counts the requests and rows that Table Storage would see.
     """
@@ -97,6 +98,8 @@ class MemoryStore:
         self.payloads: dict[str, dict[str, bytes]] = {}
         self.plan: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
+        self.on_written: Callable[[Change], None] = lambda _change: None
+        self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
@@ -150,10 +153,11 @@ class MemoryStore:
         if stored is None:
             return None
         self.meter.entities_read += stored.aggregate
-        steps = (
-            replace(step, last_error=stored.errors.get(step.number)) for step in stored.order.steps
-        )
-        return replace(stored.order, steps=tuple(steps))
+        errors, steps = stored.errors, stored.order.steps
+        if all(step.last_error is errors.get(step.number) for step in steps):
+            return stored.order
+        told = (replace(step, last_error=errors.get(step.number)) for step in steps)
+        return replace(stored.order, steps=tuple(told))
 
     async def commit(self, change: Change) -> Order:
         """See ``StateStore.commit``."""
@@ -249,6 +253,7 @@ class MemoryStore:
         """See ``StateStore.remove_due``."""
         await self._begin("remove_due", due.order_id)
         self.meter.entities_written += 1
+        self.on_removed(due)
         self._due_of(due.order_id).pop(_due_key(due), None)
         if isinstance(due, HeldDue):
             self._held.pop(due, None)
@@ -440,6 +445,7 @@ class MemoryStore:
             stored.causes[digest_id(entry.cause)] = entry.seq
         self.orders[after.order_id] = stored
         self._write_due(change)
+        self.on_written(change)
         return written
 
     def _write_due(self, change: Change) -> None:

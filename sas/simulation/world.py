@@ -46,14 +46,19 @@ class Faults:
     """Shares of operations or deliveries, from 0 to 1.
 
     A handler that ``stalls`` waits for up to ``stall_seconds_max``, and then goes on.
-    ``store_throttled`` operations are asked to come again within twelve seconds.
+    ``store_throttled`` operations are asked to come again within twelve seconds. A message is
+    ``given_up`` while its handler goes on. One that comes again ``late`` does so within
+    ``late_seconds_max``, though its handler completed it: the queue lost that.
     """
 
     crash: float = 0.0
     stalls: float = 0.0
     stall_seconds_max: float = 180.0
     lease_lost: float = 0.0
+    given_up: float = 0.0
     duplicate: float = 0.0
+    late: float = 0.0
+    late_seconds_max: float = 120.0
     store_down: float = 0.0
     store_throttled: float = 0.0
     store_lost_answer: float = 0.0
@@ -114,7 +119,8 @@ class World:
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence.
+    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence,
+    ``on_failed`` of each error of a function.
     """
 
     seed: int
@@ -127,6 +133,7 @@ class World:
     timer_idle: timedelta = TIMER_EVERY
     instances: list[Instance] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _text: None
+    on_failed: Callable[[Queued, BaseException], None] = lambda _queued, _failed: None
     timer: Callable[[], Awaitable[object]] = field(init=False)
     rng: random.Random = field(init=False)
     busy_s: float = field(init=False)
@@ -310,16 +317,29 @@ class World:
         if self._happens(self.faults.duplicate):
             self.tell(f"message {queued.message.message_id} of {queue} comes twice")
             self.memory_bus.again(queued)
+        if self._happens(self.faults.late):
+            self._comes_late(queue, queued)
+        if self._happens(self.faults.given_up):
+            self.tell(f"message {queued.message.message_id} of {queue} is given up meanwhile")
+            self.memory_bus.give_up(queued)
         if self._happens(self.faults.lease_lost):  # another gets it while this one goes on
             self.tell(f"the lock of message {queued.message.message_id} of {queue} is lost")
             self.memory_bus.abandon(queued)
         try:
             await instance.functions.handlers[queue](queued)
-        except (CrashError, Exception):  # noqa: BLE001  any error means redelivery
+        except (CrashError, Exception) as failed:  # noqa: BLE001  any error means redelivery
+            self.on_failed(queued, failed)
             await self.clock.sleep(ABANDON_S)
             self.memory_bus.abandon(queued)
         else:
             self.memory_bus.complete(queued)
+
+    def _comes_late(self, queue: str, queued: Queued) -> None:
+        def comes() -> None:
+            self.tell(f"message {queued.message.message_id} of {queue} comes again, late")
+            self.memory_bus.again(queued)
+
+        self.clock.call_later(self.rng.uniform(0, self.faults.late_seconds_max), comes)
 
     def _end_overdue(self) -> None:
         """Kill every instance with a function that runs for too long."""

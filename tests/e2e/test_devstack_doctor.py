@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from devstack import azurite
-from devstack.doctor import busy_ports, check_node, check_node_version, check_packages
+from devstack.doctor import (
+    busy_ports,
+    check_node,
+    check_node_version,
+    check_packages,
+    has_azurite,
+)
 from devstack.inputs import NO_CORE_TOOLS
 from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
@@ -85,14 +91,13 @@ def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
     child.env = {**(child.env or {}), "PATH": "/nowhere"}
     child.start()
     ended(child)
-    advice = "give --config an existing file"
     host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
     assert said(child).splitlines() == [
         "- Node was not found on PATH: install Node 20 or newer for Azurite.",
         f"- {NO_CORE_TOOLS}",
         f"- {host_json} cannot be a directory for data (File exists): name another one.",
         f"- {host_json} must hold a JSON object ({{...}}), not a list.",
-        f"- {none_json} could not be read (No such file or directory); {advice}",
+        f"- {none_json} cannot be read (No such file or directory): check the path.",
     ]
 
 
@@ -145,6 +150,11 @@ def test_the_doctor_misses_node_and_azurite(
     shutil.copy(azurite._PACKAGE / "package.json", package)
     monkeypatch.setattr(azurite, "_PACKAGE", package)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert check_node(tmp_path) == []  # `up` installs it with npm
+    assert not has_azurite(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "node").symlink_to(str(shutil.which("node")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert "run `devstack install`, or `npm install azurite`" in check_node(tmp_path)[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert "install Node 20 or newer" in check_node()[0]

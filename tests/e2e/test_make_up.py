@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -11,8 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,13 +17,9 @@ import pytest
 from devstack.doctor import busy_ports
 from devstack.listeners import listeners
 from tests.e2e.stack_kit import is_running, make_app, pids_in, screen_of, until, up_of
-from tests.e2e.typed import Typed, typed
+from tests.e2e.typed import made_up, project_in, sas, typed
 from tests.functions_rig import ROOT
 
-# `setup` must not run here: it would replace the .venv that runs the tests.
-MAKE_UP = [
-    *("make", "-o", ".venv/.ready", "-o", "devstack/azurite/node_modules/.ready", "up"),
-]
 CONNECTIONS = ("ServiceBus", "AzureWebJobsStorage", "SAS_TABLES", "SAS_TABLES__endpoint")
 
 
@@ -38,35 +31,7 @@ def nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """This project in a directory of its own: other tests must not find the stack."""
-    made = tmp_path / "project"
-    made.mkdir()
-    for entry in ROOT.iterdir():
-        if entry.name not in {".devstack", "build"}:
-            (made / entry.name).symlink_to(entry)
-    return made
-
-
-@contextmanager
-def made_up(project: Path, *more: str) -> Iterator[Typed]:
-    """`make up` at a terminal, on free ports, ready to take orders."""
-    with typed([*MAKE_UP, "UP=--ports free", *more], cwd=project) as up:
-        up.wait_for("Ctrl-C stops everything")
-        up.wait_for("The desk is at ")
-        up.wait_for('[beside-1] {"stock"')
-        yield up
-
-
-def sas(cwd: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sas.cli", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return project_in(tmp_path)
 
 
 def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it(

@@ -11,8 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.functions_rig import ROOT
 from tests.terminal import Terminal
 
+# `setup` must not run here: it would replace the .venv that runs the tests.
+MAKE_UP = [
+    *("make", "-o", ".venv/.ready", "-o", "devstack/azurite/node_modules/.ready", "up"),
+]
 _ON_TERMINAL = (
     "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execvp(sys.argv[1], sys.argv[1:])"
@@ -68,3 +73,35 @@ def typed(
             except subprocess.TimeoutExpired:
                 process.kill()
         screen.close()
+
+
+def project_in(tmp_path: Path) -> Path:
+    """This project in a directory of its own: other tests must not find the stack."""
+    made = tmp_path / "project"
+    made.mkdir()
+    for entry in ROOT.iterdir():
+        if entry.name not in {".devstack", "build"}:
+            (made / entry.name).symlink_to(entry)
+    return made
+
+
+@contextmanager
+def made_up(project: Path, *more: str) -> Iterator[Typed]:
+    """`make up` at a terminal, on free ports, ready to take orders."""
+    with typed([*MAKE_UP, "UP=--ports free", *more], cwd=project) as up:
+        up.wait_for("Ctrl-C stops everything")
+        up.wait_for("The desk is at ")
+        up.wait_for('[beside-1] {"stock"')
+        yield up
+
+
+def sas(cwd: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sas.cli", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

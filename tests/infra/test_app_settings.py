@@ -213,4 +213,5 @@ def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:
     version = re.search(r"name: 'python'\s+version: '([\d.]+)'", APP)
     assert version is not None
     assert f'python-version: "{version[1]}"' in (ROOT / ".github/workflows/ci.yml").read_text()
-    assert f"python:{version[1]}" in (ROOT / ".devcontainer/compose.yaml").read_text()
+    assert f"python:{version[1]}" in (ROOT / ".devcontainer/devcontainer.json").read_text()
+    assert f"python:{version[1]}" in (ROOT / ".devcontainer/emulator/compose.yaml").read_text()

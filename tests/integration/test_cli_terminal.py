@@ -287,7 +287,7 @@ async def alerts(at: At) -> None:
     at.scheduler.lying["operator-alerts"] = [peeked(alert)]
     assert await at.sas("alerts") == 0
     said = " ".join(line.strip() for line in at.screen.last)
-    assert said.startswith("1 h ago  step-failed  A  step ship failed:")
+    assert " ".join(said.split()).startswith("1 h ago step-failed A step ship failed:")
     assert said.endswith("1 alert")
     at.fits()
 
@@ -360,6 +360,11 @@ async def desk(at: At) -> None:
     assert len(set(links)) == len(links) == 2
 
 
+async def completion(at: At) -> None:
+    assert await at.sas("completion", "bash") == 0
+    assert "complete -o default -F _sas sas" in at.screen.raw
+
+
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "submit": submit,
     "list": list_,
@@ -399,6 +404,7 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "desk": desk,
     "env": env,
     "cost": cost,
+    "completion": completion,
     "sim": sim,
 }
 

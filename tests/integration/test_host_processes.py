@@ -17,7 +17,6 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
 from devstack.servicebus import Broker
-from tests.fake_func import put_func_on_path
 
 APP = """
 import asyncio, os, time
@@ -301,7 +300,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         arguments = ["--only", "pid", "--http-port", str(unused_tcp_port)]
         async with Command(app_dir, *arguments) as command:
             assert await command.ended() == 1
-            assert "--http-port 0 for a free one" in command.said
+            assert "take a free one: --http-port 0" in command.said
 
 
 @pytest.mark.parametrize(
@@ -316,7 +315,6 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         ),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
-        (["--func", "--processes", "2"], 2, "without --processes, --data and --respawn"),
         (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
@@ -332,51 +330,3 @@ async def test_bad_input_gets_one_sentence(
         assert await command.ended() == code
         assert sentence in command.said
         assert "Traceback" not in command.said
-
-
-async def test_without_the_core_tools_func_says_what_to_do(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    async with Command(app_dir, "--func") as command:
-        assert await command.ended() == 1
-        assert "install the Azure Functions Core Tools v4" in command.said
-
-
-@pytest.fixture
-def fake_func(app_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_func_on_path(app_dir / "bin", monkeypatch)
-
-
-@pytest.mark.usefixtures("fake_func")
-async def test_func_starts_the_core_tools_on_the_same_settings(app_dir: Path) -> None:
-    arguments = ["--only", "work,pid", "--except", "other", "--setting", "SB=x"]
-    async with Command(app_dir, "--func", *arguments) as command:
-        ready = await command.ready()
-        assert ready["func"] is True
-        [line] = [one for one in command.said.splitlines() if one.startswith("told ")]
-        told = json.loads(line.removeprefix("told "))
-        port = ["--port", str(ready["http_port"])]
-        assert told["argv"] == ["start", *port, "--functions", "work", "pid"]
-        assert told["cwd"] == str(app_dir)
-        assert told["env"] == ["x", "true", None]
-        [pid] = ready["pids"]
-        command.child.send_signal(signal.SIGTERM)
-        assert await command.ended() == 0
-        assert not is_running(pid)
-
-
-@pytest.mark.usefixtures("fake_func")
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("SB=ends at once", "func ended with exit code 3 before it was ready"),
-        ("SB=ends later", "died with exit code 0"),
-    ],
-)
-async def test_core_tools_that_end_by_themselves_are_told(
-    app_dir: Path, setting: str, sentence: str
-) -> None:
-    async with Command(app_dir, "--func", "--setting", setting) as command:
-        assert await command.ended() == 1
-        assert sentence in command.said

@@ -19,6 +19,7 @@ from sas.domain.messages import JournalWord
 from sas.domain.order import Order
 from sas.ports import Message
 from tests.integration.upgrade_kit import (
+    AGENTS,
     CASES,
     QUEUES,
     RECORDED,
@@ -59,43 +60,40 @@ async def order(system: System, name: str) -> Order:
 async def test_every_order_that_was_under_way_ends_whole_and_its_application_is_told(
     system: System,
 ) -> None:
-    held = await order(system, "held")
-    assert held.process_state.value == "Error"
-    command = CommandMessage(id="c-2", order_id="held", verb="resubmit", seq=held.seq, by="ann")
-    await system.bus.send([Message(QUEUES.scheduler, command.id, internal.encode(command))])
-    await system.work()
-    for name, case in CASES.items():
-        found = await order(system, name)
-        assert found.process_state.value == case.ends, name
-        in_force = {key for key, how in system.remote.effects.items() if how == "done"}
-        wanted = {f"{name}/{step.name}" for step in found.steps}
-        mine = {key for key in in_force if key.startswith(f"{name}/")}
-        assert mine == (wanted - {"asking/ship"} if case.ends == "Processed" else set()), name
-        journal = await system.store.journal(name)
-        assert [entry.seq for entry in journal] == list(range(1, found.seq + 1)), name
+    await resubmitted(system, "held")
+    for name in CASES:
+        await ended_whole(system, name)
     told = [decode_notification(one.body) for one in system.bus.messages(SHOP)]
     ended = [one.data.order_id for one in told if notice_of(one.type) in {"completed", "undone"}]
     assert sorted(ended) == sorted(CASES)
-
-
-async def test_no_message_is_left_and_none_was_rejected(system: System) -> None:
-    for queue in (*QUEUES.on_the_way(("stock", "payment", "courier")), QUEUES.rejected):
+    for queue in (*QUEUES.on_the_way(AGENTS), QUEUES.rejected):
         assert system.bus.is_empty(queue), queue
-
-
-async def test_what_operators_read_of_an_old_order_can_be_written_whole(system: System) -> None:
-    for name in CASES:
-        record = record_of(
-            await order(system, name), await system.store.journal(name), content=True
-        )
-        assert record["Journal"][0]["What"] == JournalWord.SUBMITTED.value
-
-
-async def test_an_order_that_had_ended_is_purged_in_its_time(system: System) -> None:
     system.later(timedelta(days=31))
     await system.app.purger.run()
-    assert await system.store.load("done") is None
-    assert await system.store.load("undone") is None
+    assert [name for name in CASES if await system.store.load(name) is not None] == []
+
+
+async def resubmitted(system: System, name: str) -> None:
+    """Do what an operator does with an order that was held before the upgrade."""
+    found = await order(system, name)
+    assert found.process_state.value == "Error"
+    command = CommandMessage(id="c-2", order_id=name, verb="resubmit", seq=found.seq, by="ann")
+    await system.bus.send([Message(QUEUES.scheduler, command.id, internal.encode(command))])
+    await system.work()
+
+
+async def ended_whole(system: System, name: str) -> None:
+    """Check one order: its state, its effects, its journal, and what operators read of it."""
+    case, found = CASES[name], await order(system, name)
+    assert found.process_state.value == case.ends, name
+    wanted = {f"{name}/{step.name}" for step in found.steps} if case.ends == "Processed" else set()
+    in_force = {key for key, how in system.remote.effects.items() if how == "done"}
+    mine = {key for key in in_force if key.startswith(f"{name}/")}
+    assert mine == wanted - {"asking/ship"}, name  # a callback ended that one
+    journal = await system.store.journal(name)
+    assert [entry.seq for entry in journal] == list(range(1, found.seq + 1)), name
+    shown = record_of(found, journal, content=True)
+    assert shown["Journal"][0]["What"] == JournalWord.SUBMITTED.value
 
 
 def test_the_last_version_is_recorded_and_each_recording_holds_what_can_be_under_way(

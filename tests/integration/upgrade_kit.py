@@ -239,7 +239,7 @@ async def play(storage: str, recording: Mapping[str, Any]) -> System:
     clock = VirtualClock(datetime.fromisoformat(recording["at"]))
     system = System(storage, clock, Remote(**recording["remote"]))
     await system.bus.send([_sent(one) for one in recording["messages"]])
-    for _ in range(60):
+    for _ in range(20):
         await system.work()
         await system.sweep()
         system.later(timedelta(minutes=1))

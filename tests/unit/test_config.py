@@ -105,6 +105,8 @@ def test_a_storage_account_of_its_own_goes_before_the_hosts() -> None:
         ({"SAS_SHARDS": "1.5"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": "²"}, "SAS_SHARDS"),
         ({"SAS_SHARDS": ""}, "SAS_SHARDS"),
+        ({"SAS_PURGE_SHARDS": "0"}, "SAS_PURGE_SHARDS"),
+        ({"SAS_FUNCTIONS": "callback"}, "SAS_FUNCTIONS=.callback.: give one of all, engine"),
         ({"SAS_TABLE_TRANSACTIONS": ""}, "SAS_TABLE_TRANSACTIONS"),
         (
             {"SAS_TABLE_TRANSACTIONS": "SDK"},

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ import orders
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.features.callbacks.endpoint import Answer
-from tests.indexed_functions import ROOT, bindings, functions, module
+from tests.indexed_functions import ROOT, bindings, functions, local_settings, module
 
 TREE = ast.parse((ROOT / "sas" / "functions.py").read_text(encoding="utf-8"))
 LANES = {
@@ -58,6 +61,30 @@ def test_there_are_these_functions_and_no_others() -> None:
     assert set(FUNCTIONS) == {*QUEUES, "callback", "supervisor", "purge"}
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("all", {*QUEUES, "callback", "supervisor", "purge"}),
+        ("engine", {*QUEUES, "supervisor", "purge"}),
+        ("callbacks", {"callback"}),
+    ],
+)
+def test_an_app_has_the_functions_that_its_setting_says(value: str, expected: set[str]) -> None:
+    script = (
+        "import function_app\n"
+        "for one in function_app.app.get_functions():\n    print(one.get_function_name())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **local_settings(), "SAS_FUNCTIONS": value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == expected
+
+
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
 def test_a_function_is_bound_to_its_queue_by_setting(name: str, queue: str) -> None:
     bound = bindings()[name]
@@ -96,7 +123,7 @@ def test_nothing_is_imported_but_what_triggers_need() -> None:
 
 
 def test_nothing_is_decided_here() -> None:
-    """No branch, no handler of errors, and two loops: over the names of applications and agents."""
+    """No branch, no handler of errors, and three loops: over applications, agents and groups."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
     found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
@@ -106,7 +133,7 @@ def test_nothing_is_decided_here() -> None:
         assert isinstance(loop, ast.For)
         over.append(ast.unparse(loop.iter))
         assert len(loop.body) == 1
-    assert over == ["read_applications()", "agents"]
+    assert set(over) == {"read_applications()", "agents", "read_functions()"}
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)

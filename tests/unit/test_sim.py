@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,13 +15,31 @@ from pathlib import Path
 import pytest
 
 from sas.cli.main import main
+from sas.codec.orders import Salvage
+from sas.codec.outward import Rejection
 from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
-from sas.ports import Call
-from sas.sim.plan import Away, Chance, Kill, Plan, Press, Submit, dependencies, drawn
+from sas.engine.rejections import Rejections
+from sas.ports import Call, Message
+from sas.sim.invariants import Violation
+from sas.sim.plan import (
+    NO_WORKFLOW,
+    Away,
+    Chance,
+    Forge,
+    Kill,
+    Plan,
+    Press,
+    Submit,
+    dependencies,
+    drawn,
+)
 from sas.sim.platform import ProjectError, host_rules, queue_rules
 from sas.sim.play import Played, Project, play
 from sas.sim.shrink import shrunk
+from sas.sim.stage import Stage
 from sas.sim.tally import Tally
+from sas.sim.watch import Watch
+from sas.simulation.clock import START
 from sas.simulation.remote import SimulatedAgent
 from tests.business import workflows
 from tests.long import long
@@ -66,14 +85,15 @@ def test_a_seed_tells_its_story_to_the_letter_the_same_in_every_process(seed: in
 def test_every_invariant_holds_whatever_a_seed_draws(project: Project, seed: int) -> None:
     played = play(project, drawn(seed, project.workflows))
     assert played.violations == []
-    assert played.orders == len(played.plan.of(Submit))
+    sent = [one for one in played.plan.items if isinstance(one, Submit)]
+    assert played.orders == sum(one.workflow != NO_WORKFLOW for one in sent)
 
 
 def test_the_seeds_draw_every_kind_of_fault() -> None:
     plans = [drawn(seed, two_steps()) for seed in range(600)]
     items = [item for plan in plans for item in plan.items]
     assert {type(item).__name__ for item in items} >= {
-        *("Submit", "Away", "Kill", "Press", "Deploy", "Chance", "Apart", "Outside")
+        *("Submit", "Away", "Kill", "Press", "Forge", "Deploy", "Chance", "Apart", "Outside")
     }
     away = {item.what for item in items if isinstance(item, Away)}
     assert away == set(dependencies(("bank", "stock")))
@@ -110,6 +130,74 @@ def test_a_service_without_idempotency_is_found_and_its_story_is_made_short() ->
         rest = short.items[:left_out] + short.items[left_out + 1 :]
         shorter = replace(short, items=rest)
         assert not (shorter.of(Submit) and fails(shorter)), "nothing more can be left out"
+
+
+def test_an_order_of_no_workflow_must_be_told_that_it_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project = Project.of(two_steps(), ROOT)
+    plan = Plan(1, 1, (Submit(1.0, "O-0", NO_WORKFLOW, False, 1),))
+    assert play(project, plan).violations == []
+
+    async def keep(self: Rejections, rejection: Rejection, _sender: Salvage) -> None:
+        await self.keep(rejection)
+
+    monkeypatch.setattr(Rejections, "order", keep)
+    (violation,) = play(project, plan).violations
+    assert "was not told that it is rejected" in violation.text
+
+
+def test_a_forged_dead_letter_fences_nothing() -> None:
+    project = Project.of(two_steps(), ROOT)
+    sent = Submit(1.0, "O-0", "order", False, 1)
+    forged = tuple(Forge(1.0 + n / 10, "O-0") for n in range(30))
+    played = play(project, Plan(1, 1, (sent, *forged)), tell=True)
+    assert played.violations == []
+    assert not played.words["fenced", "Processing"]
+    assert played.ends["order", "Processed"] == 1
+
+
+def test_a_message_that_is_given_up_while_its_handler_works_is_finished_by_one_of_them() -> None:
+    project = Project.of(two_steps(), ROOT)
+    sent = tuple(Submit(float(n), f"O-{n}", "order", False, 1) for n in range(6))
+    ends: Counter[str] = Counter()
+    for seed in range(4):
+        chances = Chance("given_up", 0.3), Chance("late", 0.3), Chance("store_throttled", 0.3)
+        plan = Plan(seed, 2, (*sent, *chances))
+        played = play(project, plan)
+        assert played.violations == []
+        ends.update(word for word, _ in played.words.elements())
+    assert ends["fenced"] > 3
+
+
+def test_a_reply_after_complete_by_and_an_edit_without_an_undo_are_found() -> None:
+    project = Project.of(two_steps(), ROOT)
+    stage = Stage(Plan(1, 1, ()), project.workflows, project.queues, project.host)
+    broken: list[Violation] = []
+    watch = Watch(stage, broken.append)
+    watch._until["O-0", 0, "do", 1] = START
+    body = {"kind": "reply", "order_id": "O-0", "step": 0, "direction": "do", "epoch": 1}
+    reply = Message(
+        "agent-replies", "O-0/00/do/1", json.dumps(body, separators=(",", ":")).encode()
+    )
+    watch.answers(reply, START)
+    assert broken == []
+    watch.answers(reply, START + timedelta(seconds=1))
+    watch._older_are_undone(Call("O-0", "pay", "O-0/pay/1", START, {}, {}))
+    assert [one.number for one in broken] == [8, 7]
+
+
+def test_the_coverage_names_the_faults_that_a_transition_never_met() -> None:
+    project = Project.of(two_steps(), ROOT)
+    sent = Submit(1.0, "O-0", "order", False, 1)
+    plans = (
+        Plan(1, 1, (sent, Chance("hangs", 0.0))),
+        Plan(2, 1, (sent, Chance("crash", 0.0), Press(5.0, "O-0", "undo", False, False, False))),
+    )
+    tally = tallied(project, iter(plans))
+    assert tally.not_met()["undo decided", "Compensating"] == ["hangs"]
+    assert ("submitted", "Pending") not in tally.not_met()
+    assert "with 3 faults" in tally.coverage()
 
 
 def tallied(project: Project, plans: Iterator[Plan]) -> Tally:
