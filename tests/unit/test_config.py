@@ -396,6 +396,12 @@ REFERENCES = [
 ]
 
 
+def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
+    """The environment gives such bytes as halves of characters."""
+    with pytest.raises(SettingError, match="SAS_CALLBACK_KEY, key 1"):
+        read_config(LEAST | {"SAS_CALLBACK_KEY": "abc\udcff\udcfe"})
+
+
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize(
     "name",
