@@ -71,9 +71,10 @@ class Watch:
         order, entry = change.after, change.entry
         where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
         stored = self._system.store.orders[order.order_id]
-        rules = self._system.workflows.find(order.details.workflow).rules
-        for violation in of_change(change, len(stored.journal), rules):
-            self._broken(violation)
+        if not order.rejected:  # its workflow may be unknown
+            rules = self._system.workflows.find(order.details.workflow).rules
+            for violation in of_change(change, len(stored.journal), rules):
+                self._broken(violation)
         for step in order.steps:
             if isinstance(step.turn, Dispatched):
                 undoes = step.process_state is not StepState.PROCESSING
