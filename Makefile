@@ -1,7 +1,9 @@
 # Two commands: `make demo` and `make test`. Each does all the set-up it needs on a fresh machine.
-.PHONY: help setup demo up chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth clean
+.PHONY: help setup demo up docs chaos soak test test-all test-unit test-infra test-sdk check lint types contracts format bench bench-peers bench-growth dist clean
 SHELL := /bin/bash
 VENV := .venv
+# Tests start hundreds of processes. Without bytecode on disk each of them compiles every module.
+unexport PYTHONDONTWRITEBYTECODE
 PY := $(VENV)/bin/python
 ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
@@ -31,12 +33,21 @@ devstack/azurite/node_modules/.ready: devstack/azurite/package-lock.json
 	@npm ci --prefix devstack/azurite --no-fund --no-audit --loglevel=error
 	@touch $@
 
-demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20 for a quick look)
-	@$(PY) -m samples.demo --orders $(ORDERS)
+demo: setup ## 830 real orders through the whole pattern, with faults (ORDERS=20: a quick look; KEEP=1: to operate them)
+	@$(PY) -m samples.demo --orders $(ORDERS) $(if $(KEEP),--keep)
 
-up: setup ## Azure on this machine with the sample's functions and services, and the operator's desk
-	@$(PY) -m devstack up . --with '$(PY) -m samples.remote_services --port-base 7101' \
-		--with '$(PY) -m sas.cli desk --app orders.workflows:workflows'
+up: setup ## Azure on this machine, the sample's services and the desk (DATA=DIR: remember for the next start)
+	@exec $(PY) -m samples.up $(if $(DATA),--data '$(DATA)') $(UP)
+
+docs: build/docs/.ready ## the documentation as a site, in build/docs/site: links checked, diagrams drawn
+	@build/docs/venv/bin/python -m tools.docs_site
+
+build/docs/.ready: requirements-docs.txt docs/site/package-lock.json tools/find-python.sh
+	@python=$$(tools/find-python.sh) || exit 1; echo "installing MkDocs (a minute, once)"; \
+	rm -rf build/docs/venv && "$$python" -m venv build/docs/venv
+	@build/docs/venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@npm ci --prefix docs/site --no-fund --no-audit --loglevel=error
+	@touch $@
 
 chaos: setup ## 2,000 orders and 100 faults over real processes (ORDERS=100 FAULTS=8 for a quick look)
 	@$(PY) -m samples.chaos $(CHAOS)
@@ -58,6 +69,9 @@ test-infra: setup ## Bicep, queues, access, queries, azd (checkov too: python -m
 
 test-sdk: setup ## Microsoft's own tests of azure-servicebus against our broker (about 15 minutes)
 	$(PY) tools/test_sdk.py --report tests/sdk/RESULTS.md
+
+dist: setup ## both packages as wheel and sdist, in build/dist
+	@$(PY) -m tools.dist
 
 check: lint types contracts ## lint, types and import contracts
 

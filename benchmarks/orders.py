@@ -124,7 +124,7 @@ async def counts() -> None:
             ):
                 import function_app  # noqa: PLC0415  the host has set its environment by now
 
-                application = function_app.application()
+                application = function_app.app.application()
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "first")
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):

@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
-from devstack.servicebus import Broker, BrokerThread
+from devstack.servicebus import Broker
+from tests.broker_runners import BrokerThread
 
 PATIENCE_S = 30.0
 

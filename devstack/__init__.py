@@ -5,6 +5,6 @@ import sys
 # This must parse on every Python 3, so that an old one prints the sentence below.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
-        "devstack: this is Python %d.%d: use 3.11 or newer; `make setup` finds one."  # noqa: UP031
+        "devstack: this is Python %d.%d: install Python 3.11 or newer."  # noqa: UP031
         % (sys.version_info[0], sys.version_info[1])
     )

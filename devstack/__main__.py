@@ -1,4 +1,4 @@
-"""`python -m devstack up [APP_DIR]` and `python -m devstack doctor`."""
+"""`devstack up [APP_DIR]`, `devstack install` and `devstack doctor`; or `python -m devstack`."""
 
 import argparse
 import asyncio
@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from devstack.azurite import install
 from devstack.children import Child, is_error, readable
-from devstack.doctor import busy_ports, check_packages, run_doctor
+from devstack.doctor import has_azurite
+from devstack.env_file import EnvFile, export_lines
 from devstack.inputs import PROCESSES_MAX, DevstackError, add_app_options
 from devstack.lifecycle import stop_event
 from devstack.stack import Stack
@@ -19,26 +21,29 @@ _FOLLOW_EVERY_S = 0.2
 def parser() -> argparse.ArgumentParser:
     """The arguments of `python -m devstack`."""
     found = argparse.ArgumentParser(
-        prog="python -m devstack",
+        prog="devstack",
         description="Azure on one machine: a Service Bus broker, Azurite and a Functions host.",
     )
     verbs = found.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start all three and show where they run")
-    add = up.add_argument
-    add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
-        help="the directory of function_app.py (default: here)")  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues")
-    add_app_options(add, only=[])
-    add("--ports", choices=["fixed", "free"], default="fixed",
-        help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
-    add("--stop", choices=["drain", "at-once"], default="drain",
-        help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
-    add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
-    add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
-        help="also run this command, with the host's settings in its environment")  # fmt: skip
-    add("-v", "--verbose", action="store_true", help="show all log lines, by component")
-    doctor = verbs.add_parser("doctor", help="show what this machine lacks and how to fix it")
-    doctor.add_argument("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR")
+    says = "show what `up` with the same options lacks on this machine, and how to fix it"
+    for add in (up.add_argument, verbs.add_parser("doctor", help=says).add_argument):
+        add("app_dir", type=Path, nargs="?", default=Path(), metavar="APP_DIR",
+            help="the directory of function_app.py (default: here)")  # fmt: skip
+        add(
+            "--config", type=Path, metavar="FILE", help="the emulator's Config.json with the queues"
+        )
+        add_app_options(add, only=[])
+        add("--func", action="store_true", help="start the real Core Tools (func) as the host")
+        add("--ports", choices=["fixed", "free"], default="fixed",
+            help="the usual ports (5672, 5300, 10002, 7071), or free ones")  # fmt: skip
+        add("--stop", choices=["drain", "at-once"], default="drain",
+            help="at-once: hosts end without a drain, as workers in Azure do")  # fmt: skip
+        add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
+        add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
+            help="also run this command, with the host's settings in its environment")  # fmt: skip
+        add("-v", "--verbose", action="store_true", help="show all log lines, by component")
+    verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return found
 
 
@@ -46,28 +51,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.verb == "install":
+            _print(f"Azurite is in {install()}.")
+            return 0
+        stack = _stack(arguments)
         if arguments.verb == "doctor":
-            return run_doctor(arguments.app_dir)
-        return asyncio.run(_up(_stack(arguments), verbose=arguments.verbose))
+            return asyncio.run(report(stack))
+        _make_ready(stack)
+        return asyncio.run(_up(stack, verbose=arguments.verbose))
     except DevstackError as error:
         print(f"devstack: {error}", file=sys.stderr)  # noqa: T201  # the command's answer
         return 1
 
 
 def _stack(arguments: argparse.Namespace) -> Stack:
-    app_dir = arguments.app_dir.resolve()
-    if not (app_dir / "function_app.py").exists():
-        raise DevstackError(
-            f"{app_dir} has no function_app.py: name the directory of a function app."
-        )
-    if missing := check_packages():
-        raise DevstackError(" ".join(missing))
     if not 1 <= arguments.processes <= PROCESSES_MAX:
         raise DevstackError(f"--processes must be at least 1 and at most {PROCESSES_MAX}.")
-    if arguments.ports == "fixed" and (busy := busy_ports()):
-        raise DevstackError(" ".join(busy))
     return Stack(
-        app_dir,
+        arguments.app_dir,
         config=arguments.config,
         settings=dict(arguments.setting),
         groups={"host": arguments.only},
@@ -75,15 +76,46 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         processes=arguments.processes,
         data=arguments.data,
         ports=arguments.ports,
+        allow_remote=arguments.allow_remote,
         core_tools=arguments.func,
         at_once=arguments.stop == "at-once",
         beside=arguments.beside,
     )
 
 
+def _make_ready(stack: Stack) -> None:
+    """Raise DevstackError if the stack cannot start; install Azurite if only this is missing."""
+    if problems := stack.problems():
+        raise DevstackError("\n".join(problems))
+    if not has_azurite(stack.app_dir):
+        _print("Azurite is not installed: npm installs it for this user (a minute, once).")
+        _print(f"Azurite is in {install()}.")
+
+
+async def report(stack: Stack) -> int:
+    """Print what keeps a stack from starting, and notes; return 0 without problems, else 1."""
+    problems = stack.problems()
+    ignored: list[str] = []
+    if not problems:
+        try:
+            ignored = (await stack.index())["ignores"]
+        except DevstackError as error:
+            problems = str(error).splitlines()
+    lines = [f"- {one}" for one in problems]
+    if not problems and not has_azurite(stack.app_dir):
+        lines.append("Azurite is not installed: `devstack up` installs it with npm (once).")
+    if ignored:
+        lines.append(f"The host ignores these settings of host.json: {', '.join(ignored)}.")
+    if not problems:
+        lines.append("Nothing is missing: `devstack up` will start.")
+    _print("\n".join(lines))
+    return 1 if problems else 0
+
+
 async def _up(stack: Stack, *, verbose: bool) -> int:
     """Run the stack until a signal stops it (0) or a part ends (DevstackError)."""
-    stopped, running = stop_event().wait(), _run(stack, verbose=verbose)
+    env_file = EnvFile(stack.app_dir)
+    stopped, running = stop_event().wait(), _run(stack, env_file, verbose=verbose)
     tasks = [asyncio.create_task(stopped), asyncio.create_task(running)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -94,19 +126,25 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
             task.cancel()
         await asyncio.wait(tasks)
         _print("Stopping.")
+        env_file.remove()
         await stack.stop()
     _print("Everything is stopped.")
     return 0
 
 
-async def _run(stack: Stack, *, verbose: bool) -> None:
+async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     await stack.start()
-    _print(_screen(stack, verbose=verbose))
+    try:
+        env_file.write(stack.host_settings())
+        found = f"Other programs find them in {env_file.path}."
+    except DevstackError as error:
+        found = str(error)
+    _print(_screen(stack, found, verbose=verbose))
     await asyncio.gather(stack.watch(), _follow_logs(stack, verbose=verbose))
 
 
-def _screen(stack: Stack, *, verbose: bool) -> str:
-    """The processes with their addresses, and the connection strings to copy."""
+def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
+    """The processes with their addresses, and lines with the connections to paste."""
     endpoint = stack.servicebus_connection.removeprefix("Endpoint=sb://").split(";")[0]
     rows = [("broker", _pid(stack.broker), f"amqp://{endpoint}")]
     if stack.management_port:
@@ -118,15 +156,15 @@ def _screen(stack: Stack, *, verbose: bool) -> str:
         where = f"http://127.0.0.1:{host.http_port}  " if host.http_port else ""
         what = ", ".join(host.functions) or "func, with every function"
         rows.append(("host", _pid(host), where + what))
+    if ignored := {name: "" for host in stack.processes for name in host.ignores}:
+        rows.append(("host.json", "", f"the host ignores {', '.join(ignored)}"))
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
-    lines += ["", "Connection strings (the host already has them):", ""]
-    connections = {stack.servicebus_connection, stack.storage_connection}
-    settings = stack.host_settings().items()
-    lines += [f"  {name}={value}" for name, value in settings if value in connections]
+    lines += ["", "Paste these lines into another shell (the host already has them):", ""]
+    lines += [*export_lines(stack.host_settings()), "", found]
     where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
-    return "\n".join([*lines, "", f"Logs are {where}. Ctrl-C stops everything."])
+    return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])
 
 
 def _pid(child: Child | None) -> str:

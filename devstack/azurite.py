@@ -5,8 +5,11 @@ receives SIGINT. At SIGTERM it loses unsaved data. So `stop` sends SIGINT. If th
 killed, Azurite receives SIGINT too.
 """
 
+import json
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from signal import SIGINT
 from typing import Self
@@ -20,7 +23,11 @@ ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 FIXED_PORT = 10002
 
-_PROGRAM = Path(__file__).parent / "azurite/node_modules/azurite/dist/src/table/main.js"
+_PACKAGE = Path(__file__).parent / "azurite"
+"""Its package.json and package-lock.json pin Azurite. A working copy has node_modules here too."""
+_MAIN = Path("azurite/dist/src/table/main.js")
+_COMMAND = "azurite-table"
+_INSTALL_S = 900
 _READY_S = 30.0
 _STOP_S = 4.0
 _ATTEMPTS_MAX = 5
@@ -36,18 +43,24 @@ class Azurite(Runnable):
     """
 
     def __init__(
-        self, location: Path | str | None = None, *, port: int = 0, logs: Path | None = None
+        self,
+        location: Path | str | None = None,
+        *,
+        port: int = 0,
+        logs: Path | None = None,
+        near: Path | None = None,
     ) -> None:
         """`location` is the directory for its data; None keeps the data in memory.
 
         `port` 0 takes a free port. `logs` is the directory for its output; None uses a temporary
-        one.
+        one. `near` is a project whose node_modules may have Azurite; None is the current directory.
         """
         self.location = None if location is None else Path(location)
         self.port = 0
         self.child: Child | None = None
         self._fixed_port = port
         self._logs = logs
+        self._near = near
         self._scratch: Scratch | None = None
 
     @property
@@ -92,11 +105,11 @@ class Azurite(Runnable):
             return
 
     def _launch(self, port: int) -> Child:
-        node = require_node()
+        node, program = _node(), _program(self._near)
         if self._logs is None and self._scratch is None:
             self._scratch = Scratch("azurite-")
         logs = self._logs or (self._scratch.path if self._scratch else Path())
-        argv = [node, str(_PROGRAM), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+        argv = [node, str(program), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
         argv += ["--tableHost", "127.0.0.1", "--tablePort", str(port)]
         if self.location is None:
             argv.append("--inMemoryPersistence")
@@ -142,13 +155,65 @@ def _listens(child: Child, port: int) -> bool | None:
     return True if re.search(text, "\n".join(child.out_lines())) else None
 
 
-def require_node() -> str:
+def require_node(near: Path | None = None) -> str:
     """Return the path of Node; raise NotInstalledError if Node or Azurite is missing."""
+    node = _node()
+    _program(near)
+    return node
+
+
+def _node() -> str:
     node = shutil.which("node")
     if node is None:
         raise NotInstalledError("Node was not found on PATH: install Node 20 or newer for Azurite.")
-    if not _PROGRAM.exists():
-        raise NotInstalledError(
-            "Azurite is not in devstack/azurite/node_modules: run `make setup`."
-        )
     return node
+
+
+def _program(near: Path | None) -> Path:
+    """Return Azurite's table service from wherever npm put it.
+
+    It is looked for in this package's directory, in the node_modules of the project `near` and of
+    the directories above it, on PATH, and where `install` puts it.
+    """
+    project = (near or Path()).resolve()
+    roots = [_PACKAGE, project, *project.parents, _cache()]
+    places = [root / "node_modules" / _MAIN for root in roots]
+    if command := shutil.which(_COMMAND):
+        places.insert(-1, Path(command).resolve())  # npm's link leads to the program itself
+    for place in places:
+        if place.suffix == ".js" and place.exists():
+            return place
+    raise NotInstalledError(
+        f"Azurite is in no node_modules of {project} or above it, and {_COMMAND} is not on PATH: "
+        "run `devstack install`, or `npm install azurite` in the project."
+    )
+
+
+def install() -> Path:
+    """Install the pinned Azurite with npm for this user (blocking), or raise DevstackError."""
+    _node()
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NotInstalledError("npm was not found on PATH: install Node 20 or newer with npm.")
+    to = make_directory(_cache())
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(_PACKAGE / name, to / name)
+    argv = [npm, "ci", "--prefix", str(to), "--no-fund", "--no-audit", "--loglevel=error"]
+    try:
+        ran = subprocess.run(  # noqa: S603  # the npm that PATH names
+            argv, cwd=to, capture_output=True, text=True, timeout=_INSTALL_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ChildFailedError(f"npm could not install Azurite: {error}.") from error
+    if ran.returncode:
+        raise ChildFailedError(
+            f"npm could not install Azurite (is its registry reached?): {ran.stderr.strip()[-500:]}"
+        )
+    return to / "node_modules" / _MAIN
+
+
+def _cache() -> Path:
+    """Return where `install` puts Azurite: each version has a place of its own."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    version = json.loads((_PACKAGE / "package.json").read_text())["dependencies"]["azurite"]
+    return (Path(home) if home else Path.home() / ".cache") / "devstack" / f"azurite-{version}"

@@ -1,4 +1,4 @@
-"""`devstack doctor`: what this machine lacks, and how to fix it."""
+"""What this machine lacks for a stack, and how to fix it: `devstack doctor` and `up` ask here."""
 
 import importlib.util
 import re
@@ -6,42 +6,27 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from devstack.azurite import require_node
-from devstack.inputs import DevstackError
+from devstack.inputs import NotInstalledError
+from devstack.listeners import Listener, listeners
 
 PORTS = {5672: "Service Bus", 5300: "its management API", 10002: "Azurite", 7071: "HTTP triggers"}
 _NODE_MIN = 20
 _PACKAGES = ("azure.functions", "azure.servicebus", "aiohttp")
 
 
-def run_doctor(app_dir: Path) -> int:
-    """Print the problems; return 0 when there are none, else 1."""
-    checks: list[Callable[[], Iterable[str]]] = [
-        check_packages,
-        check_node,
-        busy_ports,
-        lambda: [] if check_packages() else check_app(app_dir.resolve()),
-    ]
-    problems = [problem for check in checks for problem in check()]
-    for problem in problems:
-        sys.stdout.write(f"- {problem}\n")
-    if not problems:
-        sys.stdout.write(
-            "Nothing is missing: `python -m devstack up` will start.\n"
-            if (app_dir / "function_app.py").exists()
-            else f"Nothing is missing on this machine, but {app_dir} contains no function app.\n"
-        )
-    return 1 if problems else 0
-
-
 def check_packages() -> list[str]:
     """Check that the SDKs can be imported."""
     missing = [name for name in _PACKAGES if not _importable(name)]
-    said = f"Python lacks {', '.join(missing)}: run `make setup` and use .venv/bin/python."
+    wanted = [name.replace(".", "-") for name in missing]
+    said = (
+        f"Python lacks {', '.join(missing)}: use the Python that has the app's packages, or run "
+        f"`{sys.executable} -m pip install {' '.join(wanted)}`."
+    )
     return [said] if missing else []
 
 
@@ -51,12 +36,14 @@ def _importable(name: str) -> bool:
     return False
 
 
-def check_node() -> list[str]:
-    """Check that Azurite and a Node that can run it are installed."""
+def check_node(app_dir: Path | None = None) -> list[str]:
+    """Check Node, and npm where `up` has to install Azurite with it."""
+    node = shutil.which("node")
     try:
-        node = require_node()
-    except DevstackError as error:
-        return [str(error)]
+        node = require_node(app_dir)
+    except NotInstalledError as error:
+        if node is None or shutil.which("npm") is None:
+            return [str(error)]
     try:
         ran = subprocess.run(  # noqa: S603  # the node that PATH names
             [node, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -64,6 +51,13 @@ def check_node() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return check_node_version("")
     return check_node_version(ran.stdout)
+
+
+def has_azurite(app_dir: Path) -> bool:
+    """Whether Azurite is installed where an app finds it."""
+    with suppress(NotInstalledError):
+        return bool(require_node(app_dir))
+    return False
 
 
 def check_node_version(output: str) -> list[str]:
@@ -74,14 +68,21 @@ def check_node_version(output: str) -> list[str]:
 
 
 def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
-    """Check that the ports of `--ports fixed` are free."""
-    find = " (`lsof -i :{}` names it)" if shutil.which("lsof") else ""
-    return [
-        f"Port {port} ({PORTS.get(port, 'wanted')}) is busy: stop the process that listens there"
-        f"{find.format(port)}, or say --ports free."
-        for port in ports
-        if _busy(port)
-    ]
+    """Check that the ports of `--ports fixed` are free; one sentence for each process."""
+    busy = [port for port in ports if _busy(port)]
+    known = listeners(busy)
+    held: dict[Listener | None, list[str]] = {}
+    for port in busy:
+        held.setdefault(known.get(port), []).append(f"{port} ({PORTS.get(port, 'wanted')})")
+    return [_held(holder, names) for holder, names in held.items()]
+
+
+def _held(holder: Listener | None, names: list[str]) -> str:
+    what = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
+    if holder is None:
+        return f"{what} busy, by a process of another user: end that one, or say --ports free."
+    stop = f"stop it (`kill {holder.pid}`), or say --ports free"
+    return f"{what} held by {holder}: {stop}."
 
 
 def _busy(port: int) -> bool:
@@ -92,17 +93,24 @@ def _busy(port: int) -> bool:
     return True
 
 
-def check_app(app_dir: Path) -> list[str]:
-    """Check the app's files as far as possible without importing the app."""
-    if not app_dir.is_dir():
-        return [f"{app_dir} is not a directory: name the one that holds function_app.py."]
-    if not (app_dir / "function_app.py").exists():
-        return []
-    from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
-    from devstack.functions.settings import Settings  # noqa: PLC0415
+def check_queues(config: Path) -> list[str]:
+    """Check a Config.json. Raises DevstackError for a wrong one."""
+    if not check_packages():
+        from devstack.servicebus import read_config  # noqa: PLC0415  # needs aiohttp
 
-    try:
-        load_host_json(app_dir, Settings.load(app_dir))
-    except DevstackError as error:
-        return [str(error)]
+        read_config(config)
+    return []
+
+
+def check_app(app_dir: Path, settings: dict[str, str], *, allow_remote: bool) -> list[str]:
+    """Check the app's files, without importing the app. Raises DevstackError for a wrong one."""
+    if not (app_dir / "function_app.py").exists():
+        return [f"{app_dir} has no function_app.py: name the directory of a function app."]
+    if not check_packages():
+        from devstack.functions.hostjson import load_host_json  # noqa: PLC0415  # needs the SDKs
+        from devstack.functions.settings import Settings  # noqa: PLC0415
+
+        load_host_json(
+            app_dir, Settings.load(app_dir, overrides=settings, allow_remote=allow_remote)
+        )
     return []

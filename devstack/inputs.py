@@ -11,6 +11,10 @@ from typing import Any
 PROCESSES_MAX = 64
 """Host processes on one machine: each takes about 60 MB and a second of CPU to start."""
 
+NO_CORE_TOOLS = (
+    "func was not found on PATH: install the Azure Functions Core Tools v4, or leave --func away "
+    "to use the embedded host."
+)
 # Strings are matched first, so that `//` inside a string does not start a comment.
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.DOTALL)
@@ -75,13 +79,16 @@ def add_app_options(add: Callable[..., object], *, only: list[str] | None) -> No
         help="do not run these functions")  # fmt: skip
     add("--setting", type=setting_pair, action="append", default=[], metavar=pair,
         help="an app setting; overrides the environment and local.settings.json")  # fmt: skip
-    add("--func", action="store_true", help="start the real Core Tools (func) as the host")
+    add("--allow-remote", action="store_true",
+        help="allow connections to services that are not on this machine")  # fmt: skip
 
 
-def load_object(path: Path, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
-    """Read a JSON object with comments and trailing commas from a file, or raise `raises`."""
+def load_object(source: Path | str, raises: type[DevstackError] = DevstackError) -> dict[str, Any]:
+    """Read a JSON object, comments and trailing commas included, of a file or text, or raise."""
+    path = source if isinstance(source, Path) else "the text"
     try:
-        found = json.loads(without_comments(path.read_text(encoding="utf-8-sig")))
+        text = source.read_text(encoding="utf-8-sig") if isinstance(source, Path) else source
+        found = json.loads(without_comments(text))
     except (OSError, ValueError, RecursionError) as error:
         raise raises(f"{path} {_problem(error)}.") from error
     if not isinstance(found, dict):

@@ -12,16 +12,26 @@ apart. All processes are stopped at the end. If this process is killed, they end
 import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devstack.azurite import FIXED_PORT, Azurite
-from devstack.children import Child, Scratch
-from devstack.inputs import ChildFailedError, DevstackError, load_object, make_directory
+from devstack.children import Child, Scratch, free_port
+from devstack.doctor import busy_ports, check_app, check_node, check_packages, check_queues
+from devstack.inputs import (
+    NO_CORE_TOOLS,
+    ChildFailedError,
+    DevstackError,
+    load_object,
+    make_directory,
+)
 from devstack.lifecycle import AsyncRunnable
 
 _READY_S = 60.0
@@ -31,6 +41,11 @@ _EXIT_S = 0.8
 _STOP_S = 2.5
 _STOP_S_MIN = 0.5
 _BROKER_PORTS = (5672, 5300)
+EMULATOR = (
+    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+)
+"""The connection of an emulator at its usual port."""
 _HTTP_PORT = 7071
 
 
@@ -39,16 +54,28 @@ class HostProcess(Child):
 
     group = ""
     functions: Sequence[str] = ()
+    ignores: Sequence[str] = ()
+    """Settings of host.json that it does not apply."""
     http_port: int | None = None
     secondary = False
     """Another process of the group runs the timers and HTTP functions."""
+    func_port = 0
+    """The port of the Core Tools; 0 for the embedded host."""
+
+    def ready(self) -> dict[str, Any] | None:
+        """What it runs, once it is ready; None before."""
+        if not self.func_port:
+            return self.ready_line()
+        with socket.socket() as probe:
+            listens = probe.connect_ex(("127.0.0.1", self.func_port)) == 0
+        return {"functions": (), "http_port": self.func_port} if listens else None
 
 
 class Stack(AsyncRunnable):
     """Azure on one machine for one function app, as an async context manager.
 
     - `config`: the emulator's Config.json, as a path or as its content (default: the app's
-      `Config.json` or `infra/emulator/Config.json`).
+      `Config.json` or `infra/emulator/Config.json`; without either, the queues of its bindings).
     - `settings`: app settings of every host process. Emulator connections in
       local.settings.json are replaced by the addresses of this stack.
     - `groups`: which functions run in which process (default: all in one).
@@ -57,6 +84,7 @@ class Stack(AsyncRunnable):
     - `logs`: a directory for output files (default: a temporary one).
     - `ports`: "free", or "fixed" (5672, 5300, 10002, 7071).
     - `drain_s`: seconds that running functions get at the end.
+    - `allow_remote`: allow connections to services that are not on this machine.
     - `core_tools`: run `func` from PATH instead of the embedded host, one process per group.
     - `at_once`: a stop ends hosts without a drain, as SIGTERM ends a worker in Azure.
     - `beside`: shell commands that run too, with the host's settings in their environment.
@@ -76,6 +104,7 @@ class Stack(AsyncRunnable):
         ports: str = "free",
         broker_arguments: Sequence[str] = (),
         drain_s: float = _DRAIN_S,
+        allow_remote: bool = False,
         core_tools: bool = False,
         at_once: bool = False,
         beside: Sequence[str] = (),
@@ -87,8 +116,7 @@ class Stack(AsyncRunnable):
             raise DevstackError("The Core Tools run one process a group: leave processes at 1.")
         self.app_dir = Path(app_dir).resolve()
         self.processes: list[HostProcess] = []
-        self.servicebus_connection = ""
-        self.storage_connection = ""
+        self.servicebus_connection, self.storage_connection = EMULATOR, "UseDevelopmentStorage=true"
         self.management_port: int | None = None
         self.logs = Path(logs).resolve() if logs else Path()
         self.settings: dict[str, str] = dict(settings or {})
@@ -108,9 +136,49 @@ class Stack(AsyncRunnable):
         self._fixed = ports == "fixed"
         self._broker_arguments = list(broker_arguments)
         self._drain_s = drain_s
+        self._allow_remote = allow_remote
         self._core_tools = core_tools
-        self._stop_by = signal.SIGKILL if at_once else signal.SIGTERM
+        kind = signal.SIGINT if core_tools else signal.SIGTERM
+        self._stop_by = signal.SIGKILL if at_once else kind
         self._started_per_group: dict[str, int] = {}
+
+    def problems(self) -> list[str]:
+        """What keeps this stack from starting, a sentence each: `up` and `doctor` ask this."""
+        checks: list[Callable[[], Iterable[str]]] = [
+            check_packages,
+            lambda: check_node(self.app_dir),
+            lambda: busy_ports() if self._fixed else [],
+            lambda: [NO_CORE_TOOLS] if self._core_tools and not shutil.which("func") else [],
+            self._check_data,
+            lambda: check_app(self.app_dir, self.host_settings(), allow_remote=self._allow_remote),
+            lambda: check_queues(config) if (config := self._config_file()) else [],
+        ]
+        found: list[str] = []
+        for check in checks:
+            try:
+                found += check()
+            except DevstackError as error:
+                found.append(str(error))
+        return found
+
+    def _check_data(self) -> list[str]:
+        if self._data is not None:
+            make_directory(self._data)
+        return []
+
+    async def index(self) -> dict[str, Any]:
+        """Import and index the app as a host does, in a process of its own; or DevstackError."""
+        chosen = [one for _, functions in self._groups for one in functions]
+        argv = self._host_argv(chosen if all(one for _, one in self._groups) else ())
+        env = _environment() | self.host_settings()
+        ran = await asyncio.to_thread(
+            subprocess.run, [*argv, "--check"], env=env, capture_output=True, text=True
+        )
+        if ran.returncode:
+            said = [one for one in ran.stderr.splitlines() if not one.startswith("{")]
+            raise DevstackError("\n".join(said).removeprefix("devstack.functions: "))
+        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return found
 
     async def start(self) -> None:
         """Start everything and wait until it listens; if a part fails, stop all and raise."""
@@ -159,7 +227,11 @@ class Stack(AsyncRunnable):
 
     async def _start_broker(self) -> None:
         amqp, management = _BROKER_PORTS if self._fixed else (0, 0)
-        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(self._config_file())]
+        config = self._config_file()
+        if config is None:
+            config = self.logs / "Config.json"
+            config.write_text(json.dumps(_config_of((await self.index())["queues"])))
+        argv = [sys.executable, "-m", "devstack.servicebus", "--config", str(config)]
         argv += ["--port", str(amqp), "--management-port", str(management), *self._broker_arguments]
         if self._data is not None:
             argv += ["--data", str(self._data / "servicebus")]
@@ -171,11 +243,12 @@ class Stack(AsyncRunnable):
 
     async def _start_azurite(self) -> None:
         location = self._data / "azurite" if self._data else None
-        self.azurite = Azurite(location, port=FIXED_PORT if self._fixed else 0, logs=self.logs)
+        port = FIXED_PORT if self._fixed else 0
+        self.azurite = Azurite(location, port=port, logs=self.logs, near=self.app_dir)
         await self.azurite.start_async()
         self.storage_connection = self.azurite.connection_string
 
-    def _config_file(self) -> Path:
+    def _config_file(self) -> Path | None:
         if isinstance(self._config, Mapping):
             path = self.logs / "Config.json"
             path.write_text(json.dumps(self._config))
@@ -183,12 +256,7 @@ class Stack(AsyncRunnable):
         if self._config is not None:
             return Path(self._config).resolve()
         places = [self.app_dir / "Config.json", self.app_dir / "infra" / "emulator" / "Config.json"]
-        if found := next((place for place in places if place.exists()), None):
-            return found
-        raise DevstackError(
-            f"Neither {places[0]} nor {places[1]} exists, so the queues are unknown: name the "
-            "emulator's Config.json with --config."
-        )
+        return next((place for place in places if place.exists()), None)
 
     async def start_group(
         self, functions: Sequence[str], *, name: str | None = None, processes: int | None = None
@@ -201,29 +269,45 @@ class Stack(AsyncRunnable):
             one.start()
             self.processes.append(one)
         for one in started:
-            ready = await one.until(one.ready_line, timeout_s=_READY_S)
+            ready = await one.until(one.ready, timeout_s=_READY_S)
             one.functions, one.http_port = list(ready["functions"]), ready["http_port"]
+            one.ignores = ready.get("ignores", ())
         return started
 
     def _describe(self, group: str, functions: Sequence[str], number: int) -> HostProcess:
         made = self._started_per_group[group] = self._started_per_group.get(group, 0) + 1
         file_name = "".join(c if c.isalnum() or c in "-_+" else "-" for c in group)[:80]
         secondary = number > 0 or any(not one.secondary for one in self.group(group))
-        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
-        argv += ["--func"] if self._core_tools else ["--drain", str(self._drain_s)]
-        if functions:
-            argv += ["--only", ",".join(functions)]
-        if self._without:
-            argv += ["--except", ",".join(self._without)]
-        if self._data is not None and not self._core_tools:
+        name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
+        env = _environment() | self.host_settings()
+        if self._core_tools:
+            return self._core_tools_host(name, group, functions, env)
+        argv = [*self._host_argv(functions), "--drain", str(self._drain_s)]
+        if self._data is not None:
             argv += ["--data", str(self._data / "functions")]
         if secondary:
             argv.append("--secondary")
         elif self._fixed:
             argv += ["--http-port", str(_HTTP_PORT)]
-        name = f"host-{file_name}" + (f"-{made}" if made > 1 else "")
-        host = HostProcess(name, argv, logs=self.logs, env=_environment() | self.host_settings())
+        host = HostProcess(name, argv, logs=self.logs, env=env)
         host.group, host.secondary = group, secondary
+        return host
+
+    def _host_argv(self, functions: Sequence[str]) -> list[str]:
+        argv = [sys.executable, "-m", "devstack.functions", str(self.app_dir)]
+        argv += ["--allow-remote"] * self._allow_remote
+        argv += ["--only", ",".join(functions)] if functions else []
+        return argv + (["--except", ",".join(self._without)] if self._without else [])
+
+    def _core_tools_host(
+        self, name: str, group: str, functions: Sequence[str], env: dict[str, str]
+    ) -> HostProcess:
+        port = _HTTP_PORT if self._fixed and not self.processes else free_port()
+        argv = ["func", "start", "--port", str(port)]
+        argv += ["--functions", *functions] if functions else []
+        env |= {f"AzureWebJobs.{one}.Disabled": "true" for one in self._without}
+        host = HostProcess(name, argv, logs=self.logs, env=env, cwd=self.app_dir)
+        host.group, host.func_port = group, port
         return host
 
     def host_settings(self) -> dict[str, str]:
@@ -277,10 +361,20 @@ class Stack(AsyncRunnable):
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which any directory can import this checkout."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """This process's environment, in which any directory can import this package."""
+    root = Path(__file__).resolve().parent.parent
+    installed = root.name in {"site-packages", "dist-packages"}  # Python finds it by itself
+    own = [] if installed else [str(root)]
+    paths = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _config_of(queues: Mapping[str, bool]) -> dict[str, Any]:
+    """A Config.json of queues, each with whether it requires sessions."""
+    made = [
+        {"Name": one, "Properties": {"RequiresSession": needed}} for one, needed in queues.items()
+    ]
+    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": made}]}}
 
 
 def local_values(app_dir: Path, servicebus: str, storage: str) -> dict[str, str]:

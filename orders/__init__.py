@@ -18,9 +18,7 @@ from orders.agents import (
 )
 from orders.content import check
 from orders.workflows import workflows
-from sas.adapters.remote import HttpService
-from sas.config import SettingError
-from sas.ports import Agent, Business
+from sas import Agent, Business, HttpService, SettingError
 
 AGENTS = ("inventory", "payment", "shipping", "invoice", "delivery")
 """The names of the agents. Each has a function and a request queue."""

@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from orders.content import CURRENCY, amount_due
-from sas.adapters.remote import HttpService
-from sas.ports import AwaitCallback, Call, StillRunning
+from sas import AwaitCallback, Call, HttpService, StillRunning
 
 
 class _ServiceAgent:

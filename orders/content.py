@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sas.codec.strict import convert
+from sas import convert
 
 CURRENCY = "USD"
 AMOUNT_MAX = 1_000_000_000

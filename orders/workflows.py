@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sas.domain.workflow import OnFailure, Step, Undo, Workflow, Workflows
+from sas import OnFailure, Step, Undo, Workflow, Workflows
 
 
 def workflows(time_allowed: timedelta = timedelta(seconds=30)) -> Workflows:

@@ -15,7 +15,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
+from devstack.inputs import DevstackError
+from devstack.listeners import listeners
+from samples.services.contract import SERVICES
 from samples.services.faults import Faults, FaultsError
 from samples.services.ledger import RECORDS_MAX_DEFAULT
 from samples.services.remote import RemoteServices
@@ -54,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-transient-attempts", type=int, help="later attempts of a key do not fail")
     add("--ledger-max", type=int, default=RECORDS_MAX_DEFAULT, help="keys that a ledger holds")
+    add("--data", type=Path, metavar="DIR", help="keep the ledgers here")
     add("--port-base", type=int, help="first of five ports (default: free ports)")
     add("--exit-with-parent", action="store_true", help="end when standard input ends")
     return parser
@@ -72,7 +77,9 @@ def _services(options: argparse.Namespace) -> RemoteServices:
         retry_after_seconds=options.retry_after,
         max_transient_attempts=options.max_transient_attempts,
     )
-    return RemoteServices(faults, port_base=options.port_base, ledger_max=options.ledger_max)
+    return RemoteServices(
+        faults, port_base=options.port_base, ledger_max=options.ledger_max, data=options.data
+    )
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
@@ -115,9 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(_serve(_services(options), exit_with_parent=options.exit_with_parent))
     except FaultsError as error:
         parser.error(str(error))
+    except DevstackError as error:
+        parser.error(str(error))
     except OSError as error:
+        base = options.port_base or 0
+        held = listeners(range(base, base + len(SERVICES)))
+        who = "; ".join(f"port {port} is held by {one}" for port, one in held.items())
         print(
-            f"the services cannot listen: {error.strerror or error}; stop the process that "
+            f"the services cannot listen: {who or error.strerror or error}; stop the process that "
             "listens there, or give another --port-base",
             file=sys.stderr,
         )

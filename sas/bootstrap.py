@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
@@ -20,8 +20,9 @@ from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
+from sas.adapters.webhook import post
 from sas.codec.orders import ORDER_BYTES_MAX
-from sas.config import Config, SettingError, read_config
+from sas.config import SHARDS_MAX, Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
@@ -29,6 +30,7 @@ from sas.engine.delivery import DEPLOY_WAIT, Delivery
 from sas.engine.hooks import CallGuard, Encryption, RuntimeRules, no_callbacks
 from sas.engine.messages import Addresses
 from sas.engine.receiver import Handler, Receiver
+from sas.features.alert_webhook import AlertCopies, AlertWebhook, Post, Webhook
 from sas.features.call_limit import CallLimit
 from sas.features.callbacks.codec import CallbackKeys, read_message
 from sas.features.callbacks.endpoint import Callbacks
@@ -67,10 +69,15 @@ class Application:
     dead_letters: DeadLetters
     purger: Purger
     callbacks: Callbacks
+    alert_webhook: AlertWebhook
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Hand a message to its handler; see ``Receiver.receive``."""
         return await self.receiver.receive(handler, delivery)
+
+    async def run(self, timer: Callable[[], Awaitable[object]]) -> None:
+        """Run what a timer starts, within the time of one function."""
+        await self.receiver.within_time(timer())
 
     async def close(self) -> None:
         """Close every connection. What fails is ignored: the others are closed all the same.
@@ -181,6 +188,8 @@ def assemble(
     to = Addresses(settings.queues, settings.source)
     encryption = _encryption(business, settings)
     directory = settings.purge_export
+    if settings.alert_webhook:
+        bus = AlertCopies(store, bus, clock, settings.queues)
     context = wired(store, bus, clock, to, settings.instance, business.workflows, encryption)
     return actors(
         context,
@@ -190,9 +199,11 @@ def assemble(
         callback_keys=settings.callback_keys,
         order_bytes_max=settings.order_bytes_max,
         retention=settings.retention,
+        purge_shards=settings.purge_shards,
         exporter=JsonLines(Path(directory), settings.instance) if directory else None,
         function_time=settings.function_time,
         deploy_wait=settings.deploy_wait,
+        webhook=settings.alert_webhook,
     )
 
 
@@ -229,9 +240,12 @@ def actors(  # noqa: PLR0913  one value for each setting
     callback_keys: CallbackKeys,
     order_bytes_max: int = ORDER_BYTES_MAX,
     retention: timedelta = timedelta(days=30),
+    purge_shards: int = SHARDS_MAX,
     exporter: Exporter | None = None,
     function_time: timedelta = timedelta(minutes=9),
     deploy_wait: timedelta = DEPLOY_WAIT,
+    webhook: Webhook = Webhook(),  # noqa: B008  immutable
+    post_alert: Post = post,
 ) -> Application:
     """Return the actors of one instance. The simulation calls this too."""
     business = redacted(business, context.encryption)
@@ -261,7 +275,9 @@ def actors(  # noqa: PLR0913  one value for each setting
 
     return Application(
         context=context,
-        receiver=Receiver(context.bus, context.clock, function_time, context.report_mismatch),
+        receiver=Receiver(
+            context.bus, context.clock, function_time, context.outward, context.report_mismatch
+        ),
         business=business,
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
@@ -275,8 +291,9 @@ def actors(  # noqa: PLR0913  one value for each setting
             order_bytes_max,
             {context.queues.callbacks: callbacks.identify},
         ),
-        purger=Purger(context, retention, exporter, function_time),
+        purger=Purger(context, retention, exporter, function_time, purge_shards),
         callbacks=callbacks,
+        alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
     )
 
 
@@ -301,8 +318,13 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
 
 
 def _encryption(business: Business, settings: Config) -> Encryption:
-    """Return the field encryption; one that does nothing where no field is or was secret."""
-    if not business.secret_fields and not settings.encryption_keys:
+    """Return the field encryption; one that does nothing where no field is or was secret.
+
+    An app that has only the callback endpoint needs no keys: it reads no secret field, and the
+    engine redacts what it accepted.
+    """
+    needed = business.secret_fields and "engine" in settings.functions
+    if not needed and not settings.encryption_keys:
         return Encryption()
     ring: KeyRing | None = None
     if settings.encryption_keys:

@@ -25,13 +25,10 @@ from sas.codec.orders import (
 )
 from sas.domain.ids import URGENT_SUFFIX
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, QUEUE_NAME, Queues
+from sas.features.alert_webhook import Webhook
 from sas.features.callbacks.codec import CallbackKeys
 from sas.ports import LIMIT_MAX
-
-CONNECTION = "ServiceBus"
-"""Setting of the Functions connection: a connection string, or for a managed identity
-``ServiceBus__fullyQualifiedNamespace`` in its place.
-"""
+from sas.profiles import CONNECTION
 
 QUEUE_SETTINGS: Mapping[str, str] = {
     "orders": "SAS_QUEUE_ORDERS",
@@ -49,6 +46,9 @@ QUEUE_SETTINGS: Mapping[str, str] = {
 QUEUE_SETTING_LENGTH_MAX = 100
 """Longest name or prefix of a queue. An agent's name and the suffix of a lane still fit behind."""
 KEY_BYTES = 32
+WEBHOOK_KEY_BYTES = range(24, 65)
+"""Lengths of a key of https://www.standardwebhooks.com."""
+_WEBHOOK_KEY_PREFIX = "whsec_"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _CALLBACK_KEY = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{32,}")
 """The alphabets of base64 and hex. A random key has letters and digits."""
@@ -82,6 +82,14 @@ MESSAGE_BYTES_LIMIT = 100 * 1024 * 1024
 TELEMETRY = ("off", "console", "otlp", "azuremonitor")
 """Targets of spans, metrics and log lines: see docs/telemetry.md."""
 
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "all": ("engine", "callbacks"),
+    "engine": ("engine",),
+    "callbacks": ("callbacks",),
+}
+"""The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
+SHARDS_MAX = 256
+
 
 class SettingError(ValueError):
     """A setting is missing or wrong. The message names it and says what it should be."""
@@ -96,6 +104,7 @@ class Config:
     table: str
     shards: int
     direct_transactions: bool
+    functions: tuple[str, ...]
     queues: Queues
     source: str
     instance: str
@@ -110,8 +119,10 @@ class Config:
     breaker_open: timedelta
     agent_limits: Mapping[str, int]
     retention: timedelta
+    purge_shards: int
     purge_export: str | None
     callback_keys: CallbackKeys
+    alert_webhook: Webhook = field(default_factory=Webhook)
     encryption_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
 
@@ -127,8 +138,9 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         service_bus=_service_bus(env),
         tables=_tables(env),
         table=read_table_name(env),
-        shards=_whole(env, "SAS_SHARDS", 16, 1, 256),
+        shards=_whole(env, "SAS_SHARDS", 16, 1, SHARDS_MAX),
         direct_transactions=_direct_transactions(env),
+        functions=read_functions(env),
         queues=read_queues(env),
         source=_source(env),
         instance=_instance(env),
@@ -143,8 +155,10 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
         breaker_open=timedelta(seconds=_number(env, "SAS_BREAKER_OPEN_SECONDS", 15.0)),
         agent_limits=_limits(env, "SAS_AGENT_LIMITS"),
         retention=timedelta(days=_whole(env, "SAS_RETENTION_DAYS", 30, 1, 36_500)),
+        purge_shards=_whole(env, "SAS_PURGE_SHARDS", SHARDS_MAX, 1, SHARDS_MAX),
         purge_export=env.get("SAS_PURGE_EXPORT") or None,
         callback_keys=_callback_keys(env),
+        alert_webhook=_alert_webhook(env),
         encryption_keys=_keys(env.get("SAS_ENCRYPTION_KEYS") or ""),
     )
 
@@ -191,6 +205,19 @@ def read_applications(environ: Mapping[str, str] | None = None) -> tuple[str, ..
                 f"of {name!r} too: rename one"
             )
     return names
+
+
+def read_functions(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the groups of functions that this app has: engine, callbacks, or both.
+
+    Raises:
+        SettingError: it is none of ``FUNCTIONS``.
+    """
+    env = os.environ if environ is None else environ
+    text = env.get("SAS_FUNCTIONS", "all")
+    if text not in FUNCTIONS:
+        raise SettingError(f"SAS_FUNCTIONS={text[:80]!r}: give one of {', '.join(FUNCTIONS)}")
+    return FUNCTIONS[text]
 
 
 def _check_queue_name(field_name: str, text: str) -> None:
@@ -370,6 +397,46 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
     return CallbackKeys(keys, url)
 
 
+def _alert_webhook(env: Mapping[str, str]) -> Webhook:
+    """Return where alerts are posted; a false value if nowhere."""
+    url, text = env.get("SAS_ALERT_WEBHOOK_URL"), env.get("SAS_ALERT_WEBHOOK_SECRET")
+    if not url and not text:
+        return Webhook()
+    if not url or not _is_safe_address(url):  # without the value, which may hold a secret
+        raise SettingError(
+            "SAS_ALERT_WEBHOOK_URL: give an address that begins with https://, as "
+            "https://alerts.example.com/sas (http:// on this machine only)"
+        )
+    keys = tuple(map(_webhook_key, (text or "").split(",")))
+    if not all(keys):
+        raise SettingError(
+            "SAS_ALERT_WEBHOOK_SECRET: give 24 to 64 random bytes in base64, as "
+            "`openssl rand -base64 32` prints them, also with whsec_ before; commas between keys"
+        )
+    return Webhook(url, keys)
+
+
+def _is_safe_address(url: str) -> bool:
+    """Return whether nobody on the way can read what is posted to an address."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    is_here = parts.scheme == "http" and host in {"127.0.0.1", "::1", "localhost"}
+    return bool(_URI_REFERENCE.fullmatch(url) and host and (parts.scheme == "https" or is_here))
+
+
+def _webhook_key(text: str) -> bytes:
+    """Return the bytes of a key; none if it is not random, or not base64."""
+    try:
+        key = base64.b64decode(text.strip().removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
+    except ValueError:
+        return b""
+    is_random = not _has_pattern(key) and not key.isascii()
+    return key if len(key) in WEBHOOK_KEY_BYTES and is_random else b""
+
+
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
@@ -447,9 +514,14 @@ def _share(env: Mapping[str, str], name: str) -> float:
 
 def _whole(env: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
     text = env.get(name, str(default))
-    if not text.isdecimal() or not least <= int(text) <= most:
+    if not _is_number(text) or not least <= int(text) <= most:
         raise SettingError(f"{name}={text!r}: give a whole number from {least:,} to {most:,}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether ``int`` reads a text: Python itself limits the digits to 4,300."""
+    return text.isdecimal() and len(text) < 20
 
 
 def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
@@ -457,7 +529,7 @@ def _limits(env: Mapping[str, str], name: str) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in env.get(name, "").split(","))):
         agent, _, text = part.partition(":")
-        if not agent or not text.isdecimal() or int(text) > LIMIT_MAX or agent in found:
+        if not agent or not _is_number(text) or int(text) > LIMIT_MAX or agent in found:
             raise SettingError(
                 f"{name}={env[name]!r}: give each agent once with the number of calls that may be "
                 f"in flight, 0 to {LIMIT_MAX} (0: no limit), as in payment:4,shipping:2"

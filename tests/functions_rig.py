@@ -76,14 +76,14 @@ class Rig:
             drain_s=5.0,
         )
         await host.start()
-        module = sys.modules["function_app"]
-        own = module.application
+        app = sys.modules["function_app"].app
+        own = app.application
         try:
             key = frozenset(settings.items())
             if key not in self.applications:
                 self.applications[key] = own()
             application = self.applications[key]
-            module.__dict__["application"] = lambda: application
+            app.application = lambda: application
             yield host
         finally:
             await host.stop()

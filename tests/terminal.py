@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import fcntl
 import os
 import re
@@ -69,10 +70,11 @@ class Terminal:
         os.close(self._main)
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")()  # a piece may end inside a character
         try:
             while piece := os.read(self._main, 65_536):
                 with self._more:
-                    self.raw += piece.decode()
+                    self.raw += decoder.decode(piece)
                     self._more.notify_all()
         except OSError:  # the other end is closed
             pass

@@ -26,7 +26,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devstack.servicebus import BrokerProcess, start_broker  # noqa: E402 (needs the path above)
+from tests.broker_runners import BrokerProcess, start_broker  # noqa: E402 (needs the path above)
 from tools.sdk_report import (  # noqa: E402
     VERSION,
     Lists,

@@ -1,8 +1,8 @@
 """The command: one JSON line on standard output when it is ready, logs on standard error.
 
 It runs the host in this process, or in N worker processes (`--processes N`, as Azure has
-instances), or the real Core Tools (`--func`). With several workers only the first serves HTTP and
-timers. When a worker dies, all stop with an exit code, or `--respawn` starts it again.
+instances). With several workers only the first serves HTTP and timers. When a worker dies, all
+stop with an exit code, or `--respawn` starts it again.
 """
 
 import argparse
@@ -11,20 +11,17 @@ import contextlib
 import json
 import logging
 import os
-import shutil
-import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from devstack.children import Child, describe_exit, free_port
+from devstack.children import Child, describe_exit
 from devstack.functions.host import Host
 from devstack.functions.hostjson import LOG_LEVELS
 from devstack.functions.invocation import CURRENT
@@ -32,7 +29,6 @@ from devstack.inputs import (
     PROCESSES_MAX,
     ChildFailedError,
     DevstackError,
-    NotInstalledError,
     add_app_options,
     make_directory,
 )
@@ -60,7 +56,9 @@ def parser() -> argparse.ArgumentParser:
     add("--data", type=Path, metavar="DIR", help="the directory of the timer status")
     add("--drain", type=float, default=10.0, metavar="S",
         help="seconds that running functions get after SIGTERM (default 10)")  # fmt: skip
-    add("--respawn", action="store_true", help="start a worker process again when it dies")
+    add("--respawn", action=argparse.BooleanOptionalAction, default=False,
+        help="start a worker process again when it dies")  # fmt: skip
+    add("--check", action="store_true", help="read the app as at a start, and end")
     add("--secondary", action="store_true", help=argparse.SUPPRESS)
     return found
 
@@ -72,10 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(arguments)
     configure_logs("Information")
     try:
-        if arguments.func or arguments.processes > 1:
+        if not arguments.check and (arguments.processes > 1 or arguments.respawn):
             with tempfile.TemporaryDirectory(prefix="functions-") as logs:
-                group = _core_tools if arguments.func else _workers
-                return asyncio.run(group(arguments, Path(logs)).run())
+                return asyncio.run(_workers(arguments, Path(logs)).run())
         started_in = Path.cwd()
         code, port = asyncio.run(_run_here(arguments))
         if code is None:  # the worker starts again, as the same process
@@ -99,11 +96,6 @@ def _check(arguments: argparse.Namespace) -> None:
         parser().error(
             f"--processes is at least 1 and at most {PROCESSES_MAX}, --drain between 0 and "
             f"{_DRAIN_S_MAX} seconds, --http-port between 0 and 65535."
-        )
-    if arguments.func and (arguments.processes > 1 or arguments.data or arguments.respawn):
-        parser().error(
-            "--func starts the Core Tools once, without --processes, --data and --respawn: remove "
-            "them."
         )
 
 
@@ -149,10 +141,15 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
         status_dir=make_directory(arguments.data.resolve()) if arguments.data else None,
         drain_s=arguments.drain,
         secondary=arguments.secondary,
+        allow_remote=arguments.allow_remote,
     )
     stopping = stop_event()
     if app_dir.is_dir():
         os.chdir(app_dir)
+    if arguments.check:
+        await host.check()
+        _print_ready({"queues": host.queues, **_ignores(host)})
+        return 0, 0
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
@@ -163,12 +160,20 @@ async def _run_here(arguments: argparse.Namespace) -> tuple[int | None, int]:
     configure_logs(host.config.log_level)
     names = [one.name for one in host.functions]
     pid, port = os.getpid(), host.http_port
-    _print_ready({"ready": True, "functions": names, "http_port": port, "pid": pid, "pids": [pid]})
+    line = {"functions": names, "http_port": port, "pid": pid, "pids": [pid], **_ignores(host)}
+    _print_ready({"ready": True, **line})
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
-    _log.info("Stopping: running functions get %g s", arguments.drain)
     failed, again = host.failed.is_set(), not stopping.is_set()
+    if again and not failed:
+        _log.warning("A function exceeded functionTimeout: the process starts again, as in Azure")
+    else:
+        _log.info("Stopping: running functions get %g s", arguments.drain)
     await host.stop()
     return 1 if failed else None if again else 0, port or 0
+
+
+def _ignores(host: Host) -> dict[str, list[str]]:
+    return {"ignores": list(host.config.not_applied)}
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
@@ -203,11 +208,8 @@ class _Group:
     """Child processes that run until SIGTERM, Ctrl-C, or the end of one of them."""
 
     children: Sequence[Child]
-    ready: Callable[[Child], dict[str, Any] | None]
-    """Returns the ready line of a child; None before it is ready."""
-    stop_by: int
     stop_s: float
-    respawn: bool = False
+    respawn: bool
 
     async def run(self) -> int:
         """Return 0 after a signal, 1 when a child died and was not started again."""
@@ -227,14 +229,12 @@ class _Group:
                     await asyncio.wait_for(stopping.wait(), _WATCH_EVERY_S)
             return 0
         finally:
-            stops = [
-                child.stop_async(self.stop_by, timeout_s=self.stop_s) for child in self.children
-            ]
+            stops = [child.stop_async(timeout_s=self.stop_s) for child in self.children]
             await asyncio.gather(*stops)
 
     async def _until_ready(self, child: Child) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return {"pid": 0} if self._stopping.is_set() else self.ready(child)
+            return {"pid": 0} if self._stopping.is_set() else child.ready_line()
 
         return await child.until(found, timeout_s=_CHILD_READY_S)
 
@@ -257,36 +257,11 @@ class _Group:
 
 def _workers(arguments: argparse.Namespace, logs: Path) -> _Group:
     """N processes with the same arguments; the last value of an option counts."""
-    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv, "--processes", "1"]
+    argv = [sys.executable, "-m", "devstack.functions", *arguments.argv]
+    argv += ["--processes", "1", "--no-respawn"]
     commands = [argv, *([[*argv, "--secondary"]] * (arguments.processes - 1))]
     children = [
         Child(f"worker-{number}", command, logs=logs, stderr_here=True)
         for number, command in enumerate(commands)
     ]
-    stop_s = arguments.drain + _CHILD_CLOSE_S
-    return _Group(children, Child.ready_line, signal.SIGTERM, stop_s, arguments.respawn)
-
-
-def _core_tools(arguments: argparse.Namespace, logs: Path) -> _Group:
-    func = shutil.which("func")
-    if func is None:
-        raise NotInstalledError(
-            "func was not found on PATH: install the Azure Functions Core Tools v4, or leave "
-            "--func away to use the embedded host."
-        )
-    port = arguments.http_port or free_port()
-    argv = [func, "start", "--port", str(port)]
-    if arguments.only:
-        argv += ["--functions", *arguments.only]
-    disabled = {f"AzureWebJobs.{name}.Disabled": "true" for name in arguments.without}
-    env = {**os.environ, **dict(arguments.setting), **disabled}
-    child = Child("func", argv, logs=logs, env=env, cwd=arguments.app_dir, stderr_here=True)
-    line = {"ready": True, "func": True, "functions": arguments.only or [], "http_port": port}
-
-    def ready(one: Child) -> dict[str, Any] | None:
-        with socket.socket() as probe:
-            probe.settimeout(0.2)
-            listens = probe.connect_ex(("127.0.0.1", port)) == 0
-        return {**line, "pid": one.pid} if listens else None
-
-    return _Group([child], ready, stop_by=signal.SIGINT, stop_s=arguments.drain)
+    return _Group(children, arguments.drain + _CHILD_CLOSE_S, arguments.respawn)

@@ -10,14 +10,20 @@ process.
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 
-from devstack.functions.bindings import HttpTrigger, ServiceBusTrigger, TimerTrigger
+from devstack.functions.bindings import (
+    HttpTrigger,
+    ServiceBusOutput,
+    ServiceBusTrigger,
+    TimerTrigger,
+)
 from devstack.functions.hostjson import HostConfig, load_host_json
 from devstack.functions.http import HttpServer
-from devstack.functions.indexing import IndexedFunction, bind, find, imported, select
+from devstack.functions.indexing import IndexedFunction, all_of, bind, find, imported, select
 from devstack.functions.invocation import Counts, Invoker
 from devstack.functions.pumps import Pump
 from devstack.functions.service_bus import Clients, Listener
@@ -27,6 +33,7 @@ from devstack.lifecycle import AsyncRunnable
 
 _log = logging.getLogger("devstack.functions")
 _OPEN_S = 30.0
+_SUBQUEUE = re.compile(r"(/\$transfer)?/\$deadletterqueue$")
 
 
 class Host(AsyncRunnable):
@@ -43,12 +50,14 @@ class Host(AsyncRunnable):
         status_dir: Path | None = None,
         drain_s: float = 10.0,
         secondary: bool = False,
+        allow_remote: bool = False,
     ) -> None:
         """Describe a host; `async with` or `start` runs it.
 
         `settings` override the environment and local.settings.json. `only` and `without` name
         functions. `status_dir` keeps timer status over restarts. `drain_s` limits the wait for
         running functions at the end. A `secondary` host runs neither timers nor HTTP.
+        `allow_remote` allows connections to services that are not on this machine.
         """
         self.app_dir = Path(app_dir).resolve()
         self.functions: list[IndexedFunction] = []
@@ -63,6 +72,7 @@ class Host(AsyncRunnable):
         self._status_dir = status_dir
         self._drain_s = drain_s
         self._secondary = secondary
+        self._allow_remote = allow_remote
         self._scope = contextlib.ExitStack()
         self._runners: list[Pump | Timer] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,6 +84,17 @@ class Host(AsyncRunnable):
     def counts(self) -> Mapping[str, Counts]:
         """Invocations by function: running, succeeded, failed."""
         return self._invoker.counts if self._invoker is not None else {}
+
+    @property
+    def queues(self) -> dict[str, bool]:
+        """The queues that the bindings name, and whether each requires sessions."""
+        found: dict[str, bool] = {}
+        for one in (one for f in self.functions for one in (f.trigger, *f.outputs)):
+            if isinstance(one, ServiceBusTrigger | ServiceBusOutput):
+                name = _SUBQUEUE.sub("", one.queue.lower())
+                sessions = isinstance(one, ServiceBusTrigger) and one.sessions
+                found[name] = found.get(name, False) or sessions
+        return found
 
     async def start(self) -> None:
         """Index the app and listen, or raise HostError; return when every queue's link is open."""
@@ -87,22 +108,35 @@ class Host(AsyncRunnable):
         names = ", ".join(one.name for one in self.functions)
         _log.info("Host started in %.2f s: %s", time.perf_counter() - began, names)
 
+    async def check(self) -> None:
+        """Index the app as `start` does, or raise HostError; listen to nothing."""
+        try:
+            self._index()
+        finally:
+            await self.stop()
+
     def _index(self) -> Settings:
-        settings = Settings.load(self.app_dir, overrides=self._overrides)
+        settings = Settings.load(
+            self.app_dir, overrides=self._overrides, allow_remote=self._allow_remote
+        )
         self.config = load_host_json(self.app_dir, settings)
         self._scope.enter_context(settings.in_environment())
         found = find(self._scope.enter_context(imported(self.app_dir)))
         only = self._only if self._only is not None else self.config.functions
-        self.functions = []
-        for one in select(found, only=only, without=self._without):
-            if settings.disabled(one.name):
-                _log.info("Function %s is disabled by its setting", one.name)
-                continue
-            function = bind(one, self.app_dir, settings)
-            if not self._secondary or isinstance(function.trigger, ServiceBusTrigger):
-                self.functions.append(function)
-        for section in self.config.not_applied:
-            _log.info("host.json: this host ignores %s", section)
+        chosen = select(found, only=only, without=self._without)
+        for name in [one.name for one in chosen if settings.disabled(one.name)]:
+            _log.info("Function %s is disabled by its setting", name)
+        bound = all_of(
+            lambda one: bind(one, self.app_dir, settings),
+            [one for one in chosen if not settings.disabled(one.name)],
+        )
+        self.functions = [
+            one
+            for one in bound
+            if not self._secondary or isinstance(one.trigger, ServiceBusTrigger)
+        ]
+        if self.config.not_applied:
+            _log.info("host.json: this host ignores %s", ", ".join(self.config.not_applied))
         return settings
 
     async def _listen(self, settings: Settings) -> None:
@@ -131,7 +165,8 @@ class Host(AsyncRunnable):
             except OSError as error:
                 raise HostError(
                     f"The host cannot listen on port {self._wanted_port} ({error.strerror}): stop "
-                    "the process that uses it, or say --http-port 0 for a free one."
+                    "the process that uses it, or take a free one: --http-port 0, or for `up` "
+                    "--ports free."
                 ) from error
             self.http_port = self._http.port
 

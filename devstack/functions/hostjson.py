@@ -27,11 +27,11 @@ LOG_LEVELS = {
     "None": logging.CRITICAL + 1,
 }  # fmt: skip
 # All top-level sections of the Functions host; some concern only Azure or other bindings.
-_TOP = {
-    "version", "aggregator", "applicationInsights", "concurrency", "console", "customHandler",
-    "extensionBundle", "extensions", "functions", "functionTimeout", "healthMonitor", "http",
-    "logging", "managedDependency", "queues", "retry", "singleton", "telemetryMode",
-    "watchDirectories", "watchFiles", "$schema",
+_APPLIED = {"$schema", "version", "extensions", "functions", "functionTimeout", "logging"}
+_TOP = _APPLIED | {
+    "aggregator", "applicationInsights", "concurrency", "console", "customHandler",
+    "extensionBundle", "healthMonitor", "http", "managedDependency", "queues", "retry",
+    "singleton", "telemetryMode", "watchDirectories", "watchFiles",
 }  # fmt: skip
 _EXTENSIONS = {
     "blobs", "cosmosDB", "durableTask", "eventGrid", "eventHubs", "http", "kafka", "mcp",
@@ -180,7 +180,7 @@ def parse_host_json(content: Mapping[str, Any]) -> HostConfig:
         function_timeout_s=_function_timeout(content.get("functionTimeout", "00:30:00")),
         functions=tuple(functions) if functions else None,
         log_level=_log_level(_section(content, "logging", "host.json")),
-        not_applied=tuple(sorted(_not_applied(extensions, service_bus, http))),
+        not_applied=tuple(sorted(_not_applied(content, extensions, service_bus, http))),
     )
 
 
@@ -199,9 +199,17 @@ def _service_bus(section: Mapping[str, Any]) -> ServiceBusOptions:
 
 
 def _not_applied(
-    extensions: Mapping[str, Any], service_bus: ServiceBusOptions, http: HttpOptions
+    content: Mapping[str, Any],
+    extensions: Mapping[str, Any],
+    service_bus: ServiceBusOptions,
+    http: HttpOptions,
 ) -> set[str]:
     found = {f"extensions.{name}" for name in extensions.keys() - {"serviceBus", "http"}}
+    found |= content.keys() - _APPLIED
+    logs = content.get("logging", {})
+    found |= {f"logging.{name}" for name in logs.keys() - {"logLevel"}}
+    levels = logs.get("logLevel", {})
+    found |= {f"logging.logLevel.{name}" for name in levels.keys() - {"default"}}
     if service_bus.enable_cross_entity_transactions:
         found.add("extensions.serviceBus.enableCrossEntityTransactions")
     if http.dynamic_throttles_enabled:
@@ -260,9 +268,8 @@ def _function_timeout(value: Any) -> float | None:
 
 
 def _log_level(section: Mapping[str, Any]) -> str:
-    levels = section.get("logLevel", {})
-    default = levels.get("default", "Information") if isinstance(levels, dict) else "Information"
-    if default not in LOG_LEVELS:
+    default = _section(section, "logLevel", "logging").get("default", "Information")
+    if not isinstance(default, str) or default not in LOG_LEVELS:
         raise HostJsonError(
             f"host.json: logging.logLevel.default must be one of {', '.join(LOG_LEVELS)}."
         )

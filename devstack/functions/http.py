@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 from azure.functions.meta import Datum
@@ -38,6 +39,7 @@ _CONSTRAINTS = {
     "guid": r"[0-9A-Fa-f]{8}-?(?:[0-9A-Fa-f]{4}-?){3}[0-9A-Fa-f]{12}",
     "datetime": r"[^/]+",
 }
+_ENCODED_SLASH = re.compile("(%2f)", re.IGNORECASE)
 _PARAMETER = re.compile(
     r"\{(?P<star>\*{0,2})(?P<name>\w+)(?P<constraints>(?::[^{}:=?]+)*)"
     r"(?:=(?P<default>[^{}?]*))?(?P<optional>\?)?\}"
@@ -97,7 +99,9 @@ class HttpServer:
             self._runner = None
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        path = request.match_info["path"].strip("/")
+        # As in ASP.NET: an encoded slash stays encoded and does not end a segment.
+        parts = _ENCODED_SLASH.split(request.rel_url.raw_path.strip("/"))
+        path = "".join(one if n % 2 else unquote(one) for n, one in enumerate(parts))
         if path == "admin/host/ping" or not path:
             return web.Response(text="")
         for route, trigger, function in self._routes:  # noqa: B007  # used below

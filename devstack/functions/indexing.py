@@ -18,16 +18,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import azure.functions as func
 from azure.functions import meta
 
 from devstack.functions.bindings import IndexingError, Output, Trigger, read_bindings
-from devstack.functions.settings import Settings
+from devstack.functions.schedules import parse_timespan
+from devstack.functions.settings import HostError, Settings
 
 _log = logging.getLogger("devstack.functions")
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 SCRIPT = "function_app.py"
+_RETRIED = "it applies to timers; a message comes again up to its queue's MaxDeliveryCount"
 GENERIC = "generic"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,126}")
 
@@ -52,6 +56,21 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class Retry:
+    """`@app.retry`: how often a failed run of a timer is repeated (-1: for ever), and when."""
+
+    count: int
+    first_s: float
+    longest_s: float
+
+    def delay_s(self, number: int) -> float | None:
+        """The seconds before retry `number` (from 1), or None after the last one."""
+        if 0 <= self.count < number:
+            return None
+        return float(min(self.first_s * 2 ** min(number - 1, 64), self.longest_s))
+
+
+@dataclass(frozen=True)
 class FoundFunction:
     """A function as its decorators describe it; settings are not resolved yet."""
 
@@ -59,6 +78,7 @@ class FoundFunction:
     code: Callable[..., Any]
     bindings: list[dict[str, Any]]
     signature: Signature
+    retry: Retry | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +159,7 @@ def find(module: ModuleType) -> list[FoundFunction]:
         built = list(_app(module).get_functions())
     except ValueError as error:
         raise IndexingError(f"{SCRIPT}: {error}") from error
-    functions = [_read(one) for one in built]
+    functions = all_of(_read, built)
     if not functions:
         raise IndexingError(f"{SCRIPT} registers no function: decorate one with a trigger.")
     seen: dict[str, str] = {}
@@ -150,6 +170,20 @@ def find(module: ModuleType) -> list[FoundFunction]:
                 f"The functions {other} and {one.name} differ in case only: rename one."
             )
     return functions
+
+
+def all_of(work: Callable[[Item], Done], items: Iterable[Item]) -> list[Done]:
+    """Do the work for each item; raise one IndexingError with the problems of all."""
+    done: list[Done] = []
+    problems: list[str] = []
+    for one in items:
+        try:
+            done.append(work(one))
+        except HostError as error:
+            problems.append(str(error))
+    if problems:
+        raise IndexingError("\n".join(problems))
+    return done
 
 
 def _app(module: ModuleType) -> func.FunctionRegister:
@@ -174,20 +208,36 @@ def _read(built: Any) -> FoundFunction:
             f"{name!r} is not a valid function name: use a letter, then letters, digits, _ or -."
         )
     if built.http_type in {"wsgi", "asgi"}:
-        raise IndexingError(f"Function {name}: this host does not run ASGI or WSGI apps.")
-    bindings = json.loads(built.get_function_json())["bindings"]
-    triggers = {binding["type"] for binding in bindings}
-    if built.get_setting("retry_policy") is not None and "serviceBusTrigger" in triggers:
-        _log.warning(
-            "Function %s: @app.retry does not apply to Service Bus triggers, here as in Azure; "
-            "the queue's MaxDeliveryCount does.",
-            name,
+        raise IndexingError(
+            f"Function {name}: this host does not run ASGI or WSGI apps; write its routes with "
+            "@app.route, or run the real Core Tools (`devstack up --func`)."
         )
-    code = built.get_user_function()
+    bindings = json.loads(built.get_function_json())["bindings"]
+    code, policy = built.get_user_function(), built.get_settings_dict("retry_policy")
+    if policy and "timerTrigger" not in {binding["type"] for binding in bindings}:
+        _log.warning("Function %s: @app.retry has no effect here, as in Azure: %s", name, _RETRIED)
+        policy = None
     try:
-        return FoundFunction(name, code, bindings, _signature(code, bindings))
+        retry = _retry(policy) if policy else None
+        return FoundFunction(name, code, bindings, _signature(code, bindings), retry)
     except ValueError as error:
         raise IndexingError(f"Function {name}: {error}") from error
+
+
+def _retry(policy: dict[str, Any]) -> Retry:
+    """Read `@app.retry`, or raise ValueError."""
+    try:
+        count = int(policy["max_retry_count"])
+        if policy["strategy"] == "fixed_delay":
+            delay_s = parse_timespan(policy["delay_interval"]).total_seconds()
+            return Retry(count, delay_s, delay_s)
+        names = ("minimum_interval", "maximum_interval")
+        return Retry(count, *(parse_timespan(policy[name]).total_seconds() for name in names))
+    except (KeyError, ValueError, AttributeError) as error:
+        raise ValueError(
+            "@app.retry needs a whole max_retry_count, and a delay_interval (fixed_delay) or a "
+            f"minimum_interval and maximum_interval, each as hh:mm:ss: {error}."
+        ) from error
 
 
 def select(

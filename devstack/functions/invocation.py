@@ -7,15 +7,17 @@ or CPUs + 4). The rules for the output are those of Microsoft's worker: a return
 
 import asyncio
 import contextvars
+import json
 import logging
 import os
+import re
+import secrets
 import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,23 +42,26 @@ CURRENT: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar
 )
 """(invocation id, function name) of the code that runs now; None outside an invocation."""
 
+RETRY: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar(
+    "devstack_retry",
+    default=SimpleNamespace(retry_count=0, max_retry_count=0, exception=None),  # noqa: B039
+)
+"""`Context.retry_context` of the invocations of a timer with `@app.retry`."""
+
 _THREAD_LOCAL = threading.local()
+_TRACE = re.compile(r"00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 
 
+@dataclass
 class _Context(func.Context):
-    """`azure.functions.Context` of one invocation; traces and retries do not exist here."""
+    """`azure.functions.Context` of one invocation."""
 
-    invocation_id = ""
-    function_name = ""
-    function_directory = ""
-    thread_local_storage = _THREAD_LOCAL  # type: ignore[assignment]
-    trace_context = SimpleNamespace(trace_state="", trace_parent="", attributes={})  # type: ignore[assignment]
-    retry_context = SimpleNamespace(retry_count=0, max_retry_count=0, exception=None)  # type: ignore[assignment]
-
-    def __init__(self, name: str, directory: Path, invocation_id: str) -> None:
-        self.function_name = name
-        self.function_directory = str(directory)
-        self.invocation_id = invocation_id
+    invocation_id: str = ""
+    function_name: str = ""
+    function_directory: str = ""
+    trace_context: Any = None
+    retry_context: Any = None
+    thread_local_storage: Any = _THREAD_LOCAL
 
 
 class _Out(func.Out[Any]):
@@ -97,8 +102,12 @@ class Invoker:
         self._timeout_s = timeout_s
         self.timed_out = asyncio.Event()
         self._worker_ends: asyncio.Future[str] | None = None
-        self._threads = ThreadPoolExecutor(_thread_count(settings), thread_name_prefix="function")
+        self._thread_count = _thread_count(settings)
+        self._threads = self._new_threads()
         self.counts: dict[str, Counts] = {}
+
+    def _new_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._thread_count, thread_name_prefix="function")
 
     async def invoke(
         self, function: IndexedFunction, datum: Datum, metadata: Mapping[str, Datum], *, reason: str
@@ -138,7 +147,8 @@ class Invoker:
         outs = {name: _Out() for name in signature.outputs}
         arguments |= outs
         if signature.wants_context:
-            arguments["context"] = _Context(function.name, function.directory, own_id)
+            facts = own_id, function.name, str(function.directory), _trace(datum, metadata)
+            arguments["context"] = _Context(*facts, RETRY.get())
         return _result(function, await self._in_worker(function, arguments), outs)
 
     async def _in_worker(self, function: IndexedFunction, arguments: dict[str, Any]) -> Any:
@@ -154,6 +164,8 @@ class Invoker:
                 ends.set_result(f"Function {function.name} exceeded the {limit}: its worker ends.")
                 self._worker_ends = None
                 self.timed_out.set()
+                self.close()  # a sync function keeps its thread; the next one gets another
+                self._threads = self._new_threads()
             raise InvocationError(ends.result())
         finally:
             if not work.done():
@@ -195,6 +207,20 @@ class Invoker:
     def close(self) -> None:
         """Release the threads; sync functions that still run are not interrupted."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _trace(datum: Datum, metadata: Mapping[str, Datum]) -> SimpleNamespace:
+    """The trace context of an invocation: a new span, in the trace of its message or request."""
+    if datum.type == "http":
+        given = {name: one.value for name, one in datum.value["headers"].items()}
+    else:
+        found = metadata.get("ApplicationProperties")
+        given = json.loads(found.value) if found is not None and found.type == "json" else {}
+    parent = _TRACE.fullmatch(str(given.get("traceparent") or given.get("Diagnostic-Id")))
+    trace_id, flags = parent.groups() if parent else (secrets.token_hex(16), "01")
+    state = str(given.get("tracestate", "")) if parent else ""
+    trace_parent = f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
+    return SimpleNamespace(trace_parent=trace_parent, trace_state=state, attributes={})
 
 
 def _ms_since(began: float) -> float:

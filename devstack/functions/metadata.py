@@ -12,7 +12,7 @@ import json
 import re
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from azure.functions.meta import Datum
 from azure.functions.servicebus import ServiceBusMessage as FunctionMessage
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus._pyamqp import _decode
 
 from devstack.functions.settings import InvocationError
 
@@ -47,6 +48,20 @@ _TIMES: dict[str, _Getter] = {
     "ExpiresAt": lambda m: m.expires_at_utc,
 }
 _NEVER = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+_1970 = datetime(1970, 1, 1)  # noqa: DTZ001  # UTC, as every time without a zone here
+_TIMESTAMP = 0x83
+
+
+class Timestamp(int):
+    """An AMQP timestamp: milliseconds since 1970."""
+
+
+def _decode_timestamp(buffer: memoryview, _depth: int = 0) -> tuple[memoryview, Timestamp]:
+    return buffer[8:], Timestamp.from_bytes(buffer[:8], signed=True)
+
+
+# The SDK decodes timestamps to plain integers; nothing else tells them from numbers.
+_decode._DECODE_BY_CONSTRUCTOR[_TIMESTAMP] = _decode_timestamp  # noqa: SLF001
 
 
 class MessageMetadata(UserDict[str, Datum]):
@@ -173,12 +188,17 @@ def outgoing(datum: Datum) -> list[ServiceBusMessage]:
     """The messages of a datum: one for each element of a list, else one; or InvocationError."""
     if datum.type == "list":
         texts = [v if isinstance(v, str | bytes) else json.dumps(v) for v in datum.value]
-        return [ServiceBusMessage(text) for text in texts]
+        return [_message(text) for text in texts]
     if datum.type == "dict":
         return [ServiceBusMessage(json.dumps(datum.value), content_type="application/json")]
     if datum.type in {"string", "bytes"}:
-        return [ServiceBusMessage(datum.value)]
+        return [_message(datum.value)]
     raise InvocationError(f"{datum.type} data cannot become a message: use str or bytes.")
+
+
+def _message(body: str | bytes) -> ServiceBusMessage:
+    kind = "text/plain" if isinstance(body, str) else "application/octet-stream"
+    return ServiceBusMessage(body, content_type=kind)
 
 
 def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any]:
@@ -189,7 +209,7 @@ def _application_properties(message: ServiceBusReceivedMessage) -> dict[str, Any
 def _plain(value: Any) -> Any:
     """A value as the JSON of the Functions host keeps it."""
     if value is None or isinstance(value, str | bool | int | float):
-        return value
+        return _iso(value) if isinstance(value, Timestamp) else value
     if isinstance(value, dict):
         return {_text(key) or "": _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -200,6 +220,15 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime | date) else str(value)
+
+
+def _iso(value: Timestamp) -> str | int:
+    """The text of .NET's JSON: no zeros at the end of the fraction."""
+    try:
+        text = (_1970 + timedelta(milliseconds=value)).isoformat(timespec="milliseconds")
+    except OverflowError:  # not a time that .NET or Python know
+        return int(value)
+    return text.rstrip("0").rstrip(".") + "Z"
 
 
 def _text(value: Any) -> str | None:

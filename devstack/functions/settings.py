@@ -1,13 +1,14 @@
 """App settings: local.settings.json and the environment, `%NAME%`, connections.
 
 The environment overrides the file, as with the Core Tools. Names are compared without case, and
-`__` is the same as `:`, as in the configuration of the Functions host.
+`__` is the same as `:`, as in the configuration of the Functions host. A connection to a service
+that is not on this machine is refused: a run on a desk must not work on the data of others.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,8 @@ FILE = "local.settings.json"
 _PERCENT = re.compile(r"%([^%]+)%")
 _TRUE = {"true", "1", "yes"}
 _FALSE = {"false", "0", "no", ""}
+_SECRETS = {"sharedaccesskey", "sharedaccesssignature", "accountkey"}
+_IDENTITY = ("fullyqualifiednamespace", "accountname", "serviceuri", "accountendpoint")
 _active: list[object] = []
 
 
@@ -48,8 +51,9 @@ class ServiceBusConnection:
 class Settings:
     """The app's settings, merged; a function sees them in `os.environ`."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], *, allow_remote: bool = True) -> None:
         self.values = dict(values)
+        self._allow_remote = allow_remote
         self._by_key = {_key(name): value for name, value in self.values.items()}
 
     @classmethod
@@ -59,13 +63,30 @@ class Settings:
         *,
         overrides: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
+        allow_remote: bool = False,
     ) -> "Settings":
-        """Merge the file, the environment and `overrides` (strongest), or raise SettingsError."""
+        """Merge the file, the environment and `overrides` (strongest), or raise SettingsError.
+
+        Unless `allow_remote`, no setting of the file and no connection of a binding may lead to a
+        service that is not on this machine.
+        """
         environ = os.environ if environ is None else environ
         present = {_key(name) for name in environ}
         values = _from_file(app_dir / FILE)
         from_file = {name: value for name, value in values.items() if _key(name) not in present}
-        return cls({**environ, **from_file, **(overrides or {})})
+        merged = cls({**environ, **from_file, **(overrides or {})}, allow_remote=allow_remote)
+        merged.check_local(values)
+        return merged
+
+    def check_local(self, names: Iterable[str]) -> None:
+        """Raise SettingsError for the connections among these settings that lead elsewhere."""
+        hosts = {name: _remote_host(name, self.get(name) or "") for name in names}
+        remote = [f"{name} names {host}" for name, host in sorted(hosts.items()) if host]
+        if remote and not self._allow_remote:
+            raise SettingsError(
+                f"The setting {' and '.join(remote)}: this is not on this machine. Write the "
+                f"emulator's connection string into {FILE}, or say --allow-remote to use it."
+            )
 
     def get(self, name: str) -> str | None:
         """The value of a setting, or None."""
@@ -108,6 +129,7 @@ class Settings:
         for candidate in names:
             value = self.get(candidate)
             if value and _is_connection_string(value):
+                self.check_local([candidate])
                 return ServiceBusConnection(candidate, connection_string=value)
             if value:
                 raise SettingsError(
@@ -117,6 +139,7 @@ class Settings:
         for candidate in names[:2]:
             namespace = self.get(f"{candidate}__fullyQualifiedNamespace")
             if namespace:
+                self.check_local([f"{candidate}__fullyQualifiedNamespace"])
                 return ServiceBusConnection(
                     candidate,
                     fully_qualified_namespace=namespace,
@@ -174,9 +197,32 @@ def _from_file(path: Path) -> dict[str, str]:
     return named | values
 
 
-def _is_connection_string(value: str) -> bool:
+def _parts(value: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in value.split(";") if "=" in part)
-    parts = {name.strip().lower(): rest.strip() for name, _, rest in pairs}
+    return {name.strip().lower(): rest.strip() for name, _, rest in pairs}
+
+
+def _remote_host(name: str, value: str) -> str | None:
+    """The host of a connection that is not on this machine; None for any other setting."""
+    if "__" in name and name.lower().endswith(_IDENTITY):
+        return None if not value or _is_local(value) else value
+    parts = _parts(value)
+    if not _SECRETS & parts.keys() or parts.get("usedevelopmentemulator", "").lower() == "true":
+        return None
+    hosts = [one for part, one in parts.items() if part.endswith("endpoint")]
+    hosts = hosts or [f"{parts.get('accountname', 'storage')}.core.windows.net"]
+    return next((one for one in hosts if not _is_local(one)), None)
+
+
+def _is_local(address: str) -> bool:
+    with suppress(ValueError):
+        host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+        return host in {"localhost", "::1"} or host.startswith("127.")
+    return False
+
+
+def _is_connection_string(value: str) -> bool:
+    parts = _parts(value)
     try:
         endpoint = urlsplit(parts.get("endpoint", ""))
         has_host = bool(endpoint.hostname) and (endpoint.port is None or endpoint.port > 0)

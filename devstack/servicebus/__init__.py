@@ -8,11 +8,10 @@ The layers, lowest first: ``amqp`` has values and frames, ``core`` the queues wi
 from devstack.servicebus.broker import Broker
 from devstack.servicebus.config import Config, ConfigError, read_config
 from devstack.servicebus.core.properties import EntityStatus, QueueProperties
-from devstack.servicebus.runners import BrokerProcess, BrokerThread, start_broker
 from devstack.servicebus.wire.context import Limits
 from devstack.servicebus.wire.server import QueueCounts
 
 __all__ = [
-    "Broker", "BrokerProcess", "BrokerThread", "Config", "ConfigError", "EntityStatus", "Limits",
-    "QueueCounts", "QueueProperties", "read_config", "start_broker",
+    "Broker", "Config", "ConfigError", "EntityStatus", "Limits", "QueueCounts", "QueueProperties",
+    "read_config",
 ]  # fmt: skip

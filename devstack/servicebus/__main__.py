@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m devstack.servicebus",
+        prog="devstack-servicebus",
         description="A Service Bus broker for one machine: queues over AMQP 1.0 on 127.0.0.1.",
     )
     add = parser.add_argument

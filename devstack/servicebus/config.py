@@ -1,16 +1,15 @@
 """Reading the official emulator's ``Config.json``, comments and trailing commas included."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devstack.inputs import without_comments
+from devstack.inputs import DevstackError, load_object
 from devstack.servicebus.core.properties import QueueProperties, check_queue_name
 
 
-class ConfigError(ValueError):
+class ConfigError(DevstackError):
     """A configuration that cannot be used. The message says where, and what to do."""
 
 
@@ -24,30 +23,19 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Read a Config.json. Raises ConfigError with one sentence."""
+    document = load_object(path, ConfigError)
     try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} could not be read ({error.strerror}); give --config an existing file"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
-    try:
-        return parse_config(text)
+        return _config(document)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def parse_config(text: str) -> Config:
     """Read the text of a Config.json. Raises ConfigError."""
-    try:
-        document = json.loads(without_comments(text))
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"line {error.lineno}, column {error.colno} is not JSON ({error.msg}); correct it there"
-        ) from None
-    except RecursionError:
-        raise ConfigError("the JSON nests too deep; follow the emulator's example") from None
+    return _config(load_object(text, ConfigError))
+
+
+def _config(document: Mapping[str, Any]) -> Config:
     namespaces = _at(_at(document, "UserConfig", dict), "Namespaces", list)
     if len(namespaces) != 1:
         raise ConfigError(f"UserConfig.Namespaces must hold one namespace, not {len(namespaces)}")

@@ -13,8 +13,10 @@ from rich.console import Console
 
 from devstack.inputs import DevstackError
 from samples.demo import scenario
-from samples.demo.run import play
+from samples.demo.run import Options, play
 from samples.services.faults import FaultsError
+
+KEEP = Path("build", "demo")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     ):
         add(f"--{name}", type=float, default=getattr(default, name), help=text)
     add("--logs", type=Path, help="keep the logs of the processes in this directory")
+    add(
+        "--keep", type=Path, nargs="?", const=KEEP, metavar="DIR",
+        help=f"keep the orders, to operate them later (DIR: {KEEP})",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     if not 1 <= options.orders <= scenario.ORDERS_MAX:
         parser.error(f"--orders {options.orders}: give a number from 1 to {scenario.ORDERS_MAX}")
@@ -43,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
             permanent=options.permanent,
             slow=options.slow,
         )
-        passed = asyncio.run(play(console, options.orders, faults, options.logs))
+        is_default = faults == scenario.faults(42)
+        asked = Options(options.orders, faults, options.logs, options.keep, is_default)
+        passed = asyncio.run(play(console, asked))
     except FaultsError as wrong:
         parser.error(str(wrong))
     except DevstackError as failed:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from samples.demo import scenario
+from samples.demo.chart import History, bars, blocks
 from samples.demo.tally import Tally
 from samples.demo.verdict import Verdict
 from samples.services.faults import FaultKind
@@ -25,6 +27,8 @@ from samples.services.ledger import LedgerView
 
 LINE_EVERY_S = 5.0
 EVENTS_MAX = 6
+WIDTH_MAX = 120
+CHART_LINES = 6
 
 BEFORE = """[bold]Scheduler Agent Supervisor: {orders} real orders, with faults on purpose[/]
 
@@ -62,15 +66,6 @@ FAULTS: Mapping[FaultKind, str] = {
 }
 """The injected faults in words."""
 
-NEXT = """[bold]Try next[/]
-  make demo ORDERS=20                 a quick look
-  .venv/bin/python -m samples.demo --seed 7 --transient 0.3
-                                      more faults
-  .venv/bin/python -m devstack up .   Azure on this machine, for your own
-                                      orders (README, "Use it")
-  orders/                             the business code: replace this folder
-"""
-
 
 def judging(console: Console) -> None:
     """Explain the last seconds."""
@@ -100,6 +95,7 @@ class Screen:
     tally: Tally
     calls: int = 0
     faults: int = 0
+    history: History = field(default_factory=History)
     events: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     _live: Live | None = None
@@ -119,6 +115,11 @@ class Screen:
             self._live.stop()
             self._live = None
 
+    def killed(self, text: str) -> None:
+        """Show that a process was killed."""
+        self.history.kills.append(time.monotonic() - self.started)
+        self.event(text)
+
     def event(self, text: str) -> None:
         """Show an event."""
         stamped = f"{time.monotonic() - self.started:5.1f} s  {text}"
@@ -128,6 +129,7 @@ class Screen:
 
     def update(self) -> None:
         """Show the current numbers."""
+        self.history.note(time.monotonic() - self.started, len(self.tally.ended), self.faults)
         if self._live is not None:
             self._live.update(self._panel())
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
@@ -144,29 +146,34 @@ class Screen:
         )
 
     def _panel(self) -> RenderableType:
+        width = min(self.console.width, WIDTH_MAX)
+        states = Table.grid(padding=(0, 2))
+        for name, count, color in self._states():
+            bar = ProgressBar(
+                total=max(self.tally.orders, 1), completed=count, width=width // 3,
+                complete_style=color, finished_style=color,
+            )  # fmt: skip
+            states.add_row(name, bar, f"{count:>5}")
+        history, row = self.history, width - 46
+        ended, faults = history.ended(), history.faults()
+        lately = sum(ended[-5:]) / len(ended[-5:])
+        pace = Table.grid(padding=(0, 2))
+        pace.add_row("ended", blocks(ended, row), f"{lately:.1f}/s, mean {history.mean():.1f}/s")
+        pace.add_row("faults", blocks(faults, row), f"{self.faults} of {self.calls} remote calls")
+        pace.add_row("kills", "", f"{len(history.kills)} (kill -9 of a host)")
+        events = Text("\n".join(self.events), style="dim", overflow="ellipsis", no_wrap=True)
+        title = f"{self.tally.orders} orders, {time.monotonic() - self.started:.0f} s"
+        return Panel(Group(states, Text(), pace, Text(), events), title=title, width=width)
+
+    def _states(self) -> list[tuple[str, int, str]]:
         tally = self.tally
-        table = Table.grid(padding=(0, 2))
-        rows = [
+        return [
             ("received", len(tally.received), "cyan"),
             ("processing", tally.processing, "yellow"),
             ("processed", tally.ends("completed"), "green"),
-            ("failed, held for an operator", tally.ends("failed"), "red"),
-            ("failed, all steps undone", tally.ends("undone"), "magenta"),
+            ("failed, for an operator", tally.ends("failed"), "red"),
+            ("failed, all undone", tally.ends("undone"), "magenta"),
         ]
-        for name, count, color in rows:
-            bar = ProgressBar(
-                total=max(tally.orders, 1), completed=count, width=36, complete_style=color,
-                finished_style=color,
-            )  # fmt: skip
-            table.add_row(name, bar, f"{count:>5}")
-        retries = Text(
-            f"{self.calls} remote calls, {self.faults} with injected faults; agents repeat calls "
-            "with the same idempotency key"
-        )
-        events = Text("\n".join(self.events), style="dim")
-        seconds = time.monotonic() - self.started
-        title = f"{tally.orders} orders, {seconds:.0f} s"
-        return Panel(Group(table, retries, events), title=title, width=100)
 
 
 def report(
@@ -197,14 +204,55 @@ def report(
     if alerts:
         say("    The first alerts on the queue operator-alerts:")
         for text in alerts[:3]:
-            say(f"      {text}", highlight=False, soft_wrap=True)
+            say(f"      {text}", highlight=False, soft_wrap=not console.is_terminal)
     if tally.repeats:
         say(f"  {tally.repeats} notifications arrived twice (queues deliver at least once).")
     _report_problems(console, verdict)
-    say("")
-    say(NEXT, highlight=False)
+
+
+def chart(console: Console, history: History, path: Path) -> None:
+    """Show the chart on a terminal, and write it to a file."""
+    title = f"{sum(history.ended())} orders in {history.seconds} s, {history.mean():.1f} a second"
+    if console.is_terminal:
+        console.print(f"\n[bold]Orders ended a second[/] ({title})")
+        for line in bars(history.ended(), min(console.width, WIDTH_MAX) - 4, CHART_LINES):
+            console.print(f"  [green]{line}[/]", highlight=False, soft_wrap=True)
+    history.write(path, title)
+    console.print(f"\nThe chart is in {path}.", highlight=False, soft_wrap=True)
+
+
+def next_steps(console: Console, orders: int, kept: str | None, *, is_default: bool) -> None:
+    """Say what to try next: nothing that was just run."""
+    steps = []
+    if kept is not None:
+        steps += [
+            (f"make up DATA={kept}", "the same queues, table and services, with their orders"),
+            (".venv/bin/sas list", "then, in another shell: why, resubmit, undo"),
+        ]
+    else:
+        steps += [
+            ("make demo KEEP=1", "keeps the orders, so that you can operate them"),
+            ("make up", "the tour of README in ten minutes"),
+        ]
+    if orders < scenario.ORDERS_MAX:
+        steps.append(("make demo", f"all {scenario.ORDERS_MAX} orders"))
+    if is_default:
+        more_faults = ".venv/bin/python -m samples.demo --seed 7 --transient 0.3"
+        steps.append((more_faults, "more faults"))
+    console.print("\n[bold]Try next[/]")
+    for command, why in steps:
+        console.print(f"  {command:<24}  {why}", highlight=False, soft_wrap=True)
+
+
+def last_line(console: Console, verdict: Verdict) -> None:
+    """Print the verdict."""
     color = "green" if verdict.holds else "red"
-    say(f"[{color}]{verdict.last_line()}[/]", highlight=False, soft_wrap=True)
+    if verdict.holds:
+        words = "Every order ended. No notification is missing, no effect is missing or doubled."
+    else:
+        words = "Something is wrong: it is named above."
+    for text in (f"\nVerdict: {words}", verdict.last_line()):
+        console.print(f"[{color}]{text}[/]", highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _orders(count: int) -> str:

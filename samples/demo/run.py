@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
 from rich.console import Console
 
 from devstack.azurite import require_node
+from devstack.inputs import DevstackError, make_directory
 from devstack.stack import Stack
 from samples.demo import display, scenario
 from samples.demo.display import Screen
@@ -27,32 +30,63 @@ from sas.codec.outward import AlertMessage
 from sas.codec.strict import convert
 
 PROJECT = Path(__file__).parents[2]
+CHART = Path("build", "demo.svg")
 RESTARTS_MAX = 10
 """Host processes killed from outside that the demo starts again."""
 
 
-async def play(console: Console, orders: int, faults: Faults, logs: Path | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for. ``keep`` is a directory for queues, table and ledgers."""
+
+    orders: int
+    faults: Faults
+    logs: Path | None
+    keep: Path | None
+    is_default: bool
+
+
+async def play(console: Console, options: Options) -> bool:
     """Run the demo; return True if nothing is unfinished, missing or doubled."""
     require_node()
+    keep, orders = _new_directory(options.keep), options.orders
     display.before(console, orders)
     display.starting(console)
-    async with RemoteServices(faults) as remote:
+    async with RemoteServices(options.faults, data=keep / "services" if keep else None) as remote:
         stack = Stack(
-            PROJECT, settings=scenario.settings(remote.urls), groups=scenario.GROUPS, logs=logs
+            PROJECT,
+            settings=scenario.settings(remote.urls),
+            groups=scenario.GROUPS,
+            logs=options.logs,
+            data=keep,
         )
         async with stack:
-            tally = await _orders(console, stack, remote, orders)
-            display.judging(console)
-            verdict, ledgers = await _judge(stack, remote, orders, tally)
+            screen = Screen(console, Tally(orders))
+            verdict, ledgers = await _orders(screen, stack, remote)
             alerts = await _alerts(stack)
-    display.report(console, verdict, tally, ledgers, alerts)
+    display.report(console, verdict, screen.tally, ledgers, alerts)
+    display.chart(console, screen.history, CHART)
+    kept = shlex.quote(str(options.keep)) if options.keep else None
+    display.next_steps(console, orders, kept, is_default=options.is_default)
+    display.last_line(console, verdict)
     return verdict.holds
 
 
-async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders: int) -> Tally:
-    """Submit, follow and show until every order has ended or nothing happens any more."""
-    tally = Tally(orders)
-    screen = Screen(console, tally)
+def _new_directory(path: Path | None) -> Path | None:
+    """Return the directory to keep the orders in: an empty one, because their ids are the same."""
+    if path is not None and any(make_directory(path).iterdir()):
+        raise DevstackError(
+            f"{path} has the orders of an earlier run: operate them with `make up DATA={path}`, "
+            "remove the directory, or name another one."
+        )
+    return path
+
+
+async def _orders(
+    screen: Screen, stack: Stack, remote: RemoteServices
+) -> tuple[Verdict, Mapping[str, LedgerView]]:
+    """Submit, follow and show until every order has ended or nothing happens any more; judge."""
+    tally, orders = screen.tally, screen.tally.orders
     screen.begin()
     screen.event("all parts listen; the two applications start")
     applications = scenario.applications(orders)
@@ -63,12 +97,14 @@ async def _orders(console: Console, stack: Stack, remote: RemoteServices, orders
     ]
     try:
         await _show(screen, remote, tally, tasks)
+        screen.end()
+        display.judging(screen.console)
+        return await _judge(stack, remote, orders, tally)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         screen.end()
-    return tally
 
 
 async def _show(
@@ -87,8 +123,6 @@ async def _show(
         _count_calls(screen, remote)
         screen.update()
         await asyncio.sleep(0.25)
-    # Notifications can arrive out of order: wait for those before the last one.
-    await asyncio.sleep(1.0)
     _count_calls(screen, remote)
     screen.update()
 
@@ -138,7 +172,7 @@ async def _kill_agents(stack: Stack, orders: int, screen: Screen) -> None:
     while not stack.group(scenario.KILLED_GROUP):  # noqa: ASYNC110  killed from outside already
         await asyncio.sleep(0.05)
     pids = stack.kill(scenario.KILLED_GROUP)
-    screen.event(f"kill -9 of agent process {pids[0]}: its current work is lost")
+    screen.killed(f"kill -9 of agent process {pids[0]}: its current work is lost")
     await asyncio.sleep(scenario.RESTART_AFTER_S)
     group = scenario.GROUPS[scenario.KILLED_GROUP]
     started = await stack.start_group(group, name=scenario.KILLED_GROUP)
@@ -152,7 +186,7 @@ async def _restart_killed(stack: Stack, screen: Screen) -> None:
             stack.check()
             await asyncio.sleep(0.1)
         for host in lost:
-            screen.event(
+            screen.killed(
                 f"process {host.pid} ({host.group}) was killed: its messages are redelivered"
             )
             started = await stack.start_group(scenario.GROUPS[host.group], name=host.group)
@@ -163,11 +197,21 @@ async def _restart_killed(stack: Stack, screen: Screen) -> None:
 async def _judge(
     stack: Stack, remote: RemoteServices, orders: int, tally: Tally
 ) -> tuple[Verdict, Mapping[str, LedgerView]]:
+    """Return the verdict once nothing is on its way any more, or after a while.
+
+    Notifications arrive out of order. Beside a step that failed another one may still run, or wait
+    for the lock of the killed process to end.
+    """
     store = TableStore.connect(stack.storage_connection)
     ids = [new.order_id for one in scenario.applications(orders) for new in one.orders]
+    end = time.monotonic() + scenario.SETTLE_S_MAX
     try:
-        ledgers = {service: remote.ledger(service) for service in SERVICES}
-        return await judge(store, ids, tally, ledgers), ledgers
+        while True:
+            ledgers = {service: remote.ledger(service) for service in SERVICES}
+            verdict = await judge(store, ids, tally, ledgers)
+            if verdict.settled or time.monotonic() > end:
+                return verdict, ledgers
+            await asyncio.sleep(1.0)
     finally:
         await store.close()
 

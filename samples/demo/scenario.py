@@ -22,6 +22,8 @@ LATENCY_S = 0.12
 DELIVERY_S = 12.0
 """The carrier takes longer than the time allowed for a step, so the step is extended."""
 QUIET_S_MAX = 150.0
+SETTLE_S_MAX = 90.0
+"""The longest wait, after the last order ended, for what is still on its way."""
 STEPS = 3
 DELIVERED_EVERY = 16
 """One order of the web shop in this many is followed until its delivery."""

@@ -45,6 +45,13 @@ class Verdict:
         """Whether nothing is unfinished, missing, doubled or wrong."""
         return not (self.unfinished or self.missing or self.doubled or self.wrong_effects)
 
+    @property
+    def settled(self) -> bool:
+        """Whether it holds, and nothing is on its way any more."""
+        told = self.notifications_seen == self.notifications_expected
+        known = self.effects_in_force - self.effects_unknown
+        return self.holds and told and known == self.effects_expected
+
     def last_line(self) -> str:
         """Return the figures in one line."""
         state = self.states

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -31,8 +32,10 @@ CALLBACK_TIMEOUT = aiohttp.ClientTimeout(total=10)
 class Carrier(Service):
     """Delivers ``Faults.delivery`` seconds after the first call."""
 
-    def __init__(self, contract: Contract, faults: Faults, ledger_max: int) -> None:
-        super().__init__(contract, faults, ledger_max)
+    def __init__(
+        self, contract: Contract, faults: Faults, ledger_max: int, file: Path | None = None
+    ) -> None:
+        super().__init__(contract, faults, ledger_max, file)
         self._due: dict[str, float] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
 

@@ -15,7 +15,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import TypedDict
+from pathlib import Path
+from typing import BinaryIO, TypedDict
+
+import msgspec
 
 RECORDS_MAX_DEFAULT = 100_000
 
@@ -89,13 +92,28 @@ class Record:
 
 
 class Ledger:
-    """The records of one service, for at most ``records_max`` keys."""
+    """The records of one service, for at most ``records_max`` keys.
 
-    def __init__(self, number_prefix: str, records_max: int = RECORDS_MAX_DEFAULT) -> None:
+    With a ``file``, effects and tombstones outlive the process: each is a line of the file.
+    """
+
+    def __init__(
+        self, number_prefix: str, records_max: int = RECORDS_MAX_DEFAULT, file: Path | None = None
+    ) -> None:
         self._prefix = number_prefix
         self._records_max = records_max
         self._records: dict[str, Record] = {}
         self._effects: list[Effect] = []
+        self._file: BinaryIO | None = None
+        if file is not None:
+            self._read(file)
+            self._file = file.open("ab", buffering=0)
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def record_of(self, key: str) -> Record:
         """Return the record of a key, a new one if needed, or raise LedgerFullError."""
@@ -124,6 +142,7 @@ class Ledger:
         effect = Effect(order_id, key, number, now, fingerprint)
         self.record_of(key).effect = effect
         self._effects.append(effect)
+        self._keep("do", key, now, order_id, fingerprint)
         return effect
 
     def replay(self, key: str) -> Effect:
@@ -146,6 +165,7 @@ class Ledger:
         record.undone = record.effect is not None
         if record.effect is not None:
             record.effect.undone_at = now
+        self._keep("undo", key, now)
         return record.undone, False
 
     def effects(self) -> list[EffectView]:
@@ -156,6 +176,22 @@ class Ledger:
         """Return the orders with more than one effect in force."""
         in_force = Counter(e.order_id for e in self._effects if e.undone_at is None)
         return [order_id for order_id, count in in_force.items() if count > 1]
+
+    def _keep(self, *words: str | datetime) -> None:
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(words) + b"\n")
+
+    def _read(self, file: Path) -> None:
+        content = file.read_bytes() if file.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:  # the process was killed while it wrote the last line
+            file.write_bytes(whole)
+        for line in whole.splitlines():
+            match msgspec.json.decode(line, type=list[str]):
+                case ["do", key, at, order_id, fingerprint]:
+                    self.execute(key, order_id, fingerprint, datetime.fromisoformat(at))
+                case ["undo", key, at]:
+                    self.undo(key, datetime.fromisoformat(at))
 
 
 def _text(moment: datetime) -> str:

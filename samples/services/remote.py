@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 from aiohttp import web
 
+from devstack.inputs import make_directory
 from devstack.lifecycle import AsyncRunnable
 from samples.services.carrier import Carrier
 from samples.services.contract import CONTRACTS, SERVICES
@@ -29,7 +31,7 @@ class RemoteServices(AsyncRunnable):
     ``faults`` applies to all services, or is a mapping by service name; services without an entry
     never fail. With ``port_base`` N they listen on N and the next four ports, else on free ports;
     ``start`` raises OSError when a port is taken. A ledger with ``ledger_max`` keys refuses new
-    keys with 507.
+    keys with 507. With a directory ``data`` the ledgers outlive the process.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class RemoteServices(AsyncRunnable):
         port_base: int | None = None,
         ledger_max: int = RECORDS_MAX_DEFAULT,
         connections_max: int = CONNECTIONS_MAX,
+        data: Path | None = None,
     ) -> None:
         self._port_base = port_base
         self._connections_max = connections_max
@@ -46,7 +49,12 @@ class RemoteServices(AsyncRunnable):
         for name in by_name:
             _check_service(name)
         self._services = {
-            name: _KIND.get(name, Service)(contract, by_name.get(name) or Faults(), ledger_max)
+            name: _KIND.get(name, Service)(
+                contract,
+                by_name.get(name) or Faults(),
+                ledger_max,
+                make_directory(data) / f"{name}.jsonl" if data else None,
+            )
             for name, contract in CONTRACTS.items()
         }
         self._urls: dict[str, str] = {}
@@ -90,6 +98,8 @@ class RemoteServices(AsyncRunnable):
         for _, server in running:
             server.close()
         await asyncio.gather(*(runner.cleanup() for runner, _ in running))
+        for service in self._services.values():
+            service.close()
 
     async def _listen(self, service: Service, port: int) -> int:
         runner = web.AppRunner(

@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -38,11 +39,13 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class Service:
     """One service. It is single-threaded, so code without await is atomic."""
 
-    def __init__(self, contract: Contract, faults: Faults, ledger_max: int) -> None:
+    def __init__(
+        self, contract: Contract, faults: Faults, ledger_max: int, file: Path | None = None
+    ) -> None:
         self.contract = contract
         self.faults = faults
         self.calls = 0
-        self._ledger = Ledger(contract.number_prefix, ledger_max)
+        self._ledger = Ledger(contract.number_prefix, ledger_max, file)
         self._counts: Counter[FaultKind] = Counter()
 
     def app(self) -> web.Application:
@@ -60,6 +63,10 @@ class Service:
             ]
         )
         return app
+
+    def close(self) -> None:
+        """Close the file of the ledger."""
+        self._ledger.close()
 
     def counts(self) -> tuple[int, int]:
         """Return the number of calls, and the number of injected faults."""

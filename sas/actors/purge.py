@@ -1,8 +1,9 @@
 """Purger: removes finished orders that are older than the retention, oldest first in each shard.
 
-The shards are purged side by side, and several orders go in one transaction. It runs beside live
-orders: each run ends with its function's time, and the order's token guards each removal. Orders
-that it could not remove are still listed as finished, and the next run continues with them.
+Shards are purged side by side (``shards_max``), and several orders go in one transaction. It runs
+beside live orders: each run ends with its function's time, and the order's token guards each
+removal. Orders that it could not remove are still listed as finished, and the next run continues
+with them. Each run takes the shards in another order, so none is always the last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
+from zlib import crc32
 
 from sas.codec.record import record_of, to_line
 from sas.domain.change import HeldDue, OtherDue, OutDue
@@ -61,12 +63,14 @@ class Purger:
         retention: timedelta,
         exporter: Exporter | None = None,
         function_time: timedelta = timedelta(minutes=8),
+        shards_max: int = 256,
     ) -> None:
         self._context = context
         self._function_time = function_time
         self._retention = retention
         self._exporter = exporter
         self._exporting = asyncio.Lock()
+        self._shards_max = shards_max
 
     async def run(self) -> Purge:
         """Remove orders that are too old, within the function's time.
@@ -88,8 +92,15 @@ class Purger:
             return Purge(led=False)
         found = Purge(stop_at=stop_at)
         until = began - self._retention
-        shards = [self._shard(shard, began, until, found) for shard in store.shards]
-        failed = [down for down in await asyncio.gather(*shards) if down is not None]
+        turn = asyncio.Semaphore(self._shards_max)
+
+        async def purge(shard: str) -> StoreUnavailableError | None:
+            async with turn:
+                return await self._shard(shard, began, until, found)
+
+        shards = sorted(store.shards, key=lambda shard: crc32(f"{shard} {began}".encode()))
+        ended = await asyncio.gather(*(purge(shard) for shard in shards))
+        failed = [down for down in ended if down is not None]
         if len(failed) == len(shards):
             raise failed[0]
         if not failed:
@@ -108,6 +119,8 @@ class Purger:
     ) -> StoreUnavailableError | None:
         """Purge one shard; return why its finished orders could not be listed to the end."""
         store, since = self._context.store, None
+        if self._is_over(found):
+            return None
         unsent = await self._unsent(shard, now)
         seen: set[tuple[datetime, str]] = set()
         while not self._is_over(found):

@@ -16,3 +16,7 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``; at once if that is 0 or less."""
         await asyncio.sleep(max(0.0, seconds))
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """Cancel the block after ``seconds``, and raise TimeoutError."""
+        return asyncio.timeout(seconds)

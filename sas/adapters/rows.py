@@ -19,12 +19,16 @@ Large content is stored in rows outside of the order, in binary columns. The row
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
 
+from msgspec import MsgspecError
+
 from sas.adapters import keys
-from sas.bounds import has_own_row, utf16_units
+from sas.bounds import TEXT_UNITS_MAX, has_own_row, utf16_units
 from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import key_time, parse_key_time
 from sas.domain.order import (
@@ -44,7 +48,8 @@ from sas.domain.order import (
     UndoLedger,
     UndoStatus,
 )
-from sas.ports import OtherVersionError
+from sas.domain.workflow import STEPS_MAX
+from sas.ports import CorruptOrderError, OtherVersionError
 
 Entity = dict[str, Any]
 Row = Mapping[str, Any]
@@ -53,8 +58,56 @@ E = TypeVar("E", bound=Enum)
 CHUNK_UNITS = 32_000
 
 
-class CorruptOrderError(Exception):
-    """The rows of an order do not fit together: some were edited or deleted by hand."""
+_NUMBERS = frozenset(
+    {"Steps", "Seq", "Version", "Epoch", "Generation", "FailureCount", "Number", "ExtendedWaits"}
+    | {"Excused", "Route", "Attempt", "PayloadBytes", "PayloadChunks", "ResultBytes"}
+    | {"ResultChunks"}
+)
+_FLAGS = frozenset({"Rejected", "Resting", "Urgent", "ResultRow"})
+_TEXTS = frozenset(
+    {"OrderID", "LockedBy", "CompleteBy", "ProcessState", "Workflow", "ContentHash", "ReplyQueue"}
+    | {"CorrelationID", "SubmittedAt", "TraceParent", "SettledAt", "Deadline", "AcknowledgedBy"}
+    | {"UndoneBecause", "Name", "Since", "ErrorCode", "ErrorMessage", "CalledUntil", "Undo", "At"}
+    | {"UndoRoutes", "Edited", "Note", "PayloadSha256", "ResultSha256", "What", "By", "CommitId"}
+    | {"Cause", "Reason", "Changes", "Queue", "MessageId", "ContentType", "Properties"}
+)
+_SHORT = _TEXTS - {"ErrorMessage", "Reason", "Changes", "Properties", "Edited"}
+NUMBER_MAX = 2**31 - 2
+"""Largest number of a row: one more still fits its 32 bits."""
+
+
+@contextmanager
+def reading(order_id: str, row: Row) -> Iterator[None]:
+    """Read a row of an order in this block, with the columns of the types that are written.
+
+    Raises:
+        CorruptOrderError: it cannot be read. The text names the row and the column.
+    """
+    try:
+        for column, value in row.items():
+            _check_column(column, value)
+        yield
+    except KeyError as missing:
+        why = f"column {missing.args[0]} is missing"
+    except (TypeError, ValueError, AttributeError, RecursionError, MsgspecError) as wrong:
+        why = str(wrong)[:300]
+    else:
+        return
+    raise CorruptOrderError(order_id, f"row {row.get('RowKey')} cannot be read: {why}")
+
+
+def _check_column(column: str, value: object) -> None:
+    """Raise ValueError for a value that no version writes into this column."""
+    if value is None:
+        return
+    if column in _NUMBERS and not (type(value) is int and 0 <= value <= NUMBER_MAX):
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, and no number")
+    if column in _FLAGS and not isinstance(value, bool):
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, not true or false")
+    if column in _TEXTS and not isinstance(value, str):
+        raise ValueError(f"column {column} is {str(value)[:40]!r}, and no text")
+    if column in _SHORT and len(str(value)) > TEXT_UNITS_MAX:
+        raise ValueError(f"column {column} has {len(str(value)):,} characters")
 
 
 def chunked(column: str, text: str) -> Entity:
@@ -214,29 +267,45 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
     """
     state, details = by_key.get(keys.state(order_id)), by_key.get(keys.details(order_id))
     if state is None or details is None:
-        raise CorruptOrderError(f"order {order_id}: its details or its state row is missing")
-    steps: list[StepRecord] = []
-    for number in range(state["Steps"]):
-        row = by_key.get(keys.step(order_id, number))
-        if row is None:
-            raise CorruptOrderError(f"order {order_id}: the row of step {number} is missing")
-        large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
-        if large is None:
-            raise CorruptOrderError(f"order {order_id}: the result row of step {number} is missing")
-        last_error = _error_from(by_key.get(keys.error(order_id, number)), details)
-        steps.append(_step_from(row, _content_of("Result", large), last_error))
-    return Order(
-        _details_from(details),
-        tuple(steps),
-        unknown=_unknown(by_key),
-        seq=state["Seq"],
-        settled_at=_moment(state.get("SettledAt")),
-        rejected=state["Rejected"],
-        deadline=_moment(state.get("Deadline")),
-        acknowledged_by=state.get("AcknowledgedBy"),
-        undone_because=state.get("UndoneBecause"),
-        token=token,
-    )
+        raise CorruptOrderError(order_id, "its details or its state row is missing")
+    with reading(order_id, details):
+        read_details = _details_from(order_id, details)
+    with reading(order_id, state):
+        count = state["Steps"]
+        if count > STEPS_MAX:
+            raise ValueError(f"column Steps is {count}")
+        order = Order(
+            read_details,
+            (),
+            unknown=_unknown(by_key),
+            seq=state["Seq"],
+            settled_at=_moment(state.get("SettledAt")),
+            rejected=state["Rejected"],
+            deadline=_moment(state.get("Deadline")),
+            acknowledged_by=state.get("AcknowledgedBy"),
+            undone_because=state.get("UndoneBecause"),
+            token=token,
+        )
+    steps = (_step_of(order_id, number, by_key, details) for number in range(count))
+    return replace(order, steps=tuple(steps))
+
+
+def _step_of(order_id: str, number: int, by_key: Mapping[str, Row], details: Row) -> StepRecord:
+    row = by_key.get(keys.step(order_id, number))
+    if row is None:
+        raise CorruptOrderError(order_id, f"the row of step {number} is missing")
+    large = by_key.get(keys.result(order_id, number)) if row.get("ResultRow") else row
+    if large is None:
+        raise CorruptOrderError(order_id, f"the result row of step {number} is missing")
+    error = by_key.get(keys.error(order_id, number), {})
+    with reading(order_id, error):
+        last_error = _error_from(error, details) if error else None
+    with reading(order_id, large):
+        result = _content_of("Result", large)
+    with reading(order_id, row):
+        if row["Number"] != number:
+            raise ValueError(f"column Number is {row['Number']}, and not {number}")
+        return _step_from(row, result, last_error)
 
 
 def _unknown(by_key: Mapping[str, Row]) -> dict[str, Row]:
@@ -268,7 +337,9 @@ def _known(kind: type[E], value: str) -> E:
         ) from None
 
 
-def _details_from(row: Row) -> Details:
+def _details_from(order_id: str, row: Row) -> Details:
+    if row["OrderID"] != order_id:
+        raise ValueError(f"column OrderID is {row['OrderID'][:100]!r}")
     return Details(
         order_id=row["OrderID"],
         workflow=row["Workflow"],
@@ -283,9 +354,9 @@ def _details_from(row: Row) -> Details:
     )
 
 
-def _error_from(row: Row | None, details: Row) -> AttemptError | None:
+def _error_from(row: Row, details: Row) -> AttemptError | None:
     """Return the last error of a step. An agent of a purged order with this id may have left it."""
-    if row is None or row["At"] < details["SubmittedAt"]:
+    if row["At"] < details["SubmittedAt"]:
         return None
     return AttemptError(
         epoch=row["Epoch"],

@@ -26,12 +26,13 @@ from urllib.request import getproxies
 
 from azure.core.exceptions import HttpResponseError
 from azure.core.pipeline.transport import AioHttpTransport
+from azure.data.tables import TableEntity
 from azure.data.tables.aio import TableClient
 
 from sas.adapters import keys
 from sas.adapters.endpoints import Endpoint, token_credential
 from sas.adapters.group_transaction import GroupTransactions
-from sas.adapters.rows import Row, error_row, order_from, settled_row
+from sas.adapters.rows import Row, error_row, order_from, reading, settled_row
 from sas.adapters.table import (
     Meter,
     RefusedTransactionError,
@@ -76,6 +77,11 @@ AZURITE = (
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
 LOADS_MAX = 5
+SHARDS_MAX = 256
+FORMAT = 1
+"""Format of the rows, in the table's meta row. A version that writes what older ones must not work
+on raises it; they then put every message back.
+"""
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
 """The token of an order that we wrote and another instance changed before we saw our ETag.
@@ -158,32 +164,40 @@ class TableStore:
         return self._shards
 
     async def open(self) -> None:
-        """Create the table if it is missing, and check its number of shards.
+        """Create the table if it is missing, and check its number of shards and its format.
 
         The first use of the store calls this.
 
         Raises:
-            StoreMismatchError: the table was created with another number of shards.
+            StoreMismatchError: the table was created with another number of shards, or is of a
+                newer format.
         """
         async with self._opening:
             if not self._opened:
-                await self._pin_shards()
+                await self._check_meta()
                 self._opened = True
 
-    async def _pin_shards(self) -> None:
+    async def _check_meta(self) -> None:
         meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             await self.table.create()
-            row = {"RowKey": keys.META, "Shards": len(self._shards)}
+            row = {"RowKey": keys.META, "Shards": len(self._shards), "Format": FORMAT}
             await self.table.insert(keys.META_PARTITION, row)
             meta = await self.table.get(keys.META_PARTITION, keys.META)
         if meta is None:
             raise StoreUnavailableError("the table was deleted while it was being opened")
-        if meta["Shards"] != len(self._shards):
+        table_format = meta.get("Format", 1)
+        if type(table_format) is not int or table_format > FORMAT:
             raise StoreMismatchError(
-                f"the table was created with {meta['Shards']} shards, this start asks for "
+                f"the table has format {table_format}, and this version knows up to {FORMAT}: "
+                "deploy the version that wrote it, or a newer one (docs/upgrading.md)",
+                "format",
+            )
+        if (shards := meta.get("Shards")) != len(self._shards):
+            raise StoreMismatchError(
+                f"the table was created with {shards} shards, this start asks for "
                 f"{len(self._shards)}: orders would not be found. Set the number of shards back "
-                f"to {meta['Shards']}, or name a new table",
+                f"to {shards}, or name a new table",
                 "number of shards",
             )
 
@@ -291,7 +305,11 @@ class TableStore:
         """See ``StateStore.recorded``."""
         partition = await self._partition(order_id)
         found = await self.table.get(partition, keys.cause(order_id, cause))
-        return None if found is None else await self.entry(order_id, found["Seq"])
+        if found is None:
+            return None
+        with reading(order_id, found):
+            seq = int(found["Seq"])
+        return await self.entry(order_id, seq)
 
     async def entry(self, order_id: str, seq: int) -> JournalEntry | None:
         """See ``StateStore.entry``."""
@@ -474,16 +492,13 @@ class TableStore:
         """See ``StateStore.read_shared``."""
         await self.open()
         found = await self.table.get(keys.META_PARTITION, keys.shared(name))
-        return None if found is None else SharedValue(found["Value"], str(found.metadata["etag"]))
+        return None if found is None else _shared(found)
 
     async def shared_values(self, prefix: str) -> dict[str, SharedValue[str]]:
         """See ``StateStore.shared_values``."""
         await self.open()
         found = await self.table.rows(keys.META_PARTITION, keys.shared_range(prefix))
-        return {
-            keys.shared_name(row["RowKey"]): SharedValue(row["Value"], str(row.metadata["etag"]))
-            for row in found
-        }
+        return {keys.shared_name(row["RowKey"]): _shared(row) for row in found}
 
     async def write_shared(self, name: str, value: str, token: str | None) -> SharedValue[str]:
         """See ``StateStore.write_shared``."""
@@ -507,7 +522,7 @@ class TableStore:
         found = await self.table.get(keys.META_PARTITION, keys.lease(name))
         if found is None:
             return await self.table.insert(keys.META_PARTITION, row)
-        if found["Holder"] != holder and parse_key_time(found["Until"]) > now:
+        if found.get("Holder") != holder and _held_until(found, now) > now:
             return False
         etag = str(found.metadata["etag"])
         return await self.table.replace(keys.META_PARTITION, row, etag)
@@ -546,7 +561,27 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
             f"there is no table {table!r} with orders at {where}: check the storage account and "
             "the table's name (no order may have been submitted yet)"
         )
-    return TableStore.connect(endpoint, table, int(meta["Shards"]))
+    shards = meta.get("Shards")
+    if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+        raise NoStoreError(
+            f"the row {keys.META!r} of table {table!r} at {where} has Shards={str(shards)[:40]!r}: "
+            "set it back to SAS_SHARDS of the app"
+        )
+    return TableStore.connect(endpoint, table, shards)
+
+
+def _shared(row: TableEntity) -> SharedValue[str]:
+    """Return a shared value; one that was broken by hand is empty, and no reader can decode it."""
+    value = row.get("Value")
+    return SharedValue(value if isinstance(value, str) else "", str(row.metadata["etag"]))
+
+
+def _held_until(row: Row, now: datetime) -> datetime:
+    """Return when a lease ends; a row that was broken by hand holds nothing."""
+    try:
+        return parse_key_time(row["Until"])
+    except (KeyError, TypeError, ValueError):
+        return now
 
 
 def _payload_keys(order: Order) -> set[str]:
@@ -568,7 +603,10 @@ def _summary(row: Row) -> Summary | None:
         submitted_at = parse_key_time(submitted) if submitted else None
         at = parse_key_time(row["At"])
         why = row.get("UndoneBecause")
-        return Summary(at, row["OrderID"], state, row["Workflow"], submitted_at, why)
+        order_id, workflow = row["OrderID"], row["Workflow"]
+        if not (isinstance(order_id, str) and isinstance(workflow, str)):
+            raise TypeError("OrderID or Workflow is no text")  # noqa: TRY301  logged below
+        return Summary(at, order_id, state, workflow, submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)
         return None

@@ -155,15 +155,16 @@ def held_row(due: HeldDue, message: Message) -> Entity:
 
 
 def held_message(row: Row) -> Message:
-    """Return the message of a row of ``held_row``."""
-    return Message(
-        row["Queue"],
-        row["MessageId"],
-        b"".join(row[name] for name in sorted(row) if name.startswith("Body")),
-        content_type=row["ContentType"],
-        correlation_id=row.get("CorrelationId"),
-        properties=json.loads(row["Properties"]),
-    )
+    """Return the message of a row of ``held_row``; raises CorruptOrderError if it is broken."""
+    with rows.reading(str(row.get("OrderID")), row):
+        return Message(
+            row["Queue"],
+            row["MessageId"],
+            b"".join(row[name] for name in sorted(row) if name.startswith("Body")),
+            content_type=row["ContentType"],
+            correlation_id=row.get("CorrelationId"),
+            properties=msgspec.json.decode(row["Properties"], type=dict[str, str]),
+        )
 
 
 def _by_key(due: Iterable[Due]) -> list[Due]:
@@ -251,18 +252,24 @@ def journal_row(order_id: str, entry: JournalEntry) -> Entity:
 
 
 def entry_from(row: Row) -> JournalEntry:
-    """Return the transition that ``journal_row`` was given."""
-    return JournalEntry(
-        seq=row["Seq"],
-        at=parse_key_time(row["At"]),
-        what=JournalWord(row["What"]),
-        by=row["By"],
-        commit_id=row["CommitId"],
-        cause=row.get("Cause"),
-        messages=messages_from_json(rows.joined("Messages", row) or "[]"),
-        reason=row.get("Reason") or "",
-        changes=changes_from_text(row.get("Changes") or ""),
-    )
+    """Return the transition that ``journal_row`` was given.
+
+    Raises:
+        CorruptOrderError: it was changed by hand.
+        OtherVersionError: a newer version wrote it.
+    """
+    with rows.reading(str(row.get("OrderID")), row):
+        return JournalEntry(
+            seq=row["Seq"],
+            at=parse_key_time(row["At"]),
+            what=JournalWord(row["What"]),
+            by=row["By"],
+            commit_id=row["CommitId"],
+            cause=row.get("Cause"),
+            messages=messages_from_json(rows.joined("Messages", row) or "[]"),
+            reason=row.get("Reason") or "",
+            changes=changes_from_text(row.get("Changes") or ""),
+        )
 
 
 def changes_to_text(changes: tuple[StepChange, ...]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from sas.adapters.endpoints import Endpoint
 from sas.config import (
-    CONNECTION,
     SettingError,
     read_order_bytes_max,
     read_queues,
@@ -20,7 +19,14 @@ from sas.config import (
 )
 from sas.domain.queues import ForbiddenReplyQueueError, Queues
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
-from sas.ports import OperatorBus, OtherVersionError, StateStore, StoreUnavailableError
+from sas.ports import (
+    OperatorBus,
+    OtherVersionError,
+    StateStore,
+    StoreMismatchError,
+    StoreUnavailableError,
+)
+from sas.profiles import CONNECTION, service_bus
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -138,7 +144,7 @@ def read_storage(arguments: argparse.Namespace, env: Mapping[str, str]) -> Stora
     try:
         return Storage(read_tables(said), read_table_name(said))
     except SettingError as wrong:
-        raise UsageError(f"{wrong} (or give --storage and --table)") from None
+        raise UsageError(f"{wrong} (or give --env or --storage)") from None
 
 
 @asynccontextmanager
@@ -157,7 +163,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         store = await connect_existing(where.endpoint, where.table)
     except NoStoreError as missing:
         raise NotPossibleError(str(missing)) from None
-    except (StoreUnavailableError, OtherVersionError) as silent:
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
         raise UnavailableError(str(silent)) from None
     except ValueError as wrong:
         raise UsageError(
@@ -167,7 +173,7 @@ async def open_store(where: Storage) -> AsyncIterator[StateStore]:
         ) from None
     try:
         yield store
-    except (StoreUnavailableError, OtherVersionError) as silent:
+    except (StoreUnavailableError, OtherVersionError, StoreMismatchError) as silent:
         raise UnavailableError(str(silent)) from None
     finally:
         await store.close()
@@ -210,14 +216,13 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
     Raises:
         UsageError: they name none, or one that cannot exist.
     """
-    text = arguments.connection or env.get(CONNECTION) or env.get(f"AzureWebJobs{CONNECTION}")
-    if text and "=" in text:
-        return Endpoint(connection_string=text)
-    namespace = text or env.get(f"{CONNECTION}__fullyQualifiedNamespace")
+    namespace = arguments.connection or service_bus(env)
+    if namespace and "=" in namespace:
+        return Endpoint(connection_string=namespace)
     if not namespace:
         raise UsageError(
-            f"no connection: give --connection or set {CONNECTION} to a Service Bus "
-            "connection string (the portal shows it under Shared access policies)"
+            f"no connection: name an environment with --env, give --connection or set {CONNECTION} "
+            "to a Service Bus connection string (the portal shows it under Shared access policies)"
         )
     if "." not in namespace or "/" in namespace:
         raise UsageError(
@@ -229,8 +234,7 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
 
 def has_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> bool:
     """Return whether the arguments or the environment name a Service Bus namespace."""
-    names = (CONNECTION, f"AzureWebJobs{CONNECTION}", f"{CONNECTION}__fullyQualifiedNamespace")
-    return bool(arguments.connection or any(env.get(name) for name in names))
+    return bool(arguments.connection or service_bus(env))
 
 
 @asynccontextmanager

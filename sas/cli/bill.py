@@ -211,13 +211,13 @@ def metric_series(steps: int) -> int:
     """
     agents = [str(number) for number in range(steps)]
     queues = Queues()
-    every, worked = len(queues.own(agents)) + 1, len(queues.on_the_way(agents)) + 1
+    every, worked = len(queues.own(agents)) + 1, len(queues.on_the_way(agents)) + 2
     return every + worked + 3 + 1 + 3 + 1
 
 
 def queue_functions(steps: int) -> int:
-    """Return the functions that read a queue: one a lane, and two for dead letters."""
-    return len(Queues().on_the_way([str(number) for number in range(steps)])) + 2
+    """Return the functions of queues: one a lane, two of dead letters, the alert webhook."""
+    return len(Queues().on_the_way([str(number) for number in range(steps)])) + 3
 
 
 def _without_orders(load: Load) -> Load:

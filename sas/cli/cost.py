@@ -127,7 +127,7 @@ def read_prices(file: str) -> Prices:
         prices = msgspec.json.decode(Path(file).read_bytes(), type=Prices)
     except OSError as wrong:
         raise UsageError(f"{file}: it cannot be read: {wrong.strerror}") from None
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise UsageError(f"{file}: {wrong} (samples/prices.json shows the form)") from None
     unknown = sorted(prices.items.keys() - ITEMS.keys())
     if unknown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from sas.cli import act, output, workflows
 from sas.cli import arguments as args
 from sas.cli.arguments import Verb
+from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.ports import StateStore
@@ -47,13 +47,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--app", metavar="MODULE:NAME", help="the workflows: the page then names every agent"
     )
     act.add_name(parser)
+    args.add_json(parser, "each link as one JSON object")
     args.add_connection(parser)
     args.add_storage(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("jinja2") is None:
-        raise UsageError("sas desk needs Jinja2: pip install 'scheduler-agent-supervisor[desk]'")
     return asyncio.run(_serve(arguments))
 
 
@@ -76,10 +75,14 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 "free one"
             ) from None
         link, at_terminal = desk.guard.new_link(), sys.stdin is not None and sys.stdin.isatty()
-        output.say(f"The desk is at {link}")
+
+        def say(words: str, link: str) -> None:
+            output.say(to_line({"Link": link}) if arguments.json else f"{words} {link}")
 
         def new_link() -> None:
-            output.say(f"A new link: {desk.guard.new_link()}")
+            say("A new link:", desk.guard.new_link())
+
+        say("The desk is at", link)
 
         if at_terminal:
             output.complain("Enter prints a new link. Ctrl-C or Ctrl-D stops the desk.")

@@ -67,11 +67,12 @@ def _circuits(arguments: argparse.Namespace) -> Work:
         raise UsageError("--probe needs the names of agents: sas circuits AGENT --probe")
 
     async def show(store: StateStore) -> int:
-        if arguments.probe:
-            await _probe(store, arguments.agents)
         shared = await breakers(store).all()
         names = sorted(arguments.agents or {*known, *shared})
         _check_agents(names, {*known, *shared, *letters.agents_here(read_queues(os.environ))})
+        if arguments.probe:
+            await _probe(store, arguments.agents)
+            shared = await breakers(store).all()
         found = {name: shared[name].value if name in shared else Breaker() for name in names}
         records = [_circuit_record(name, one) for name, one in found.items()]
         if arguments.json:

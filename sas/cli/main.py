@@ -1,10 +1,12 @@
 """The ``sas`` command. Each module has the verbs of one purpose, in ``VERBS``.
 
-``submit`` (with ``submission`` and ``reading``) sends orders, ``look`` shows what became of them,
-``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch`` shows the system,
-``doctor`` checks this machine, ``health`` shows faults of the system, ``inboxes`` what lies in the
-queues for an operator, ``queues`` what lies in any, ``workflows`` checks a deploy, ``sim``
-simulates, ``cost`` (with ``bill`` and ``counts``) estimates the bill. They share ``arguments`` (the
+``submit`` (with ``submission`` and ``reading``) sends orders, ``listing`` and ``look`` show what
+became of them, ``why`` explains one, ``act`` changes them, ``desk`` starts the page, ``watch``
+shows the system, ``doctor`` checks this machine, ``health`` shows faults of the system,
+``inboxes`` and ``dlq`` what lies in the queues for an operator, ``queues`` what lies in any
+(``moving`` sends it again), ``workflows`` checks a deploy, ``sim`` simulates, ``cost`` (with
+``bill`` and ``counts``) estimates the bill, ``project`` writes a new project, ``environments``
+chooses the system (``--env``), ``completion`` serves the shell. They share ``arguments`` (the
 namespace, the table), ``selection`` (which orders), ``output``.
 """
 
@@ -14,21 +16,23 @@ import argparse
 import logging
 import os
 import sys
-import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 
 from sas.cli import (
     act,
+    completion,
     cost,
     desk,
+    dlq,
     doctor,
+    environments,
     health,
     inboxes,
+    listing,
     look,
+    project,
     queues,
     sim,
     submit,
@@ -39,12 +43,14 @@ from sas.cli import (
 from sas.cli.arguments import Verb
 from sas.cli.output import INTERRUPTED, OutputError
 from sas.config import SettingError
-from sas.operate.errors import UNAVAILABLE, USAGE, CommandError
+from sas.distribution import lacking, version
+from sas.operate.errors import UNAVAILABLE, USAGE, CommandError, UsageError
 
 VERBS: Sequence[Verb] = (
-    *(*submit.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
-    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *queues.VERBS),
-    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS),
+    *(*submit.VERBS, *listing.VERBS, *look.VERBS, *why.VERBS, *act.VERBS),
+    *(*watch.VERBS, *doctor.VERBS, *health.VERBS, *inboxes.VERBS, *dlq.VERBS, *queues.VERBS),
+    *(*workflows.VERBS, *sim.VERBS, *cost.VERBS, *desk.VERBS, *project.VERBS),
+    *(*environments.VERBS, *completion.VERBS),
 )
 EPILOG = f"""\
 exit codes:
@@ -64,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         verb: Verb = arguments.verb
-        code = verb.run(arguments)
+        with environments.chosen(arguments):
+            code = _ran(verb, arguments)
         sys.stdout.flush()
     except CommandError as wrong:
         print(f"sas: {wrong}", file=sys.stderr)  # noqa: T201  # a command prints
@@ -81,6 +88,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         _stop_output()
         return 1
     return code
+
+
+def _ran(verb: Verb, arguments: argparse.Namespace) -> int:
+    """Run a verb; a missing package is an error of usage that says which extra to install."""
+    try:
+        return verb.run(arguments)
+    except ImportError as missing:
+        extra = verb.name if verb.name in {"desk", "sim"} else "cli"
+        needed = lacking(missing, extra)
+        if needed is missing:
+            raise
+        raise UsageError(str(needed)) from missing
 
 
 def _prepare_output() -> None:
@@ -108,6 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sas {_version()}")
     parser.set_defaults(verb=None)
+    environments.add_globals(parser)
     verbs = parser.add_subparsers(metavar="VERB")
     for verb in VERBS:
         own = verbs.add_parser(
@@ -118,13 +138,11 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_arguments(own)
+        environments.add_globals(own, argparse.SUPPRESS)
         own.set_defaults(verb=verb)
     return parser
 
 
 def _version() -> str:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("scheduler-agent-supervisor")
-    project = Path(__file__).parents[2] / "pyproject.toml"
-    version = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
-    return f"{version} (a working copy)"
+    copy = Path(__file__).parents[2] / "pyproject.toml"
+    return f"{version()} (a working copy)" if copy.exists() else version()

@@ -18,6 +18,8 @@ from sas.operate.errors import UsageError
 from sas.operate.why import spelled
 
 INTERRUPTED = 130
+TEXT_WIDTH_MIN = 24
+"""A text begins beside the cells of its row only where it has so many columns."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR = "\r\x1b[K"
@@ -71,12 +73,26 @@ def columns(stream: TextIO) -> int | None:
 
 
 def row(parts: Sequence[str]) -> str:
-    """Return the parts of a row on one line; on a narrower terminal, on several lines."""
+    """Return the parts of a row on one line; on a narrower terminal, the last on several lines."""
     safe = [one_line(part) for part in parts]
     line, width = "  ".join(safe), columns(sys.stdout)
     if width is None or len(line) <= width:
         return "  ".join(map(coloured, safe))
-    return "\n".join(_wrapped("  ".join(part.strip() for part in safe), width, first=""))
+    bare = [part.strip() for part in safe]
+    for cells in (safe[:-1], bare[:-1]):
+        used = len("  ".join(cells))
+        if cells and used <= width:
+            return "\n".join(_beside("  ".join(map(coloured, cells)), used, bare[-1], width))
+    return "\n".join(_wrapped("  ".join(bare), width, first=""))
+
+
+def _beside(cells: str, used: int, text: str, width: int) -> list[str]:
+    """Return the lines of a text beside cells of a row; below them, if there is little room."""
+    room = width - used - 2
+    if room < min(TEXT_WIDTH_MIN, len(text)):
+        return [cells.rstrip(), *_wrapped(text, width)]
+    first, *others = _wrapped(text, width, first=" " * (used + 2))
+    return [f"{cells}  {first.lstrip()}", *others]
 
 
 def table(
@@ -237,6 +253,18 @@ def time_of(moment: datetime | None) -> str:
         return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     span = now() - moment
     return f"in {spelled(-span)}" if span < timedelta(0) else f"{spelled(span)} ago"
+
+
+_PHRASES = {"by": ("within {}", "due {} ago"), "until": ("for {} more", "until {} ago")}
+
+
+def phrase(word: str, moment: datetime | None) -> str:
+    """Return "by" or "until" a moment: on a terminal how far away it is, else in UTC."""
+    if moment is None or columns(sys.stdout) is None:
+        return f"{word} {time_of(moment)}"
+    ahead, past = _PHRASES[word]
+    span = moment - now()
+    return ahead.format(spelled(span)) if span > timedelta(0) else past.format(spelled(-span))
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -6,21 +6,22 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Sequence
 
 from sas.cli import arguments as args
-from sas.cli import output, workflows
+from sas.cli import moving, output, workflows
+from sas.cli.moving import Planned, in_words
 from sas.cli.output import time_of
 from sas.codec.orders import with_submission_id
-from sas.codec.outward import CLOUDEVENTS_TYPE, AlertMessage, RejectedMessage, rejected_body
+from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
 from sas.codec.record import to_line
-from sas.codec.strict import MalformedError, Reason, convert
-from sas.config import SettingError, read_queues
+from sas.codec.strict import Reason
+from sas.config import read_queues
 from sas.domain.ids import digest_id, key_time, parse_key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
 from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.operate.letters import READ_MAX, WHY, WHY_TEXT, alert_of, rejected_of
 from sas.ports import (
     BusUnavailableError,
     Message,
@@ -52,13 +53,10 @@ Bus Data Sender on the target. At most 1,000 messages of a queue are read.
   sas queues redrive responses-web-shop --dead-letter --id MESSAGE_ID
   sas queues remove orders-rejected --id MESSAGE_ID
 """
-READ_MAX = 1000
 AT_ONCE = 8
 """Queues that are read at the same time."""
-ASK_ABOVE = 10
-SHOWN_MAX = 80
+SHOWN_MAX = 1000
 """Characters shown of a body."""
-WHY, WHY_TEXT = "DeadLetterReason", "DeadLetterErrorDescription"
 FIELDS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
 
 Record = dict[str, object]
@@ -84,17 +82,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--id", action="append", default=[], metavar="ID", help="the one of this id")
     add("--all", action="store_true", help="redrive: all")
     add("--to", metavar="QUEUE", help="redrive: the target (default: where they came from)")
-    add("--dry-run", action="store_true", help="only show what would be sent or removed")
-    add("--yes", action="store_true", help="do not ask (redrive asks above 10 messages)")
+    moving.add_arguments(parser)
     args.add_json(parser)
     args.add_connection(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        queues = read_queues(os.environ)
-    except SettingError as wrong:
-        raise UsageError(str(wrong)) from None
+    queues = read_queues(os.environ)
     action, name = arguments.action, arguments.name
     if action and not name:
         raise UsageError(f"give the queue: sas queues {action} QUEUE")
@@ -201,7 +195,7 @@ async def _seen(
     bus: OperatorBus, arguments: argparse.Namespace, queues: Queues, limit: int
 ) -> list[Seen]:
     found = await bus.peek(_path(arguments), limit)
-    return [(one, _part(one) if arguments.name == queues.rejected else None) for one in found]
+    return [(one, rejected_of(one) if arguments.name == queues.rejected else None) for one in found]
 
 
 def _path(arguments: argparse.Namespace) -> str:
@@ -209,18 +203,10 @@ def _path(arguments: argparse.Namespace) -> str:
     return name + DEAD_LETTER_SUBQUEUE if arguments.dead_letter else name
 
 
-def _part(one: Peeked) -> RejectedMessage | None:
-    try:
-        return convert(one.body, RejectedMessage)
-    except MalformedError:
-        return None
-
-
 def _alert(one: Peeked) -> Record:
     """Return what an alert says, whole: its text tells the operator what to do."""
-    try:
-        alert = convert(one.body, AlertMessage)
-    except MalformedError:
+    alert = alert_of(one)
+    if alert is None:
         return {"Description": one.body.decode(errors="replace")[:SHOWN_MAX]}
     about = alert.order_id or alert.scope
     return {"Reason": alert.kind, "Source": about, "Description": alert.text}
@@ -237,41 +223,38 @@ def _record(one: Peeked, part: RejectedMessage | None, shown: int | None) -> Rec
         "Source": part.source_queue if part else one.source or said.get(SOURCE),
         "Part": part.part if part else 1,
         "Parts": part.parts if part else 1,
-        "Body": body[:shown],
+        "Body": _shown(body, shown),
     }
+
+
+def _shown(body: str, most: int | None) -> str:
+    if most is None or len(body) <= most:
+        return body
+    return f"{body[:most]}... ({len(body):,} characters; --json --content shows all)"
 
 
 # -- redrive ----------------------------------------------------------------------------------
 
 
 async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
-    path = _path(arguments)
-    found = await _seen(bus, arguments, queues, READ_MAX)
-    moves, left = _planned(found, arguments, lambda group: _again(group, arguments, queues))
-    count, targets = len(moves), Counter(move.message.queue for move in moves if move.message)
+    path, ids = _path(arguments), None if arguments.all else arguments.id
+    found = await bus.peek(path, READ_MAX)
+    moves, left = redrive(found, path, ids, queues, arguments.to)
+    targets = Counter(one.move.message.queue for one in moves if one.move.message)
     of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
-    output.say(output.one_line(f"redrive of {_messages(count)} of {path}: {of or 'nothing'}"))
-    for line in left:
-        output.complain(f"sas: {output.one_line(line)}")
-    if not moves or arguments.dry_run:
-        return 1 if left else 0
-    question = f"send {_messages(count)} again"
-    if count > ASK_ABOVE and not arguments.yes and not output.confirmed(question):
-        return 1
-    sent = removed = 0
-    try:
-        async with aclosing(bus.move(path, moves)) as moving:
-            async for is_removed in moving:
-                sent, removed = sent + 1, removed + is_removed
-    except BaseException:
-        output.complain(f"sas: at least {sent:,} of {count:,} were sent; to repeat loses nothing")
-        raise
-    output.say(f"sent {sent:,} of {count:,}, removed {removed:,}")
-    if sent < count:
-        output.complain("sas: the others were gone, or another reader has them: look again")
-    if removed < sent:
-        output.complain("sas: the next redrive sends those again that were not removed")
-    return 1 if left or removed < count else 0
+    heading = f"redrive of {in_words(len(moves))} of {path}: {of or 'nothing'}"
+    return await moving.carry_out(bus, moves, left, arguments, heading)
+
+
+def redrive(
+    found: Sequence[Peeked],
+    path: str,
+    ids: Collection[str] | None,
+    queues: Queues,
+    to: str | None = None,
+) -> tuple[list[Planned], list[str]]:
+    """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
+    return _planned(found, path, ids, queues, lambda group: _again(group, path, queues, to))
 
 
 # -- remove -----------------------------------------------------------------------------------
@@ -290,82 +273,65 @@ def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
 
 async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path = _path(arguments)
-    found = await _seen(bus, arguments, queues, READ_MAX)
-    moves, left = _planned(found, arguments, lambda _: None)
-    output.say(output.one_line(f"removal of {_messages(len(moves))} from {path}"))
-    for line in left:
-        output.complain(f"sas: {output.one_line(line)}")
-    if not moves or arguments.dry_run:
-        return 1 if left else 0
-    question = f"remove {_messages(len(moves))} for good"
-    if not arguments.yes and not output.confirmed(question):
-        return 1
-    removed = 0
-    async with aclosing(bus.move(path, moves)) as moving:
-        async for is_removed in moving:
-            removed += is_removed
-    output.say(f"removed {removed:,} of {len(moves):,}")
-    if removed < len(moves):
-        output.complain("sas: the others were gone, or another reader has them: look again")
-    return 1 if left or removed < len(moves) else 0
+    moves, left = removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
+    heading = f"removal of {in_words(len(moves))} from {path}"
+    return await moving.carry_out(bus, moves, left, arguments, heading)
 
 
-def moves_of(
-    found: Sequence[Peeked], arguments: argparse.Namespace, queues: Queues
-) -> tuple[list[Move], list[str]]:
-    """Return what a redrive of these messages sends, and why others stay.
-
-    ``arguments`` are those of ``sas queues redrive``.
-    """
-    seen = [(one, _part(one) if arguments.name == queues.rejected else None) for one in found]
-    return _planned(seen, arguments, lambda group: _again(group, arguments, queues))
+def removal(
+    found: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
+) -> tuple[list[Planned], list[str]]:
+    """Return what removes these messages of a queue, and why others stay."""
+    return _planned(found, path, ids, queues, lambda _: None)
 
 
 # -- what both do -----------------------------------------------------------------------------
 
 
 def _planned(
-    found: Sequence[Seen],
-    arguments: argparse.Namespace,
+    found: Sequence[Peeked],
+    path: str,
+    ids: Collection[str] | None,
+    queues: Queues,
     message_of: Callable[[Sequence[Seen]], Message | None],
-) -> tuple[list[Move], list[str]]:
+) -> tuple[list[Planned], list[str]]:
     """Return the moves, and why other messages stay. Parts of a message go together."""
     groups: dict[str, list[Seen]] = {}
-    for one, part in found:
+    for one in found:
+        part = rejected_of(one) if path == queues.rejected else None
         key = part.id.rpartition("/")[0] if part else f"#{one.sequence}"
         groups.setdefault(key, []).append((one, part))
-    moves: list[Move] = []
+    moves: list[Planned] = []
     left: list[str] = []
-    wanted = set(arguments.id)
+    wanted = set(ids or ())
     for group in groups.values():
-        ids = {one.message_id for one, _ in group}
-        if arguments.all or wanted & ids:
-            wanted -= ids
+        names = {one.message_id for one, _ in group}
+        if ids is None or wanted & names:
+            wanted -= names
             try:
-                message = message_of(group)
-                moves.append(Move(frozenset(one.sequence for one, _ in group), message))
+                move = Move(frozenset(one.sequence for one, _ in group), message_of(group))
+                moves.append(Planned(path, group[0][0], move))
             except NotPossibleError as why:
-                left.append(f"{min(ids)} stays: {why}")
+                left.append(f"{min(names)} stays: {why}")
     return moves, left + [f"there is no {one} among the first 1,000" for one in sorted(wanted)]
 
 
-def _again(group: Sequence[Seen], arguments: argparse.Namespace, queues: Queues) -> Message:
+def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> Message:
     """Return the message to send in the place of these.
 
     Its id is new, or duplicate detection would drop it; after a crash it is the same again.
     """
     first = group[0][0]
-    place = (_path(arguments), str(first.sequence), key_time(first.enqueued_at))
-    new_id = f"redrive/{digest_id(*place)}"
-    if arguments.dead_letter:
-        return _copy(first, new_id, arguments.to or arguments.name, queues)
+    new_id = f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"
+    if path.endswith(DEAD_LETTER_SUBQUEUE):
+        return _copy(first, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
     parts = {part.part: part for _, part in group if part}
     if not parts:
         raise NotPossibleError("it is no rejected message: send it by hand")
     said = next(iter(parts.values()))
     if len(parts) < said.parts:
         raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")
-    target, body = arguments.to or _origin(said, queues), rejected_body(list(parts.values()))
+    target, body = to or _origin(said, queues), rejected_body(list(parts.values()))
     if said.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders):
         body = with_submission_id(body, new_id)
     is_event = target.startswith(queues.response_prefix)
@@ -401,10 +367,6 @@ def _origin(said: RejectedMessage, queues: Queues) -> str:
 
 def _lanes(queue: str) -> tuple[str, str]:
     return queue, lane(queue, urgent=True)
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 VERBS = (

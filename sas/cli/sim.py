@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _print(tally, project, as_json=arguments.json)
     if arguments.html is not None:
         _write(arguments.html, tally, project, arguments.app)
-    if tally.broken:
+    if tally.broken and not arguments.json:
         _shrink(project, tally.broken[0][0], arguments)
     return 1 if tally.broken else 0
 
@@ -114,6 +115,15 @@ def _one(project: Project, arguments: argparse.Namespace) -> int:
 
     plan = drawn(arguments.seed, project.workflows, arguments.orders)
     played = play(project, plan, tell=arguments.trace)
+    if arguments.json:
+        said = {
+            "Seed": arguments.seed,
+            "Broken": [str(one) for one in played.violations],
+            "Ends": _ends(played.ends),
+            "Story": list(played.story),
+        }
+        output.say(to_line(said))
+        return 1 if played.violations else 0
     for line in played.story:
         _tell(line)
     for (workflow, state), count in sorted(played.ends.items()):
@@ -147,18 +157,21 @@ def _many(make: functools.partial[Project], arguments: argparse.Namespace) -> Ta
     return tally
 
 
+def _ends(ends: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
+    return [
+        {"Workflow": name, "State": state, "Orders": count}
+        for (name, state), count in sorted(ends.items())
+    ]
+
+
 def _print(tally: Tally, project: Project, *, as_json: bool) -> None:
     if as_json:
         for seed, violations in tally.broken:
             output.say(to_line({"Seed": seed, "Broken": [str(one) for one in violations]}))
-        ends = [
-            {"Workflow": name, "State": state, "Orders": count}
-            for (name, state), count in sorted(tally.ends.items())
-        ]
         totals = {"Seeds": tally.seeds, "Orders": tally.orders, "Broken": len(tally.broken)}
         advice = list(tally.advice(project.workflows))
         reached = {"NeverReached": tally.never_reached(), "Coverage": tally.coverage()}
-        output.say(to_line({**totals, "Ends": ends, "Advice": advice, **reached}))
+        output.say(to_line({**totals, "Ends": _ends(tally.ends), "Advice": advice, **reached}))
         return
     states = ("Processed", "Compensated", "Error", "Rejected")
     names = sorted({name for name, _ in tally.ends})
@@ -200,7 +213,7 @@ def _write(path: Path, tally: Tally, project: Project, app: str) -> None:
         path.write_text(html(tally, project.workflows, app), encoding="utf-8")
     except OSError as wrong:
         raise OutputError(f"{path} cannot be written: {wrong.strerror}") from None
-    _tell(f"the report is in {path}")
+    output.complain(f"the report is in {path}")
 
 
 def _tell(text: str) -> None:

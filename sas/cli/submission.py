@@ -58,7 +58,7 @@ class Plan:
 
 
 async def submit_and_follow(plan: Plan) -> int:
-    """Submit, follow, and print the summary whatever happens; return the exit code.
+    """Submit, follow, and print the summary unless nothing was sent; return the exit code.
 
     Raises:
         UsageError: the input or the connection cannot be used.
@@ -71,15 +71,16 @@ async def submit_and_follow(plan: Plan) -> int:
                 await run.everything(client)
     except asyncio.CancelledError:
         output.complain("interrupted: the orders that were sent are processed all the same")
-        raise
-    except InputError as wrong:
-        raise UsageError(f"{wrong}. {run.sent_before()}") from None
-    except SubmitError as failed:
-        raise UnavailableError(f"{failed} {run.sent_before()}") from None
-    except FollowError as failed:
-        raise UnavailableError(f"{failed} {run.sent_to_follow()}") from None
-    finally:
         run.summarise()
+        raise
+    except (InputError, SubmitError, FollowError) as failed:
+        if run.tally.submitted:  # else the error says that nothing was sent
+            run.summarise()
+        if isinstance(failed, InputError):
+            raise UsageError(f"{failed}. {run.sent_before()}") from None
+        after = run.sent_to_follow() if isinstance(failed, FollowError) else run.sent_before()
+        raise UnavailableError(f"{failed} {after}") from None
+    run.summarise()
     return 0 if run.tally.went_well else 1
 
 

@@ -17,7 +17,7 @@ from sas.cli import output
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import time_of
 from sas.codec.record import to_line
-from sas.config import SettingError, read_queues
+from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.domain.order import Order
 from sas.domain.queues import Queues
@@ -26,7 +26,6 @@ from sas.features.circuit_breaker.rules import Breaker
 from sas.features.incidents.board import active_incidents
 from sas.features.incidents.rules import ActiveIncident, is_over
 from sas.operate import finding, letters
-from sas.operate.errors import UsageError
 from sas.operate.finding import Wanted
 from sas.operate.why import is_open
 from sas.ports import MessageBus, StateStore, StoreUnavailableError
@@ -81,10 +80,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> Work:
-    try:
-        own = read_queues(os.environ)
-    except SettingError as wrong:
-        raise UsageError(str(wrong)) from None
+    own = read_queues(os.environ)
 
     async def watch(store: StateStore) -> int:
         left = int(arguments.count or 0)

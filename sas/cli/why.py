@@ -13,7 +13,7 @@ from sas.cli import look, output, workflows
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import time_of
 from sas.codec.record import to_line
-from sas.config import SettingError, read_queues
+from sas.config import read_queues
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
@@ -68,10 +68,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _why(arguments: argparse.Namespace) -> Work:
     known = workflows.load(arguments.app) if arguments.app else None
+    queues = read_queues(os.environ)
     try:
-        queues = read_queues(os.environ)
         check_order_id(arguments.order_id)
-    except (SettingError, ValueError) as wrong:
+    except ValueError as wrong:
         raise UsageError(str(wrong)) from None
 
     async def tell(store: StateStore) -> int:
@@ -196,7 +196,7 @@ def _error(answer: Answer) -> str:
 def _circuit(circuit: Breaker | None) -> str:
     if circuit is None or circuit.state is BreakerState.CLOSED:
         return "closed: calls go out"
-    until = f", until {time_of(circuit.until)}" if circuit.until else ""
+    until = f", {output.phrase('until', circuit.until)}" if circuit.until else ""
     why_open = f": {circuit.why}" if circuit.why else ""
     return f"{circuit.state.value} since {time_of(circuit.since)}{until}{why_open}"
 

@@ -2,13 +2,14 @@
 
 ::
 
-    async with OrdersClient(connection_string, reply_queue="responses-web-shop") as client:
+    async with OrdersClient.from_environment(reply_queue="responses-web-shop") as client:
         receipt = await client.submit(NewOrder("A-1", {"customer_id": "ALFKI", ...}))
         async for notification in client.follow([receipt.order_id]):
             print(notification.type, notification.data.state)
 
-``client.wait(order_id)`` returns the last notification of one order, ``client.events()`` yields
-those of every order. One client serves any number of such loops at the same time.
+``OrdersClient(connection_string, ...)`` connects to any other namespace than the one that ``sas``
+finds. ``client.wait(order_id)`` returns the last notification of one order, ``client.events()``
+yields those of every order. One client serves any number of such loops at the same time.
 
 Applications in other languages send the same JSON: see docs/contract.
 """

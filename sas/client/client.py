@@ -24,6 +24,7 @@ from sas.codec.outward import Notification, event_type
 from sas.domain.messages import Notice
 from sas.domain.order import FINISHED, OrderState
 from sas.domain.queues import Queues
+from sas.profiles import CONNECTION, service_bus, settings
 from sas.telemetry import tracing
 
 BATCH_ORDERS_MAX = 100
@@ -131,12 +132,43 @@ class OrdersClient:
             raise ValueError(
                 "give a connection_string, or fully_qualified_namespace and credential"
             )
+        self._own_credential: AsyncTokenCredential | None = None
         self._patience_s = patience_s
         self._order_bytes_max = order_bytes_max
         self._sender: ServiceBusSender | None = None
         self._lock = asyncio.Lock()
         self._inbox: Inbox[ServiceBusReceivedMessage] = Inbox()
         self._receiving = Receiving(self._client, self._reply_queue, patience_s, self._inbox)
+
+    @classmethod
+    def from_environment(cls, env: str | None = None, **arguments: Any) -> Self:
+        """Prepare a client for the system that the command ``sas`` finds here.
+
+        Args:
+            env: the profile, as in ``sas --env NAME``. Without it, environment variables, or the
+                ``.devstack/env`` of the stack that runs in this directory or above it.
+            arguments: those of the class, for instance ``reply_queue``.
+
+        Raises:
+            ProfileError: there is no such profile, or a file cannot be used.
+            ValueError: no Service Bus namespace is named anywhere.
+            ModuleNotFoundError: a namespace without a key needs azure-identity (the extra cli).
+        """
+        found = settings(env)
+        where = service_bus(found.settings)
+        if where is None:
+            raise ValueError(
+                f"no connection in {found.source}: start devstack, set {CONNECTION}, or "
+                "name a profile with env"
+            )
+        if "=" in where:
+            return cls(where, **arguments)
+        from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # slow to import
+
+        credential = DefaultAzureCredential()
+        client = cls(fully_qualified_namespace=where, credential=credential, **arguments)
+        client._own_credential = credential
+        return client
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -153,6 +185,8 @@ class OrdersClient:
         """
         await self._receiving.stop()
         await close_link(self._client)
+        if self._own_credential is not None:
+            await self._own_credential.close()
 
     async def submit(self, new: NewOrder) -> Receipt:
         """Submit one order.

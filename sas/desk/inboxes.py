@@ -14,6 +14,8 @@ from functools import partial
 
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.strict import MalformedError, convert
+from sas.desk.watch import Row
+from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
@@ -104,6 +106,16 @@ class Inboxes:
             problems = [f"{queue}: {why}" for queue, _, why in answers if why]
             known = self.boxes[name]
             self.boxes[name] = replace(known, items=items, problems=problems, read_at=self.now())
+
+    def refused(self) -> list[Row]:
+        """Return the orders that lie on ``orders-rejected``, each once, as rows of a list."""
+        found: dict[str, Row] = {}
+        for one in self.boxes["rejected"].items:
+            if one.order_id is not None:
+                said = f"{one.kind}: {one.text}"
+                row = Row(one.order_id, OrderState.REJECTED, since=one.at, said=said)
+                found.setdefault(one.order_id, row)
+        return list(found.values())
 
 
 def _item(queue: str, one: Peeked) -> Item:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -42,7 +43,7 @@ _SPANS = {
 _SORTS: Mapping[str, Callable[[Row], Any]] = {
     "since": lambda row: row.since or _NO_TIME,
     "order": attrgetter("order_id"),
-    "workflow": lambda row: (row.workflow, row.order_id),
+    "workflow": attrgetter("workflow", "order_id"),
     "submitted": lambda row: row.submitted_at or _NO_TIME,
 }
 
@@ -100,13 +101,14 @@ class Listed:
     pages: int
 
 
-def listed(picture: Picture, query: Query) -> Listed:
+def listed(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> Listed:
     """Return the page of the list that a query asks for.
 
+    ``refused`` are orders that never began: only their messages on ``orders-rejected`` tell.
     There may be 100,000 finished orders, so only the rows up to this page are sorted.
     """
-    finished = _matching(_finished_of(picture, query.state), query, picture)
-    others = _matching(_others_of(picture, query.state), query, picture)
+    finished = _matching(_finished_of(picture, query), replace(query, age=""), picture)
+    others = _matching(_others_of(picture, query.state, refused), query, picture)
     total = len(finished) + len(others)
     pages = max(1, -(-total // PER_PAGE))
     last = min(query.page, pages) * PER_PAGE
@@ -139,16 +141,23 @@ def _matching(rows: Sequence[Row], query: Query, picture: Picture) -> Sequence[R
     return rows
 
 
-def _others_of(picture: Picture, state: str) -> Sequence[Row]:
+def _others_of(picture: Picture, state: str, refused: Sequence[Row]) -> Sequence[Row]:
     in_error = picture.in_error if state in {"error", "all"} else ()
     under_way = picture.under_way if state in {"under-way", "all"} else ()
-    return (*in_error, *under_way)
+    if not refused or state not in {"finished", "rejected", "all"}:
+        return (*in_error, *under_way)
+    named = {row.order_id for row in refused}
+    every = (picture.in_error, picture.under_way, picture.finished)
+    known = {row.order_id for rows in every for row in rows if row.order_id in named}
+    return (*in_error, *under_way, *(row for row in refused if row.order_id not in known))
 
 
-def _finished_of(picture: Picture, state: str) -> Sequence[Row]:
-    if state in {"finished", "all"}:
-        return picture.finished
+def _finished_of(picture: Picture, query: Query) -> Sequence[Row]:
+    state, rows = query.state, picture.finished
     wanted = {one.value.lower(): one for one in OrderState}.get(state)
-    if wanted is None or state == "error":
+    if state not in {"finished", "all"} and (wanted is None or state == "error"):
         return ()
-    return [row for row in picture.finished if row.state is wanted]
+    if query.age:  # they are sorted by time
+        before = picture.at - _SPANS[query.age]
+        rows = rows[: bisect_right(rows, before, key=lambda row: row.since or _NO_TIME)]
+    return rows if wanted is None else [row for row in rows if row.state is wanted]

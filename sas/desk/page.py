@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sas.desk.content import indented, masked
 from sas.domain.command import can_undo
 from sas.domain.content import Content, PayloadRef
-from sas.domain.messages import Alert, JournalEntry, Notify, Outgoing, Request, Verb, Wake
+from sas.domain.messages import JournalEntry, Verb
 from sas.domain.order import Direction, Order, OrderState, StepRecord, UndoStatus
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.rules import Breaker
@@ -167,24 +167,3 @@ def shown(content: Content | None) -> str:
     except ValueError:
         return content
     return indented(masked(content))
-
-
-def sent(order: Order, message: Outgoing) -> str:
-    """Return which message a journal row sent, in a few words."""
-    match message:
-        case Wake():
-            return "wake a scheduler"
-        case Request():
-            agent = f", agent number {message.route + 1}" if message.route else ""
-            name = _name(order, message.step)
-            return f"request {message.epoch}: {message.direction.value} {name}{agent}"
-        case Notify():
-            of = f" {_name(order, message.step)}" if message.step is not None else ""
-            code = f" ({message.fault.code})" if message.fault else ""
-            return f"notify the application: {message.notice.value}{of}{code}"
-        case Alert():
-            return f"alert {message.alert.value}: {message.text}"
-
-
-def _name(order: Order, step: int) -> str:
-    return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"

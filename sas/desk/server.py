@@ -89,6 +89,7 @@ class Desk:
         self.templates.filters |= {
             "ago": lambda at: why.spelled(self.office.now() - at) if at else "",
             "clock": _clock,
+            "ahead": lambda at: why.spelled(at - self.office.now()),
             "iso": lambda at: at.astimezone(UTC).isoformat(timespec="milliseconds"),
             "spelled": why.spelled,
             "shown": page.shown,
@@ -133,8 +134,15 @@ class Desk:
             open_circuits=[
                 (name, one) for name, one in sorted(picture.circuits.items()) if why.is_open(one)
             ],
-            states=[(state, picture.counts.get(state, 0)) for state in OrderState],
+            states=[(state, self._count(state)) for state in OrderState],
         )
+
+    def _count(self, state: OrderState) -> int:
+        """Return how many orders are in a state. Refused ones that never began are counted too."""
+        picture, refused = self.watch.picture, self.inboxes.refused()
+        if state is not OrderState.REJECTED or not refused:
+            return picture.counts.get(state, 0)
+        return listing.listed(picture, listing.Query(state="rejected"), refused).total
 
     async def orders(self, request: web.Request) -> web.Response:
         """List orders."""
@@ -146,7 +154,7 @@ class Desk:
             "list.html",
             active="orders",
             query=query,
-            found=listing.listed(picture, query),
+            found=listing.listed(picture, query, self.inboxes.refused()),
             states=listing.STATES,
             ages=listing.AGES,
             workflows=names,
@@ -154,7 +162,14 @@ class Desk:
 
     async def order(self, request: web.Request) -> web.Response:
         """Show one order."""
-        order = await finding.load(self.office.store, request.match_info["order_id"])
+        order_id = request.match_info["order_id"]
+        try:
+            order = await finding.load(self.office.store, order_id)
+        except NotPossibleError:
+            own = [one for one in self.inboxes.boxes["rejected"].items if one.order_id == order_id]
+            if not own:
+                raise
+            return self._page("rejected.html", active="orders", order_id=order_id, items=own)
         sent = self.sender.find(request.query.get("sent", ""))
         return await self._order_page(order, Form(), request.query, sent)
 
@@ -197,7 +212,8 @@ class Desk:
             failed=failed,
             read=read,
             place=letters.place_of(order, step, read.letters) if read and step else None,
-            said=lambda message: page.sent(order, message),
+            said=lambda message: why.sent(order, message),
+            changed=lambda one: why.change(order, one),
             live=urlencode(
                 {"order": order.order_id, "sent": sent.key if sent else ""}, errors="replace"
             ),
@@ -353,6 +369,7 @@ class Desk:
             "boxes": self.inboxes.boxes,
             "token": self.guard.form_token,
             "by": self.office.by,
+            "now": self.office.now(),
             "where": self.office.where,
             "live": "",
             "loads_max": LOADS_MAX,

@@ -277,7 +277,8 @@ def _doing(order: Order) -> str:
 
 
 def _row_of(one: Summary) -> Row:
-    return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at)
+    said = f"undone: {one.undone_because}" if one.undone_because else ""
+    return Row(one.order_id, one.process_state, one.workflow, one.at, one.submitted_at, said=said)
 
 
 def _known(row: Row | None, one: Summary) -> Row:

@@ -27,6 +27,7 @@ from sas.engine.rejections import Rejections
 from sas.ports import (
     Clock,
     ConflictError,
+    CorruptOrderError,
     KeyMissingError,
     MessageBus,
     StateStore,
@@ -120,12 +121,14 @@ class Context:
         now = self.clock.now()
         text = f"{wrong}. Until then its messages are put back, and nothing is lost."
         until = now + MISMATCH_SEEN_AGAIN
-        incident = Incident(AlertKind.NOT_RUNNABLE, wrong.scope, text, now, until)
+        corrupt = isinstance(wrong, CorruptOrderError)
+        alert_kind = AlertKind.UNREADABLE if corrupt else AlertKind.NOT_RUNNABLE
+        incident = Incident(alert_kind, wrong.scope, text, now, until)
         try:
             await self.incidents.report(incident, *order_ids)
         except StoreMismatchError:
             own_id = f"not-runnable/{digest_id(wrong.scope, now.date().isoformat())}"
-            kind = AlertKind.NOT_RUNNABLE.value
+            kind = alert_kind.value
             body = AlertMessage(
                 kind=kind, at=key_time(now), text=text, id=own_id, scope=wrong.scope
             )

@@ -55,8 +55,12 @@ class Outward:
             else:
                 self._paused_until.pop(queue, None)
                 return
+        await self.hold(messages, order_id, held_since or now)
+
+    async def hold(self, messages: Sequence[Message], order_id: str, since: datetime) -> None:
+        """Have the supervisor send messages to one queue later; raises StoreUnavailableError."""
         # Several supervisors may send the same message: all of them write the same new row.
-        at = _next(held_since or now, self._clock.now())
+        at = _next(since, self._clock.now())
         for message in messages:
             traced = replace(message, properties={**message.properties, **carried()})
             await self._store.hold(_key(order_id), traced, at)

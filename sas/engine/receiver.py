@@ -5,8 +5,12 @@ attempt can handle. While the state store or a queue is away, a delivery ends in
 
 * A scheduled copy of the message goes to its own queue, with a growing delay, and the delivery is
   completed. The body stays the same, and with it the cause.
-* If the queue does not take the copy either, the function waits and handles the message again,
-  until shortly before it must end.
+* If the queue does not take the copy either, the function waits and handles the message again.
+  Shortly before it must end, the copy is held in the store, and the supervisor sends it later.
+
+A handler that is not done when the function must end is cancelled, and its message put back. That
+is the same to an order as a crash. Without it the host would kill the worker, and every other
+function in it.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from sas.domain.ids import digest_id, key_time
 from sas.engine.delivery import Delivery
+from sas.engine.outward import Outward
 from sas.ports import (
     BusUnavailableError,
     Clock,
@@ -40,6 +45,8 @@ FIRST_AT = "sas_first_at"
 """Property: when a message that was put back was first enqueued."""
 SOURCE = "sas_dead_letter_source"
 """Property: the queue that a dead letter comes from. A copy has no DeadLetterSource."""
+MESSAGE_ID_LENGTH_MAX = 128
+"""Longest MessageId that Service Bus takes."""
 READ = ("sas_", "trace", "DeadLetter")
 """The properties that this system reads begin so. A copy carries no others: a sender's own may be
 so large that the copy would not fit its queue.
@@ -48,8 +55,14 @@ FIRST_DELAY_S = 1.0
 """Longest pause before a message is handled for the second time. It doubles each time."""
 DELAY_MAX_S = UnavailableError.delay_max_s
 """Longest pause before a message is handled again after an outage."""
+CUT_AFTER = timedelta(seconds=20)
+"""A handler that goes on for so long after the end that it was told is cancelled."""
 
 Handler = Callable[[Delivery], Awaitable[object]]
+
+
+class OutOfTimeError(UnavailableError):
+    """A handler was cancelled, because its function must end."""
 
 
 class GivenUpError(UnavailableError):
@@ -64,20 +77,22 @@ class GivenUpError(UnavailableError):
 class Receiver:
     """Hands messages to their handlers. ``function_time`` is the time that one function has.
 
-    ``report_mismatch`` tells the operator of a deploy that puts messages back.
+    ``outward`` holds what no queue takes. ``report_mismatch`` tells the operator of a deploy that
+    puts messages back.
     """
 
     bus: MessageBus
     clock: Clock
     function_time: timedelta
+    outward: Outward
     report_mismatch: Callable[[StoreMismatchError], Awaitable[None]] | None = None
 
     async def receive(self, handler: Handler, delivery: Delivery) -> object:
         """Return what the handler returns; None if the message was put back.
 
         Raises:
-            UnavailableError: the function must end, and the message could not be put back. The
-                host redelivers it.
+            UnavailableError: the function must end, and the message could be neither put back nor
+                held. The host redelivers it.
             Exception: the handler has a bug, or the message is poison. The host redelivers it.
         """
         delivery = _as_first_sent(delivery)
@@ -86,7 +101,7 @@ class Receiver:
         times = _times(delivery)
         while True:
             try:
-                return await handler(delivery)
+                return await self.within_time(handler(delivery), ends_at)
             except UnavailableError as failed:
                 away = failed
             except UndeliverableError as refused:  # a right to send may be missing for a while
@@ -100,12 +115,32 @@ class Receiver:
             delay = delay_s(times, away.delay_max_s)
             times += 1
             delivery = _with(delivery, away.put_back_with)
-            if await self._put_back(delivery, times, delay, away):
+            copy = self._copy(delivery, times, delay)
+            if await self._put_back(copy, delay, away):
                 return None
             delay = min(delay, DELAY_MAX_S)
             if self.clock.now() + timedelta(seconds=delay) >= ends_at:
-                raise away
+                await self._hold(copy, away)
+                return None
             await self.clock.sleep(delay)
+
+    async def within_time(self, work: Awaitable[object], ends_at: datetime | None = None) -> object:
+        """Return the result of ``work``, which must end with its function.
+
+        ``ends_at`` is when it was told to end; None: after the time of one function.
+
+        Raises:
+            OutOfTimeError: it went on, and was cancelled.
+        """
+        now = self.clock.now()
+        left = (ends_at or now + self.function_time) + CUT_AFTER - now
+        try:
+            async with self.clock.timeout(left.total_seconds()) as limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise OutOfTimeError("its function ran out of time") from None
+            raise
 
     async def _report(self, wrong: StoreMismatchError) -> None:
         if self.report_mismatch is not None:
@@ -114,10 +149,8 @@ class Receiver:
             except (UnavailableError, UndeliverableError) as down:
                 log.warning("a wrong deploy is reported later: %s", down)
 
-    async def _put_back(
-        self, delivery: Delivery, times: int, delay: float, away: UnavailableError
-    ) -> bool:
-        """Send a scheduled copy of a message to its own queue; False if that is away too."""
+    def _copy(self, delivery: Delivery, times: int, delay: float) -> Message:
+        """Return a message as it comes again, ``delay`` seconds from now."""
         now = self.clock.now()
         properties = {
             key: text
@@ -128,7 +161,7 @@ class Receiver:
         properties |= {TIMES: str(times), FIRST_ID: delivery.message_id, FIRST_AT: first_at}
         if delivery.source_queue:
             properties[SOURCE] = delivery.source_queue
-        copy = Message(
+        return Message(
             delivery.queue,
             # A new id, or duplicate detection drops the copy. A redelivery makes the same id.
             f"again/{digest_id(delivery.queue, delivery.message_id, str(times))}",
@@ -136,14 +169,26 @@ class Receiver:
             scheduled_at=delivery.on_bus(now + timedelta(seconds=delay), now),
             properties=properties,
         )
+
+    async def _put_back(self, copy: Message, delay: float, away: UnavailableError) -> bool:
+        """Send the copy of a message to its own queue; False if that is away too."""
         try:
             await self.bus.send([copy])
         except (UnavailableError, UndeliverableError) as full:
-            log.warning("a message of queue %s waits: %s; %s", delivery.queue, away, full)
+            log.warning("a message of queue %s waits: %s; %s", copy.queue, away, full)
             return False
-        metrics.put_back(delivery.queue)
-        log.warning("a message of queue %s is put back for %.0f s: %s", delivery.queue, delay, away)
+        metrics.put_back(copy.queue)
+        log.warning("a message of queue %s is put back for %.0f s: %s", copy.queue, delay, away)
         return True
+
+    async def _hold(self, copy: Message, away: UnavailableError) -> None:
+        """Have the supervisor send a copy that no queue takes; raises ``away`` if that fails."""
+        try:
+            await self.outward.hold([copy], copy.message_id, self.clock.now())
+        except UnavailableError as down:
+            log.warning("a message of queue %s is given back: %s", copy.queue, down)
+            raise away from down
+        log.warning("a message of queue %s is held until the queue takes it: %s", copy.queue, away)
 
 
 def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
@@ -156,7 +201,7 @@ def _as_first_sent(delivery: Delivery) -> Delivery:
     first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
     return replace(
         delivery,
-        message_id=first_id if _is_text(first_id) else delivery.message_id,
+        message_id=first_id if _is_id(first_id) else delivery.message_id,
         # What Service Bus says goes first: an application could set the property on an order.
         source_queue=delivery.source_queue or (source if _is_text(source) else None),
     )
@@ -169,6 +214,11 @@ def _times(delivery: Delivery) -> int:
 
 def _with(delivery: Delivery, properties: dict[str, str]) -> Delivery:
     return replace(delivery, properties={**delivery.properties, **properties})
+
+
+def _is_id(value: object) -> TypeGuard[str]:
+    """Return whether a MessageId can be so: an application could set the property on an order."""
+    return _is_text(value) and 0 < len(value) <= MESSAGE_ID_LENGTH_MAX
 
 
 def _is_text(value: object) -> TypeGuard[str]:

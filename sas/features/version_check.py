@@ -15,10 +15,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from sas.domain.order import Order
+from sas.domain.order import Order, StepState
 from sas.domain.workflow import Workflow
 from sas.engine.hooks import VersionCheck
-from sas.ports import ConflictError, StateStore, StoreMismatchError
+from sas.ports import ConflictError, CorruptOrderError, StateStore, StoreMismatchError
 
 
 def fingerprint(workflow: Workflow) -> str:
@@ -43,16 +43,23 @@ class Versions(VersionCheck):
 
     def __init__(self, store: StateStore, workflows: Iterable[Workflow]) -> None:
         self._store = store
+        self._workflows = {(one.name, one.version): one for one in workflows}
         self._known: Mapping[tuple[str, int], str] = {
-            (workflow.name, workflow.version): fingerprint(workflow) for workflow in workflows
+            key: fingerprint(workflow) for key, workflow in self._workflows.items()
         }
         self._checked: set[tuple[str, int]] = set()
 
     async def check(self, order: Order) -> None:
         """See ``VersionCheck.check``. An unknown workflow passes: the actor reports it."""
         key = (order.details.workflow, order.details.version)
-        if order.rejected or key in self._checked or key not in self._known:
+        if order.rejected or key not in self._known:
             return
+        if key not in self._checked:
+            await self._compare(key)
+        _check_steps(order, self._workflows[key])
+
+    async def _compare(self, key: tuple[str, int]) -> None:
+        """Compare a version with its stored fingerprint; store it at its first use."""
         name = value_name(*key)
         found = await self._store.read_shared(name)
         if found is None:
@@ -68,3 +75,23 @@ class Versions(VersionCheck):
                 f"workflow {key[0]} {key[1]}",
             )
         self._checked.add(key)
+
+
+def _check_steps(order: Order, workflow: Workflow) -> None:
+    """Refuse an order whose rows were changed by hand to steps or agents that do not exist.
+
+    Raises:
+        CorruptOrderError: the steps are not those of the workflow.
+    """
+    if len(order.steps) != len(workflow.steps):
+        count = len(workflow.steps)
+        raise CorruptOrderError(
+            order.order_id, f"it has {len(order.steps)} steps, and its workflow {count}"
+        )
+    for step, own in zip(order.steps, workflow.steps, strict=True):
+        routes = (step.call.route, *step.undo.routes)
+        lacks = step.process_state is StepState.COMPENSATING and not step.undo.routes
+        if step.name != own.name or lacks or max(routes) >= len(own.agents):
+            raise CorruptOrderError(
+                order.order_id, f"Name, Route or UndoRoutes of step {step.number} do not fit"
+            )

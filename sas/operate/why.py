@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sas.domain.messages import JournalEntry, JournalWord, Notify, Request
+from sas.domain.messages import (
+    Alert,
+    JournalEntry,
+    JournalWord,
+    Notify,
+    Outgoing,
+    Request,
+    StepChange,
+    Wake,
+)
 from sas.domain.order import Direction, Order, OrderState, StepRecord, StepState
 from sas.domain.workflow import UnknownWorkflowError, Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
@@ -290,6 +299,36 @@ def _as_it_stands(one: Attempt, order: Order) -> Attempt:
     if step.epoch == one.epoch and step.dispatched:
         return replace(one, complete_by=step.complete_by or one.complete_by)
     return replace(one, ended_at=min(one.complete_by, max(step.since, one.began_at)), outcome="?")
+
+
+def name_of(order: Order, step: int) -> str:
+    """Return the name of a step; its number where the order has no such step."""
+    return order.steps[step].name if 0 <= step < len(order.steps) else f"step {step}"
+
+
+def change(order: Order, one: StepChange) -> str:
+    """Return how a step changed, in a few words."""
+    edited = " with its input edited" if one.edited else ""
+    same = one.before is one.after
+    states = one.after.value if same else f"{one.before.value} -> {one.after.value}"
+    return f"{name_of(order, one.step)}: {states}{edited}"
+
+
+def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
+    """Return which message a journal row sent, in a few words. ``when`` is told of a request."""
+    match message:
+        case Wake():
+            return "wake a scheduler"
+        case Request():
+            agent = f", agent number {message.route + 1}" if message.route else ""
+            what = f"{message.direction.value} {name_of(order, message.step)}"
+            return f"request: {what}, epoch {message.epoch}{when}{agent}"
+        case Notify():
+            of = f" {name_of(order, message.step)}" if message.step is not None else ""
+            code = f" ({message.fault.code})" if message.fault else ""
+            return f"notify the application: {message.notice.value}{of}{code}"
+        case Alert():
+            return f"alert {message.alert.value}: {message.text}"
 
 
 def folded(journal: Sequence[JournalEntry]) -> list[Fold]:

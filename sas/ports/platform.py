@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
@@ -44,8 +46,9 @@ class OtherVersionError(UnavailableError):
 
 
 class StoreMismatchError(UnavailableError):
-    """The table was written with another number of shards, or another definition of a workflow
-    under the same version. An operator mends the deploy; until then messages are put back.
+    """The table was written with another number of shards, in a newer format, or with another
+    definition of a workflow under the same version. An operator mends the deploy; until then
+    messages are put back.
 
     ``scope`` names what does not fit.
     """
@@ -53,6 +56,16 @@ class StoreMismatchError(UnavailableError):
     def __init__(self, text: str, scope: str = "state store") -> None:
         super().__init__(text)
         self.scope = scope
+
+
+class CorruptOrderError(StoreMismatchError):
+    """Rows of an order were changed or deleted by hand, and cannot be read. The text names the row.
+    Its messages are put back until somebody repairs it, or removes the whole order.
+    """
+
+    def __init__(self, order_id: str, why: str) -> None:
+        text = f"order {order_id}: {why}. Repair it, or restore it from a backup"
+        super().__init__(text, "rows changed by hand")
 
 
 class UnreadableError(Exception):
@@ -357,6 +370,9 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``."""
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """Cancel the block after ``seconds``, and raise TimeoutError; see ``asyncio.timeout``."""
 
 
 class DecryptionError(UnreadableError):

@@ -35,6 +35,7 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
     described, kind_of = _described(project / "infra" / "queues.json")
     names = {
         QUEUES.alerts: "kept",
+        QUEUES.alert_copies: "copies",
         QUEUES.rejected: "kept",
         QUEUES.dead_letters: "deadLetters",
         REPLIES_TO: "response",
@@ -44,12 +45,17 @@ def queue_rules(project: Path, agents: Iterable[str]) -> dict[str, QueueRules]:
         names |= {QUEUES.agent(agent) + urgent: "request" for agent in agents}
         for internal in (QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks):
             names[internal + urgent] = "internal"
-    rules = {
-        name: _rules(
-            described.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
-        )
-        for name, kind in names.items()
-    }
+    try:
+        rules = {
+            name: _rules(
+                described.get(kind_of.get(name, kind), {}), forwards=name != QUEUES.dead_letters
+            )
+            for name, kind in names.items()
+        }
+    except ProjectError:
+        raise
+    except (ValueError, OverflowError, TypeError) as wrong:
+        raise ProjectError(f"infra/queues.json: {wrong}") from None
     strange = QueueRules(forwards_dead_letters_to=QUEUES.dead_letters, deliveries_max=1)
     return rules | {QUEUES.dead_letters + DEAD_LETTERS: QueueRules(), STRANGE_QUEUE: strange}
 
@@ -71,7 +77,7 @@ def host_rules(project: Path) -> HostRules:
             lock_renewal_max=_clock_time(bus.get("maxAutoLockRenewalDuration", "00:10:00")),
             calls_max=int(bus.get("maxConcurrentCalls", 16)),
         )
-    except (ValueError, AttributeError, TypeError) as wrong:
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as wrong:
         raise ProjectError(f"{path} cannot be read: {wrong}") from None
 
 
@@ -81,9 +87,9 @@ def _described(path: Path) -> tuple[dict[str, dict[str, object]], dict[str, str]
         return {}, {}
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {name: kind["properties"] for name, kind in listed["kinds"].items()}
+        kinds = {name: dict(kind["properties"]) for name, kind in listed["kinds"].items()}
         return kinds, {one["name"]: one["kind"] for one in listed.get("queues", [])}
-    except (ValueError, KeyError, AttributeError, TypeError) as wrong:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
         raise ProjectError(f"{path} is not a list of queues: {wrong!r}") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,6 +60,10 @@ class ClockApart:
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""
         await self.clock.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        """See ``Clock.timeout``."""
+        return self.clock.timeout(seconds)
 
 
 class Host:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Sized
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -56,12 +57,23 @@ class VirtualClock:
         heapq.heappush(self._sleepers, (at, self._count, wake))
         await wake
 
-    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function when the clock has advanced by ``seconds``."""
+    def call_later(self, seconds: float, call: Callable[[], None]) -> asyncio.Future[None]:
+        """Call a function when the clock has advanced by ``seconds``; cancel the result to not."""
         self._count += 1
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wake.add_done_callback(lambda _: call())
+        wake.add_done_callback(lambda ended: None if ended.cancelled() else call())
         heapq.heappush(self._sleepers, (self._now + timedelta(seconds=seconds), self._count, wake))
+        return wake
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """Cancel the block after ``seconds`` of virtual time, and raise TimeoutError."""
+        async with asyncio.timeout(None) as limit:
+            over = self.call_later(seconds, lambda: limit.reschedule(0))
+            try:
+                yield limit
+            finally:
+                over.cancel()
 
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""

@@ -80,7 +80,7 @@ async def test_rows_keep_the_names_of_the_pattern(azurite: Azurite) -> None:
     assert five.items() <= step.items()
     assert "LockedBy" not in blocked
     assert blocked["ProcessState"] == "Pending"
-    assert meta["Shards"] == 16
+    assert (meta["Shards"], meta["Format"]) == (16, 1)
     due = f"due|{complete_by}|order-1|00|{order.steps[0].epoch}"
     assert [name for name in names if name.startswith("due|")] == [due]
     assert "order|order-1|b|journal|0000000002" in names

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -124,9 +125,9 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def up_of(app_dir: Path, *arguments: str) -> Child:
+def up_of(app_dir: Path, *arguments: str, verb: str = "up") -> Child:
     (app_dir / "Config.json").write_text(json.dumps(CONFIG))
-    argv = [sys.executable, "-m", "devstack", "up", str(app_dir), "--setting", "NEXT=next"]
+    argv = [sys.executable, "-m", "devstack", verb, str(app_dir), "--setting", "NEXT=next"]
     # Logs that are kept after a failure are kept where pytest cleans up.
     env = {**os.environ, "TMPDIR": str(app_dir)}
     return Child("up", [*argv, *arguments], logs=app_dir, env=env)
@@ -156,5 +157,5 @@ def pids_in(screen: str) -> list[int]:
 
 def setting_in(screen: str, name: str) -> str:
     """A connection string from a screen."""
-    [value] = re.findall(rf"^  {name}=(.*)$", screen, re.MULTILINE)
-    return str(value)
+    [line] = re.findall(rf"^export {name}=.*$", screen, re.MULTILINE)
+    return shlex.split(line)[1].partition("=")[2]

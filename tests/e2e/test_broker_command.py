@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from devstack.servicebus import start_broker
+from tests.broker_runners import start_broker
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,
@@ -105,7 +105,7 @@ def test_a_busy_port_is_told_with_what_to_do(config: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--config", "missing.json"], "missing.json could not be read"),
+        (["--config", "missing.json"], "missing.json cannot be read"),
         (["--config", "{config}", "--port", "70000"], "'70000' is not a port"),
         (["--config", "{config}", "--port", "²"], "'²' is not a port: give a number from 0"),
         (["--config", "{config}", "--management-port", "9" * 5000], "is not a port: give a number"),

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from devstack.servicebus import BrokerProcess, start_broker
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, DATA, sections
+from tests.broker_runners import BrokerProcess, start_broker
 from tests.integration.test_broker_wire import Peer
 
 CRASHES = int(os.environ.get("SAS_BROKER_CRASHES", "5"))

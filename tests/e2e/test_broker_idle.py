@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.metering import cpu_of, memory_of
-from devstack.servicebus import Broker, BrokerProcess, Limits, start_broker
+from devstack.servicebus import Broker, Limits
+from tests.broker_runners import BrokerProcess, start_broker
 from tests.integration.test_broker_wire import Peer
 
 IDLE = 200

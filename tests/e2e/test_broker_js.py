@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from devstack.servicebus import BrokerThread, QueueProperties
+from devstack.servicebus import QueueProperties
+from tests.broker_runners import BrokerThread
 
 FOLDER = Path(__file__).parent / "js"
 SCENARIOS = (

@@ -1,5 +1,7 @@
 """`python -m devstack doctor`: what is missing, and how to mend it."""
 
+import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -7,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from devstack.children import Child
+from devstack import azurite
 from devstack.doctor import (
     busy_ports,
-    check_app,
     check_node,
     check_node_version,
     check_packages,
-    run_doctor,
+    has_azurite,
 )
-from tests.e2e.stack_kit import ended, make_app, said
+from devstack.inputs import NO_CORE_TOOLS
+from tests.e2e.stack_kit import APP, ended, make_app, said, up_of
 from tests.functions_rig import ROOT
+
+REMOTE = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=R;SharedAccessKey=K"
+TOPICS = APP.replace(
+    'queue_trigger(arg_name="msg", connection="MyBus", queue_name="%NEXT%")',
+    'topic_trigger(arg_name="msg", connection="MyBus", topic_name="t", subscription_name="s")',
+)
 
 
 @pytest.fixture
@@ -41,29 +49,66 @@ def test_the_doctor_knows_an_old_node() -> None:
     assert "Node is broken" in check_node_version("")[0]
 
 
-def test_the_doctor_looks_into_the_apps_files_too(app_dir: Path) -> None:
-    assert check_app(app_dir) == []
-    (app_dir / "host.json").write_text('{"version": "1.0"}')
-    assert '"version": "2.0"' in check_app(app_dir)[0]
-
-
-def test_the_doctor_is_a_command(app_dir: Path) -> None:
-    argv = [sys.executable, "-m", "devstack", "doctor", str(app_dir)]
-    child = Child("doctor", argv, logs=app_dir)
-    (app_dir / "host.json").write_text("[]")
+@pytest.mark.parametrize("verb", ["doctor", "up"])
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("host.json", "[]", "must hold a JSON object"),
+        ("host.json", '{"version": "1.0"}', '"version": "2.0"'),
+        ("local.settings.json", json.dumps({"Values": {"MyBus": REMOTE}}),
+         "MyBus names sb://contoso.servicebus.windows.net: this is not on this machine"),
+        ("Config.json", "{}", "'UserConfig' is missing"),
+        ("function_app.py", None, "has no function_app.py"),
+        ("function_app.py", APP.replace("%NEXT%", "%NO%"), "needs the setting 'NO'"),
+        ("function_app.py", TOPICS, "Function second: this host does not run topics"),
+    ],
+)  # fmt: skip
+def test_the_doctor_and_up_refuse_the_same_with_the_same_sentence(
+    app_dir: Path, verb: str, file: str, content: str | None, sentence: str
+) -> None:
+    child = up_of(app_dir, "--ports", "free", verb=verb)
+    (app_dir / file).unlink()
+    if content is not None:
+        (app_dir / file).write_text(content)
     child.start()
     ended(child)
     assert child.exit_code == 1
-    assert "- " in said(child)
-    assert "must hold a JSON object" in said(child)
+    assert sentence in said(child) + child.log_path.read_text()
+
+
+def test_the_doctor_tells_every_problem_at_once(app_dir: Path) -> None:
+    (app_dir / "host.json").write_text("[]")
+    argv = [
+        "--config",
+        "none.json",
+        "--ports",
+        "free",
+        "--func",
+        "--data",
+        str(app_dir / "host.json"),
+    ]
+    child = up_of(app_dir, *argv, verb="doctor")
+    child.env = {**(child.env or {}), "PATH": "/nowhere"}
+    child.start()
+    ended(child)
+    host_json, none_json = app_dir / "host.json", Path("none.json").resolve()
+    assert said(child).splitlines() == [
+        "- Node was not found on PATH: install Node 20 or newer for Azurite.",
+        f"- {NO_CORE_TOOLS}",
+        f"- {host_json} cannot be a directory for data (File exists): name another one.",
+        f"- {host_json} must hold a JSON object ({{...}}), not a list.",
+        f"- {none_json} cannot be read (No such file or directory): check the path.",
+    ]
 
 
 def test_the_doctor_names_the_packages_that_python_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_packages() == []
     monkeypatch.setattr("devstack.doctor._PACKAGES", ("json", "azure.nonsense", "nonsense.azure"))
-    assert check_packages() == [
-        "Python lacks azure.nonsense, nonsense.azure: run `make setup` and use .venv/bin/python."
-    ]
+    [told] = check_packages()
+    assert told == (
+        "Python lacks azure.nonsense, nonsense.azure: use the Python that has the app's packages, "
+        f"or run `{sys.executable} -m pip install azure-nonsense nonsense-azure`."
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +125,7 @@ def test_where_python_lacks_packages_every_command_says_so(
     argv = [sys.executable, "-S", "-m", *(one.format(app=app_dir) for one in arguments)]
     ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == code
-    assert "Python lacks azure.functions, azure.servicebus, aiohttp: run `make setup`" in (
+    assert "Python lacks azure.functions, azure.servicebus, aiohttp: use the Python that has" in (
         ran.stdout + ran.stderr
     )
     assert "Traceback" not in ran.stderr
@@ -93,17 +138,24 @@ def test_an_old_python_is_told_so_whatever_is_started(module: str) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert ran.stderr == (
-        "devstack: this is Python 3.10: use 3.11 or newer; `make setup` finds one.\n"
-    )
+    assert ran.stderr == ("devstack: this is Python 3.10: install Python 3.11 or newer.\n")
 
 
 def test_the_doctor_misses_node_and_azurite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert check_node() == []
-    monkeypatch.setattr("devstack.azurite._PROGRAM", tmp_path / "main.js")
-    assert "run `make setup`" in check_node()[0]
+    package = tmp_path / "package"
+    package.mkdir()
+    shutil.copy(azurite._PACKAGE / "package.json", package)
+    monkeypatch.setattr(azurite, "_PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert check_node(tmp_path) == []  # `up` installs it with npm
+    assert not has_azurite(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "node").symlink_to(str(shutil.which("node")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert "run `devstack install`, or `npm install azurite`" in check_node(tmp_path)[0]
     monkeypatch.setenv("PATH", "/nowhere")
     assert "install Node 20 or newer" in check_node()[0]
 
@@ -116,14 +168,14 @@ def test_a_node_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     assert check_node() == ["Node is broken: install Node 20 or newer."]
 
 
-def test_a_healthy_machine_is_told_so(
-    app_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("devstack.doctor.busy_ports", list)
-    assert run_doctor(app_dir) == 0
-    assert "`python -m devstack up` will start" in capsys.readouterr().out
-    (app_dir / "function_app.py").unlink()
-    assert run_doctor(app_dir) == 0
-    assert "contains no function app" in capsys.readouterr().out
-    assert run_doctor(app_dir / "nowhere") == 1
-    assert "is not a directory" in capsys.readouterr().out
+def test_a_healthy_machine_is_told_so_and_what_the_host_ignores(app_dir: Path) -> None:
+    config = {"version": "2.0", "telemetryMode": "OpenTelemetry", "extensions": {"queues": {}}}
+    (app_dir / "host.json").write_text(json.dumps(config))
+    child = up_of(app_dir, "--ports", "free", verb="doctor")
+    child.start()
+    ended(child)
+    assert child.exit_code == 0
+    assert said(child).splitlines() == [
+        "The host ignores these settings of host.json: extensions.queues, telemetryMode.",
+        "Nothing is missing: `devstack up` will start.",
+    ]

@@ -164,3 +164,10 @@ async def test_kill_9_of_the_parent_takes_every_child_along(
     finally:
         parent.kill()
     await until(lambda: not any(is_running(pid) for pid in ready["pids"]), timeout_s=5)
+
+
+async def test_an_app_without_a_config_gets_the_queues_of_its_bindings(tmp_path: Path) -> None:
+    async with Stack(make_app(tmp_path), settings={"NEXT": "after"}) as stack:
+        await make_table(stack)
+        await send(stack, "a", "b")
+        assert await done(stack, 2) == {"a", "b"}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,8 @@ async def test_up_says_what_runs_where_and_one_ctrl_c_stops_it_within_5_seconds(
         screen = await screen_of(up)
         await until(lambda: "[host-host] " in said(up))
         assert "first, second, pid" in screen
-        assert "  MyBus=Endpoint=sb://127.0.0.1:" in screen
-        assert "  AzureWebJobsStorage=DefaultEndpointsProtocol=http;" in screen
+        assert "export MyBus='Endpoint=sb://127.0.0.1:" in screen
+        assert "export AzureWebJobsStorage='DefaultEndpointsProtocol=http;" in screen
         assert len(pids_in(screen)) == 3
         await ends_within(30, up)
     finally:
@@ -128,20 +129,54 @@ async def test_up_runs_the_core_tools_where_they_are_asked_for(
     app_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_func_on_path(app_dir / "bin", monkeypatch)
-    up = up_of(app_dir, "--ports", "free", "--func", "--data", str(app_dir / "data"), "-v")
+    chosen = ["--only", "first,other", "--except", "other"]
+    data = ["--data", str(app_dir / "data")]
+    up = up_of(app_dir, "--ports", "free", "--func", *chosen, *data, "-v")
     up.start()
     try:
         screen = await screen_of(up)
         assert "func, with every function" in screen
         await until(lambda: "[host-host] told " in said(up))
         [told] = re.findall(r"^\[host-host\] told (.*)$", said(up), re.MULTILINE)
-        assert setting_in(screen, "MyBus") in json.loads(told)["env"]
+        found = json.loads(told)
+        assert setting_in(screen, "MyBus") in found["env"]
+        assert found["env"][1] == "true"  # what --except names is disabled
+        assert found["argv"][:2] == ["start", "--port"]
+        assert found["argv"][3:] == ["--functions", "first", "other"]
+        assert found["cwd"] == str(app_dir)
         await ends_within(30, up)
     finally:
         await up.stop_async()
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("ends at once", "host-host ended with exit code 3 before it was ready"),
+        ("ends later", "host-host died with exit code 0"),
+    ],
+)
+async def test_core_tools_that_end_by_themselves_are_told(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
+) -> None:
+    put_func_on_path(app_dir / "bin", monkeypatch)
+    up = up_of(app_dir, "--ports", "free", "--func", "--setting", f"SB={how}")
+    up.start()
+    await until(lambda: not up.alive)
+    assert up.exit_code == 1
+    assert sentence in up.log_path.read_text()
+
+
+@pytest.fixture
+def hang_up_is_heard() -> Iterator[None]:
+    """A test run under nohup ignores SIGHUP, and so would its children."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_is_heard")
 async def test_a_terminal_that_is_closed_stops_all_in_order(app_dir: Path) -> None:
     up = up_of(app_dir, "--ports", "free")
     up.start()
@@ -221,8 +256,8 @@ async def test_up_says_who_died_and_ends_with_a_code(
         (["up", "{app}", "--processes", "65"], "at least 1 and at most 64"),
         (["up", "{app}", "--func", "--processes", "2"], "leave processes at 1"),
         (["up", "{app}", "--setting", "x"], "must have the form NAME=VALUE"),
-        (["up", "{app}"], "name the emulator's Config.json with --config"),
-        (["up", "{app}", "--config", "none.json"], "none.json could not be read"),
+        (["up", "{app}"], "'NEXT': set it in local.settings.json or the environment."),
+        (["up", "{app}", "--config", "none.json"], "none.json cannot be read"),
         (["up", "{app}", "--data", "{app}/host.json"], "cannot be a directory for data"),
         (["up", "{app}", "--processes", "x"], "--processes: invalid int value: 'x'"),
         (["up", "{app}", "--ports", "any"], "invalid choice: 'any'"),

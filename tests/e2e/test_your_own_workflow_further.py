@@ -28,7 +28,7 @@ def go_on(project: Path) -> None:
         project / "orders" / "agents.py",
         ("from typing", "from datetime import timedelta\nfrom typing"),
     )
-    put(project / "orders" / "agents.py", ("import Call\n", "import AwaitCallback, Call\n"))
+    put(project / "orders" / "agents.py", ("import Call,", "import AwaitCallback, Call,"))
     with (project / "orders" / "agents.py").open("a") as agents:
         agents.write(f"\n\n{approver}")
     put(
@@ -119,7 +119,6 @@ def test_what_the_page_goes_on_to_runs_a_callback_an_alternative_a_limit_and_the
     with started(project, service, **settings) as said:
         approver.callbacks = f"{said['http']}/api/callbacks"
         words = command("sas submit")
-        words[words.index("$CONNECTION")] = said["ServiceBus"]
         followed = run([*words, "--json", "--urgent", "--patience", "60"], project)
     assert ends_of(followed) == {
         "T-1": "sas.order.completed.v1",

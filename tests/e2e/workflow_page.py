@@ -39,7 +39,6 @@ COPIED = (
     "local.settings.json",
     "pyproject.toml",
 )
-AZURITE = "AzureWebJobsStorage="
 ENDS = {"completed", "undone"}
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "node_modules")
 
@@ -126,8 +125,8 @@ def started(project: Path, service: str, **settings: str) -> Iterator[dict[str, 
         for line in up.stdout:
             if host := re.match(r"\s+host +pid \d+ +(http://\S+)", line):
                 said["http"] = host[1]
-            if "=Endpoint=" in line or AZURITE in line:
-                name, _, value = line.strip().partition("=")
+            if line.startswith("export "):
+                name, _, value = shlex.split(line)[1].partition("=")
                 said[name] = value
             if len(said) == 3:
                 break

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from sas.config import CONNECTION, SettingError, read_config
+from sas.config import SettingError, read_config
+from sas.profiles import CONNECTION
 from tests.indexed_functions import bindings
 from tests.infra.kit import INFRA, ROOT
 
@@ -54,7 +55,13 @@ def test_every_local_setting_is_given_in_azure_too() -> None:
 
 ELSEWHERE = {
     **dict.fromkeys(("ServiceBus", "SAS_TABLES", "AzureWebJobsStorage"), "by identity"),
-    **dict.fromkeys(("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"), "settingsInVault"),
+    **dict.fromkeys(
+        (
+            *("SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS"),
+            *("SAS_ALERT_WEBHOOK_URL", "SAS_ALERT_WEBHOOK_SECRET"),
+        ),
+        "settingsInVault",
+    ),
     **dict.fromkeys(("SAS_INSTANCE", "WEBSITE_INSTANCE_ID"), "Azure names instances"),
     **dict.fromkeys(("SAS_REPLY_QUEUE", "SAS_OPERATOR"), "of the command sas"),
     **dict.fromkeys(
@@ -130,7 +137,9 @@ def test_a_secret_setting_is_a_reference_to_the_vault() -> None:
     assert "keyVaultReferenceIdentity: identityId" in APP
 
 
-@pytest.mark.parametrize("name", ["SAS_CALLBACK_KEY", "SAS_ENCRYPTION_KEYS", "PAYMENT_API_KEY"])
+@pytest.mark.parametrize(
+    "name", ["SAS_CALLBACK_KEY", "SAS_ALERT_WEBHOOK_SECRET", "PAYMENT_API_KEY"]
+)
 def test_the_app_refuses_a_secret_setting_that_was_not_resolved(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference"):
         read_config(in_azure() | {name: reference(name)})
@@ -196,7 +205,7 @@ def test_levels_in_host_json_are_of_loggers_of_the_host() -> None:
     """What the worker forwards is logged under the function's name: other names have no effect."""
     levels = json.loads((ROOT / "host.json").read_text())["logging"]["logLevel"]
     assert all(name == "default" or name.startswith(("Host.", "Function.")) for name in levels)
-    app = (ROOT / "function_app.py").read_text()
+    app = (ROOT / "sas" / "functions.py").read_text()
     assert 'logging.getLogger("azure").setLevel(logging.WARNING)' in app
 
 
@@ -204,4 +213,5 @@ def test_the_app_runs_the_python_of_the_workflow_and_the_devcontainer() -> None:
     version = re.search(r"name: 'python'\s+version: '([\d.]+)'", APP)
     assert version is not None
     assert f'python-version: "{version[1]}"' in (ROOT / ".github/workflows/ci.yml").read_text()
-    assert f"python:{version[1]}" in (ROOT / ".devcontainer/compose.yaml").read_text()
+    assert f"python:{version[1]}" in (ROOT / ".devcontainer/devcontainer.json").read_text()
+    assert f"python:{version[1]}" in (ROOT / ".devcontainer/emulator/compose.yaml").read_text()

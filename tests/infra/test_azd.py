@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from sas.cli import desk
 from tests.infra.kit import INFRA, ROOT, SHARED, bicep, need_module, need_shared
 
 need_module("yaml")
@@ -104,7 +105,7 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
 
 def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
     for path in WORKFLOWS:
-        for tool in re.findall(r"pipx run (\S+)", path.read_text()):
+        for tool in re.findall(r"pipx run (?:--spec )?(\S+)", path.read_text()):
             assert re.fullmatch(r"[\w-]+==\d+\.\d+\.\d+", tool), tool
 
 
@@ -130,8 +131,17 @@ def test_make_targets_of_the_workflow_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_the_devcontainer_runs_make_up_and_forwards_what_it_serves() -> None:
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert container["onCreateCommand"] == "make setup"
+    assert container["postAttachCommand"] == "make up"
+    assert set(container["forwardPorts"]) == {desk.PORT, 7071}
+    assert {int(port) for port in container["portsAttributes"]} == set(container["forwardPorts"])
+    assert any("/node:" in feature for feature in container["features"])
+
+
 def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
-    folder = ROOT / ".devcontainer"
+    folder = ROOT / ".devcontainer" / "emulator"
     container = json.loads((folder / "devcontainer.json").read_text())
     compose = read_yaml(folder / container["dockerComposeFile"])
     emulator = read_yaml((folder / compose["include"][0]["path"]).resolve())
@@ -144,11 +154,11 @@ def test_the_devcontainer_starts_the_official_emulator_and_azurite() -> None:
 
 def test_the_devcontainer_makes_its_password_once_and_never_commits_it(tmp_path: Path) -> None:
     script = tmp_path / "password.sh"
-    script.write_text((ROOT / ".devcontainer" / "password.sh").read_text())
+    script.write_text((ROOT / ".devcontainer" / "emulator" / "password.sh").read_text())
     made = []
     for _ in range(2):
         subprocess.run(["/bin/sh", script], check=True)
         made.append((tmp_path / ".env").read_text())
     assert made[0] == made[1]
     assert re.fullmatch(r"MSSQL_SA_PASSWORD=Aa1-[0-9a-f]{32}\n", made[0])
-    assert ".env" in (ROOT / ".devcontainer" / ".gitignore").read_text().split()
+    assert ".env" in (ROOT / ".devcontainer" / "emulator" / ".gitignore").read_text().split()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import orders
-from sas.config import CONNECTION, QUEUE_SETTINGS, read_config, read_queues
+from sas.config import QUEUE_SETTINGS, read_config, read_queues
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
+from sas.profiles import CONNECTION
 from tests.indexed_functions import bindings
 from tools.infra_queues import applications
 
@@ -32,6 +33,7 @@ INTERNAL = {
     *LANES,
     *(f"{name}-urgent" for name in LANES),
     "operator-alerts",
+    "operator-alerts-webhook",
     "orders-rejected",
     "dead-letters",
 }
@@ -59,7 +61,8 @@ def test_every_setting_of_a_queue_is_one_that_is_read() -> None:
 
 def test_every_binding_is_a_queue_of_the_code() -> None:
     queues = Queues()
-    assert bound() == {*queues.on_the_way(orders.AGENTS), queues.dead_letters}
+    ours = {*queues.on_the_way(orders.AGENTS), queues.dead_letters, queues.alert_copies}
+    assert bound() == ours
 
 
 def test_the_emulator_has_every_queue_and_no_other() -> None:
@@ -88,12 +91,12 @@ def test_duplicate_detection_is_off_where_two_applications_may_send_one_id() -> 
     assert off == {"orders", "orders-urgent", "dead-letters"}
 
 
-def test_nothing_expires_unseen_but_requests_to_agents() -> None:
+def test_nothing_expires_unseen_but_requests_to_agents_and_copies_of_alerts() -> None:
     dropped = {n for n, one in EMULATED.items() if not one["DeadLetteringOnMessageExpiration"]}
     lanes = {
         Queues().agent(name, urgent=urgent) for name in orders.AGENTS for urgent in (False, True)
     }
-    assert dropped == lanes
+    assert dropped == lanes | {Queues().alert_copies}
 
 
 def test_the_connection_of_the_bindings_is_a_setting() -> None:

@@ -34,7 +34,7 @@ CODE = Queues()
 URGENT_ORDERS = lane(CODE.orders, urgent=True)
 OF_THE_CODE = {
     *CODE.on_the_way(orders.AGENTS),
-    *(CODE.alerts, CODE.rejected),
+    *(CODE.alerts, CODE.alert_copies, CODE.rejected),
 }
 
 
@@ -151,7 +151,7 @@ def test_a_queue_is_the_same_in_azure_and_in_the_emulator(name: str) -> None:
     ("member", "value"),
     [
         ("MaxDeliveryCount", 9),
-        ("LockDuration", "PT30S"),
+        ("LockDuration", "PT1M"),
         ("DefaultMessageTimeToLive", "PT20M"),
         ("DuplicateDetectionHistoryTimeWindow", "PT1M"),
         ("RequiresDuplicateDetection", True),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -79,12 +80,78 @@ def test_without_node_the_sentence_says_what_to_install(monkeypatch: pytest.Monk
         Azurite().start()
 
 
-def test_without_the_package_the_sentence_says_make_setup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+MAIN = FOLDER / "node_modules" / module._MAIN
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to work in; this package has no node_modules, as it has none in a wheel."""
+    package = tmp_path / "wheel"
+    package.mkdir()
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(FOLDER / name, package)
+    monkeypatch.setattr(module, "_PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tool(bare: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a command before those of PATH."""
+    path = bare / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_without_azurite_the_sentence_says_how_to_install_it(bare: Path) -> None:
+    with pytest.raises(NotInstalledError, match="run `devstack install`, or `npm install azurite`"):
+        Azurite(near=bare).start()
+
+
+@pytest.mark.parametrize("depth", [".", "app", "apps/first"])
+def test_azurite_is_found_in_the_node_modules_of_a_project_or_above_it(
+    bare: Path, depth: str
 ) -> None:
-    monkeypatch.setattr(module, "_PROGRAM", tmp_path / "main.js")
-    with pytest.raises(NotInstalledError, match="make setup"):
-        Azurite().start()
+    (bare / depth).mkdir(parents=True, exist_ok=True)
+    (bare / "node_modules").symlink_to(FOLDER / "node_modules")
+    with Azurite(near=bare / depth) as azurite, table(azurite) as client:
+        client.create_table()
+
+
+def test_azurite_is_found_where_npm_installs_for_all(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bare / "bin").mkdir()
+    (bare / "bin" / "azurite-table").symlink_to(MAIN)  # as `npm install --global` makes it
+    monkeypatch.setenv("PATH", f"{bare / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    assert module._program(bare) == MAIN
+
+
+def test_install_has_npm_put_the_pinned_azurite_into_this_users_cache(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npm = f"""#!/bin/sh
+    echo "$@" > {bare}/asked
+    mkdir -p "$3/node_modules" && ln -s {FOLDER}/node_modules/azurite "$3/node_modules/azurite"
+    """
+    tool(bare, "npm", npm, monkeypatch)
+    program = module.install()
+    version = json.loads((FOLDER / "package.json").read_text())["dependencies"]["azurite"]
+    cache = bare / "cache" / "devstack" / f"azurite-{version}"
+    assert (bare / "asked").read_text().startswith(f"ci --prefix {cache} ")
+    assert (cache / "package-lock.json").read_text() == (FOLDER / "package-lock.json").read_text()
+    assert module._program(bare) == program
+    assert program.exists()
+
+
+def test_an_npm_that_fails_is_told_with_its_own_words(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(bare, "npm", "#!/bin/sh\necho 'ETIMEDOUT: no answer' >&2\nexit 1\n", monkeypatch)
+    with pytest.raises(ChildFailedError, match=r"registry reached\?\): ETIMEDOUT: no answer"):
+        module.install()
 
 
 def test_there_is_no_connection_string_before_the_start() -> None:

@@ -23,8 +23,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from devstack.servicebus import BrokerThread
 from devstack.servicebus.tokens import KEY_NAME
+from tests.broker_runners import BrokerThread
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,

@@ -21,9 +21,10 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
-from devstack.servicebus import Broker, BrokerThread, EntityStatus, QueueCounts
+from devstack.servicebus import Broker, EntityStatus, QueueCounts
 from devstack.servicebus.amqp import encode
 from devstack.servicebus.core.message import parse_message
+from tests.broker_runners import BrokerThread
 from tests.integration.broker_sdk_kit import (  # noqa: F401 (fixtures for every test here)
     LEFTOVERS,
     collect_leftovers,

@@ -83,6 +83,46 @@ async def sends(peer: Peer, number: int) -> bool:
     return bool(fields[4].descriptor == frames.ACCEPTED)
 
 
+async def sasl(peer: Peer, mechanism: str, response: bytes) -> int:
+    """Begin with SASL; give the code of the outcome."""
+    peer.write(frames.SASL_HEADER)
+    init = [encode.symbol(mechanism), encode.binary(response)]
+    peer.write(frames.frame(0, encode.composite(frames.SASL_INIT, init), b"", frames.SASL_FRAME))
+    assert await peer.reader.readexactly(8) == frames.SASL_HEADER
+    return int((await peer.expect(frames.SASL_OUTCOME))[0])
+
+
+async def test_sasl_plain_with_the_policy_and_its_key_opens_every_link(broker: Broker) -> None:
+    for identity in (b"", b"somebody"):
+        async with peer_of(broker) as peer:
+            response = b"\0".join((identity, KEY_NAME.encode(), KEY.encode()))
+            assert await sasl(peer, "PLAIN", response) == 0
+            await peer.open()
+            for handle, queue in enumerate(("q", "other")):
+                assert (await peer.attach(queue, receives=False, handle=handle))[6] is not None
+            assert await sends(peer, 1)
+
+
+@pytest.mark.parametrize(
+    "response", [b"", b"\0\0", b"\0RootManageSharedAccessKey\0wrong", b"\0other\0r1ght=", b"r1ght="]
+)
+async def test_sasl_plain_with_another_name_or_key_is_refused(
+    broker: Broker, response: bytes
+) -> None:
+    async with peer_of(broker) as peer:
+        assert await sasl(peer, "PLAIN", response) == 1
+        assert await peer.closed() == b""
+
+
+async def test_other_mechanisms_give_no_right_where_a_key_is_required(broker: Broker) -> None:
+    async with peer_of(broker) as peer:
+        assert await sasl(peer, "ANONYMOUS", b"") == 0
+        await peer.open()
+        assert (await peer.attach("q", receives=False))[6] is None
+        fields = await peer.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:unauthorized-access"
+
+
 async def test_a_link_ends_with_its_token_and_others_go_on(broker: Broker, clock: Clock) -> None:
     async with peer_of(broker) as brief, peer_of(broker) as lasting:
         for peer, lasts_s in ((brief, 60), (lasting, 3600)):

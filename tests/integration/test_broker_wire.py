@@ -100,10 +100,19 @@ class Peer:
         fields = await self.expect(frames.ATTACH)
         return fields + [None] * (14 - len(fields))
 
-    def transfer(self, number: int, payload: bytes, *, more: bool = False, handle: int = 0) -> None:
-        tag = struct.pack(">I", number)
-        fields = [encode.uint(handle), encode.uint(number), encode.binary(tag), b"\x43"]
-        self.send(frames.TRANSFER, *fields, b"\x42", encode.boolean(more), payload=payload)
+    def transfer(
+        self,
+        number: int,
+        payload: bytes,
+        *,
+        more: bool = False,
+        handle: int = 0,
+        message_format: bytes = b"\x43",
+        settled: bytes = b"\x42",
+    ) -> None:
+        tag = encode.binary(struct.pack(">I", number))
+        fields = [encode.uint(handle), encode.uint(number), tag, message_format, settled]
+        self.send(frames.TRANSFER, *fields, encode.boolean(more), payload=payload)
 
     def credit(self, count: int, *, seen: int = 0, window: int = 2048) -> None:
         numbers = (seen + 1, window, 0, 2048, 0, seen, count)
@@ -386,6 +395,56 @@ async def test_a_message_above_the_limit_is_not_kept_while_it_comes(broker: Brok
         fields = await peer.expect(frames.DISPOSITION)
         (error,) = fields[4].value
         assert error.value[0] == "amqp:link:message-size-exceeded"
+    await works(broker)
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "total", "accepted"),
+    [
+        (256, 255 << 10, True),
+        (256, 300 << 10, False),
+        (2048, 1 << 20, True),
+        (2048, 2 << 20, False),
+    ],
+)
+async def test_a_batch_may_be_as_large_as_the_link_announces_and_no_larger(
+    kilobytes: int, total: int, accepted: bool
+) -> None:
+    async with (
+        Broker({"q": QueueProperties(max_message_kilobytes=kilobytes)}) as broker,
+        peer_of(broker) as peer,
+    ):
+        await peer.open()
+        attach = await peer.attach("q", receives=False)
+        announced = attach[13]["com.microsoft:max-message-batch-size"]
+        assert announced == min(kilobytes << 10, 1 << 20)
+        part = b"\x00\x53\x75" + encode.binary(raw(bytes(40_000)))
+        batch = part * (total // len(part))
+        assert (len(batch) <= announced) is accepted
+        for start in range(0, len(batch), 60_000):
+            more = start + 60_000 < len(batch)
+            batched = encode.uint(0x80013700)
+            peer.transfer(0, batch[start : start + 60_000], more=more, message_format=batched)
+            await peer.writer.drain()
+        fields = await peer.expect(frames.DISPOSITION)
+        if accepted:
+            assert fields[4].descriptor == frames.ACCEPTED
+        else:
+            assert fields[4].value[0].value[0] == "amqp:link:message-size-exceeded"
+        assert bool(broker.counts("q").total) is accepted
+
+
+async def test_a_settled_message_above_the_limit_ends_the_link_for_nothing_else_tells_the_sender(
+    broker: Broker,
+) -> None:
+    async with peer_of(broker) as peer:
+        await peer.open()
+        await peer.attach("q", receives=False)
+        for number in range(6):
+            peer.transfer(0, bytes(60_000), more=number < 5, settled=b"\x41")
+            await peer.writer.drain()
+        fields = await peer.expect(frames.DETACH)
+        assert fields[2].value[0] == "amqp:link:message-size-exceeded"
     await works(broker)
 
 

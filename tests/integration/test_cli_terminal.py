@@ -287,7 +287,7 @@ async def alerts(at: At) -> None:
     at.scheduler.lying["operator-alerts"] = [peeked(alert)]
     assert await at.sas("alerts") == 0
     said = " ".join(line.strip() for line in at.screen.last)
-    assert said.startswith("1 h ago  step-failed  A  step ship failed:")
+    assert " ".join(said.split()).startswith("1 h ago step-failed A step ship failed:")
     assert said.endswith("1 alert")
     at.fits()
 
@@ -338,6 +338,14 @@ async def doctor(at: At) -> None:
     at.fits()
 
 
+async def env(at: At) -> None:
+    assert await at.sas("env", "list") == 0
+    assert "without --env: " in " ".join(at.screen.last)
+    assert await at.sas("env", "show") == 0
+    assert await at.sas("env", "show", "nosuch") == 2
+    assert "there is no profile 'nosuch'" in at.screen.raw
+
+
 async def desk(at: At) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -350,6 +358,11 @@ async def desk(at: At) -> None:
     assert await running == 0
     links = re.findall(r"/login\?once=\S+", at.screen.raw)
     assert len(set(links)) == len(links) == 2
+
+
+async def completion(at: At) -> None:
+    assert await at.sas("completion", "bash") == 0
+    assert "complete -o default -F _sas sas" in at.screen.raw
 
 
 CASES: dict[str, Callable[[At], Awaitable[None]]] = {
@@ -389,7 +402,9 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "watch": watch,
     "doctor": doctor,
     "desk": desk,
+    "env": env,
     "cost": cost,
+    "completion": completion,
     "sim": sim,
 }
 

@@ -85,7 +85,7 @@ async def made() -> AsyncIterator[Counted]:
             own = SimpleNamespace(AGENTS=AGENTS, business=lambda: business)
             patch.setitem(sys.modules, "orders", own)
             async with running.host():
-                app = sys.modules["function_app"].application()
+                app = sys.modules["function_app"].app.application()
                 counted = Counted(running, agents, app)
                 await counted.submit("warm")
                 yield counted

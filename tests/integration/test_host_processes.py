@@ -17,7 +17,6 @@ from azure.servicebus.aio import ServiceBusClient
 
 from devstack.children import Child
 from devstack.servicebus import Broker
-from tests.fake_func import put_func_on_path
 
 APP = """
 import asyncio, os, time
@@ -151,8 +150,9 @@ async def test_what_any_logger_of_the_app_says_from_info_on_is_passed_on_as_the_
         assert not [text for text in said if text.startswith("whispered")]
 
 
+@pytest.mark.parametrize("hung", ["in", "other"])
 async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_starts_again(
-    app_dir: Path, broker: Broker
+    app_dir: Path, broker: Broker, hung: str
 ) -> None:
     (app_dir / "function_app.py").write_text(
         APP.replace("import asyncio", START + "import asyncio")
@@ -160,13 +160,15 @@ async def test_a_function_past_its_timeout_fails_all_others_and_the_worker_start
     (app_dir / "host.json").write_text('{"version": "2.0", "functionTimeout": "00:00:02"}')
     async with Command(app_dir, broker=broker) as command:
         ready = await command.ready()
-        await send(broker, "in", "60", *(["1.9"] * 3))
+        await send(broker, hung, "60")
+        await send(broker, "in", *(["1.9"] * 3))
         await send(broker, "other", "1.95")
         await until(lambda: command.said.count("Executing 'Functions.") >= 5)
         await until(lambda: len(command.child.out_lines()) == 2)
         again = json.loads(command.child.out_lines()[1])
         assert (again["pid"], again["http_port"]) == (ready["pid"], ready["http_port"])
         assert (app_dir / "starts").read_text() == "++"
+        assert "the process starts again, as in Azure" in command.said
 
 
 async def test_what_the_app_left_on_its_loop_is_cancelled_at_a_kind_stop(
@@ -270,12 +272,15 @@ async def test_a_dead_worker_is_reported_and_stops_all_with_a_code(
         assert not is_running(first)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 async def test_with_respawn_a_dead_worker_comes_back_and_messages_go_on(
-    app_dir: Path, broker: Broker
+    app_dir: Path, broker: Broker, processes: int
 ) -> None:
-    arguments = ["--only", "work", "--processes", "2", "--respawn", "--drain", "1"]
+    arguments = ["--only", "work", "--processes", str(processes), "--respawn", "--drain", "1"]
     async with Command(app_dir, *arguments, broker=broker) as command:
-        os.kill((await command.ready())["pids"][0], signal.SIGKILL)
+        pids = (await command.ready())["pids"]
+        assert len(pids) == processes
+        os.kill(pids[0], signal.SIGKILL)
         await until(lambda: "runs again" in command.said, timeout_s=25)
         await send(broker, "in", "0")
         await until(lambda: broker.counts("in").active == 0)
@@ -295,7 +300,7 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
         arguments = ["--only", "pid", "--http-port", str(unused_tcp_port)]
         async with Command(app_dir, *arguments) as command:
             assert await command.ended() == 1
-            assert "--http-port 0 for a free one" in command.said
+            assert "take a free one: --http-port 0" in command.said
 
 
 @pytest.mark.parametrize(
@@ -303,9 +308,13 @@ async def test_a_taken_port_is_said_with_the_way_out(app_dir: Path, unused_tcp_p
     [
         (["--only", "nobody"], 1, "no function 'nobody' in this app; it has other, pid, work"),
         (["--only", "work"], 1, "uses the connection 'SB'"),
+        (
+            ["--setting", "SB=Endpoint=sb://a.b;SharedAccessKeyName=R;SharedAccessKey=K"],
+            1,
+            "this is not on this machine",
+        ),
         (["--only", "pid", "--data", "{app}/host.json"], 1, "cannot be a directory for data"),
         (["--processes", "0"], 2, "--processes is at least 1"),
-        (["--func", "--processes", "2"], 2, "without --processes, --data and --respawn"),
         (["--drain", "nan"], 2, "--drain between 0 and 86400 seconds"),
         (["--http-port", "70000"], 2, "--http-port between 0 and 65535"),
         (["--http-port", "x"], 2, "--http-port: invalid int value: 'x'"),
@@ -321,51 +330,3 @@ async def test_bad_input_gets_one_sentence(
         assert await command.ended() == code
         assert sentence in command.said
         assert "Traceback" not in command.said
-
-
-async def test_without_the_core_tools_func_says_what_to_do(
-    app_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    async with Command(app_dir, "--func") as command:
-        assert await command.ended() == 1
-        assert "install the Azure Functions Core Tools v4" in command.said
-
-
-@pytest.fixture
-def fake_func(app_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_func_on_path(app_dir / "bin", monkeypatch)
-
-
-@pytest.mark.usefixtures("fake_func")
-async def test_func_starts_the_core_tools_on_the_same_settings(app_dir: Path) -> None:
-    arguments = ["--only", "work,pid", "--except", "other", "--setting", "SB=x"]
-    async with Command(app_dir, "--func", *arguments) as command:
-        ready = await command.ready()
-        assert ready["func"] is True
-        [line] = [one for one in command.said.splitlines() if one.startswith("told ")]
-        told = json.loads(line.removeprefix("told "))
-        port = ["--port", str(ready["http_port"])]
-        assert told["argv"] == ["start", *port, "--functions", "work", "pid"]
-        assert told["cwd"] == str(app_dir)
-        assert told["env"] == ["x", "true", None]
-        [pid] = ready["pids"]
-        command.child.send_signal(signal.SIGTERM)
-        assert await command.ended() == 0
-        assert not is_running(pid)
-
-
-@pytest.mark.usefixtures("fake_func")
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("SB=ends at once", "func ended with exit code 3 before it was ready"),
-        ("SB=ends later", "died with exit code 0"),
-    ],
-)
-async def test_core_tools_that_end_by_themselves_are_told(
-    app_dir: Path, setting: str, sentence: str
-) -> None:
-    async with Command(app_dir, "--func", "--setting", setting) as command:
-        assert await command.ended() == 1
-        assert sentence in command.said

@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from devstack.servicebus import Broker, BrokerThread
+from devstack.servicebus import Broker
 from devstack.servicebus.tokens import KEY_NAME
 from sas.adapters.endpoints import Endpoint
 from sas.adapters.queue_properties import UnreadablePropertiesError, read_properties
 from sas.adapters.queues import OperatorServiceBus
 from sas.ports import BusUnavailableError, UndeliverableError
+from tests.broker_runners import BrokerThread
 from tests.integration.test_broker_admin import PlainHttp
 
 

@@ -109,6 +109,7 @@ async def test_a_port_that_is_taken_is_named_and_ends_it_with_exit_code_2() -> N
             code, printed, said = await ended(second)
     assert (code, printed) == (2, b"")
     assert said.startswith(b"the services cannot listen: ")
+    assert f"port {taken} is held by pid {first.pid}: ".encode() in said
     assert str(taken).encode() in said
 
 

@@ -63,7 +63,7 @@ async def run(app_dir: Path) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         say({"status": await invoke(core, json.loads(line))})
-    application = sys.modules["function_app"].application
+    application = sys.modules["function_app"].app.application
     with contextlib.suppress(Exception):  # the worker is killed; here nothing is left open
         await application().close()
     say({"capabilities": dict(answer.capabilities), "records": forwarded.records})

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.typed import made_up, project_in, sas, typed
+from tests.long import long
+
 PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "samples.demo"]
 
@@ -45,11 +48,12 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str
             demo.stdout.close()
 
 
-def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize("orders", [16, *long([50])])
+def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
+    tmp_path: Path, orders: int
 ) -> None:
     run = subprocess.run(
-        [*COMMAND, "--orders", "50", "--seed", "5", "--logs", str(tmp_path)],
+        [*COMMAND, "--orders", str(orders), "--seed", "5", "--logs", str(tmp_path)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -58,16 +62,55 @@ def test_fifty_orders_end_whole_over_several_host_processes_while_one_is_killed(
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     assert "kill -9 of agent process" in run.stdout
+    assert "\x1b" not in run.stdout
+    assert re.search(r"^ +[\d.]+ s  received \d+/50, processing ", run.stdout, re.MULTILINE)
+    assert "Orders ended a second" not in run.stdout
+    assert "<svg" in (PROJECT / "build" / "demo.svg").read_text(encoding="utf-8")
     last = run.stdout.strip().splitlines()[-1]
     figures = {name: int(number) for name, number in re.findall(r"([a-z ]+?) (\d+)", last)}
     figures = {name.strip(): number for name, number in figures.items()}
-    assert figures["orders in"] == 50
+    assert figures["orders in"] == orders
     ends = figures["processed"] + figures["failed"] + figures["undone"]
-    assert (ends, figures["unfinished"]) == (50, 0)
-    assert figures["notifications expected"] == figures["seen"] >= 50 * 2
+    assert (ends, figures["unfinished"]) == (orders, 0)
+    assert figures["notifications expected"] == figures["seen"] >= orders * 2
     assert figures["remote effects expected"] == figures["in force"] > 0
     assert figures["doubled"] == 0
     assert len(list(tmp_path.glob("host-*.log"))) >= 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("columns", [80, 200])
+def test_on_a_terminal_the_demo_is_a_live_picture_and_its_orders_can_be_operated_later(
+    tmp_path: Path, columns: int
+) -> None:
+    kept = tmp_path / "kept"
+    words = [*COMMAND, "--orders", "3", "--keep", str(kept)]
+    with typed(words, cwd=PROJECT, columns=columns) as demo:
+        assert demo.process.wait(300) == 0, demo.text
+        demo.screen.drain()
+        lines = [line.rstrip() for line in demo.screen.lines]
+    text = "\n".join(lines)
+    assert max(map(len, (line for line in lines if str(tmp_path) not in line))) <= columns
+    for name in ("received", "processing", "processed", "failed, for an operator", "kills"):
+        assert re.search(rf"│ {name} .*│", text), name
+    assert re.search(r"│ ended +\S* +[\d.]+/s, mean [\d.]+/s", text)
+    assert "Orders ended a second (3 orders in " in text
+    assert "The chart is in build/demo.svg." in text
+    assert "ORDERS=20" not in text
+    assert "Verdict: Every order ended." in text
+    assert "orders in 3 | processed 2 | failed 1 " in text
+
+    [again] = re.findall(r"^  (make up DATA=\S+)", text, re.MULTILINE)
+    assert again == f"make up DATA={kept}"
+    project = project_in(tmp_path)
+    with made_up(project, again.split()[-1]):
+        assert "1 order in Error: 1 reserve-stock/out-of-stock" in sas(project, "list").stdout
+        undone = sas(project, "undo", "NW-10250", "--yes").stdout
+        assert "undo decided; the order is Compensat" in undone
+        assert "2 Processed" in sas(project, "list", "--state", "finished").stdout
+    refused = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"operate them with `make up DATA={kept}`" in " ".join(refused.stdout.split())
 
 
 @pytest.mark.long

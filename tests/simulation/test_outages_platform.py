@@ -84,7 +84,7 @@ def test_every_queue_has_the_rules_of_the_infrastructure() -> None:
     queues = deployed_queues()
     assert set(queues) >= {*QUEUES.on_the_way(AGENTS), LETTERS, QUEUES.alerts, QUEUES.rejected}
     assert queues[QUEUE] == QueueRules(
-        MINUTE, 5, 10 * MINUTE, timedelta(days=14), dead_letters_expired=True,
+        MINUTE / 2, 5, 10 * MINUTE, timedelta(days=14), dead_letters_expired=True,
         forwards_dead_letters_to=LETTERS,
     )  # fmt: skip
     assert queues[QUEUES.orders].duplicate_window is None

@@ -169,25 +169,30 @@ class Night:
         pass
 
 
+def connect(monkeypatch: pytest.MonkeyPatch, made: Kit, bus: MessageBus) -> None:
+    """Let the command find this system: its store, its bus, its clock."""
+
+    @asynccontextmanager
+    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
+        yield made.store
+
+    @asynccontextmanager
+    async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
+        yield bus
+
+    monkeypatch.setattr(args, "open_store", open_store)
+    monkeypatch.setattr(args, "open_bus", open_bus)
+    monkeypatch.setattr(output, "now", made.clock.now)
+    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
+    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
+    monkeypatch.setenv("SAS_OPERATOR", "ann")
+
+
 @pytest.fixture
 def night(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Night:
     """Return the actors with the command connected to them."""
     made = Night(kit(CARE, CHAIN), capsys)
-
-    @asynccontextmanager
-    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield made.made.store
-
-    @asynccontextmanager
-    async def open_bus(endpoint: object) -> AsyncIterator[MessageBus]:
-        yield made
-
-    monkeypatch.setattr(args, "open_store", open_store)
-    monkeypatch.setattr(args, "open_bus", open_bus)
-    monkeypatch.setattr(output, "now", made.made.clock.now)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
-    monkeypatch.setenv("SAS_OPERATOR", "ann")
+    connect(monkeypatch, made.made, made)
     return made
 
 

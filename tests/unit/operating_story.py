@@ -10,8 +10,7 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,14 +19,12 @@ import msgspec
 import pytest
 
 from orders.workflows import workflows
-from sas.adapters.endpoints import Endpoint
-from sas.cli import arguments as args
-from sas.cli import output
 from sas.cli.main import main
 from sas.features.version_check import Versions
-from sas.ports import Message, MessageBus, Peeked, RefusedError, StateStore
+from sas.ports import Message, Peeked, RefusedError
 from tests.unit import actors_kit
 from tests.unit.actors_kit import SHOP, Kit, kit, order
+from tests.unit.cli_kit import connect
 
 CARE = "order-with-care"
 DECLINED = RefusedError("card-declined", "payment refused: the customer's card was declined")
@@ -133,21 +130,7 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     checks: dict[str, Any] = {CARE: msgspec.json.Decoder(Content).decode}
     made = Story(kit(*workflows(), **checks))
     made.made.clock.set(datetime(2026, 11, 21, 3, tzinfo=UTC))
-
-    @asynccontextmanager
-    async def open_store(where: args.Storage) -> AsyncIterator[StateStore]:
-        yield made.made.store
-
-    @asynccontextmanager
-    async def open_bus(endpoint: Endpoint) -> AsyncIterator[MessageBus]:
-        yield made
-
-    monkeypatch.setattr(args, "open_store", open_store)
-    monkeypatch.setattr(args, "open_bus", open_bus)
-    monkeypatch.setattr(output, "now", made.made.clock.now)
-    monkeypatch.setenv("SAS_TABLES", "UseDevelopmentStorage=true")
-    monkeypatch.setenv("ServiceBus", "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;x=y")
-    monkeypatch.setenv("SAS_OPERATOR", "ann")
+    connect(monkeypatch, made.made, made)
     monkeypatch.chdir(tmp_path_factory.mktemp("operator"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     return made

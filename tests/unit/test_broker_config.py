@@ -73,9 +73,10 @@ def test_the_projects_own_file_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1, column 1 is not JSON"),
-        ("{\n  bad\n}", "line 2, column 3 is not JSON"),
-        ("[]", "'UserConfig' is missing"),
+        ("", "is not JSON: Expecting value in line 1, column 1"),
+        ("{\n  bad\n}", "in line 2, column 3"),
+        ("[]", "must hold a JSON object ({...}), not a list"),
+        ("{}", "'UserConfig' is missing"),
         ('{"UserConfig": {}}', "'Namespaces' is missing"),
         ('{"UserConfig": {"Namespaces": {}}}', "Namespaces must be a list"),
         ('{"UserConfig": {"Namespaces": []}}', "one namespace, not 0"),
@@ -134,8 +135,13 @@ async def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
         await Broker("orders").start()
 
 
+def test_a_number_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too many digits"):
+        parse_config('{"UserConfig": ' + "1" * 5000 + "}")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.json could not be read"):
+    with pytest.raises(ConfigError, match=r"missing\.json cannot be read"):
         read_config(tmp_path / "missing.json")
     (tmp_path / "latin.json").write_bytes(b"\xe4")
     with pytest.raises(ConfigError, match="not UTF-8"):

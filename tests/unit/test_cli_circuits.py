@@ -138,6 +138,9 @@ def test_a_probe_ends_the_pause_of_an_open_circuit_and_of_no_other(
     kept = asyncio.run(breaker_of(store, "payment"))
     assert replace(kept, until=None) == replace(later, until=None)
     assert main(["circuits", "--probe"]) == 2
+    capsys.readouterr()
+    assert main(["circuits", "nosuch", "--probe"]) == 2
+    assert "there is no circuit of an agent 'nosuch': known are" in capsys.readouterr().err
     for agent, state in (("inventory", "closed"), ("shipping", "half-open")):
         assert main(["circuits", "payment", agent, "--probe"]) == 1
         said = capsys.readouterr().err

@@ -203,6 +203,15 @@ def test_without_a_file_or_a_number_of_orders_the_command_says_what_it_needs(
     assert "it cannot be read: No such file or directory" in capsys.readouterr().err
 
 
+def test_a_file_of_prices_that_is_not_utf_8_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prices.json"
+    file.write_bytes(b'{"currency": "\xff", "items": {}}')
+    assert main(["cost", "--orders", "1", "--prices", str(file)]) == 2
+    assert "prices.json: 'utf-8' codec can't decode" in capsys.readouterr().err
+
+
 def test_the_counts_are_shown_with_each_recovery(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "--counts"]) == 0
     said = capsys.readouterr().out

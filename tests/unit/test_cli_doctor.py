@@ -103,13 +103,13 @@ def test_properties_are_compared_with_those_of_the_project() -> None:
     found = as_they_should()
     orders = found["orders"]
     assert orders is not None
-    assert orders["lockDuration"] == timedelta(minutes=1)
+    assert orders["lockDuration"] == timedelta(seconds=30)
     assert orders["defaultMessageTimeToLive"] == timedelta(days=14)
-    found["orders"] = orders | {"maxDeliveryCount": 10, "lockDuration": timedelta(seconds=30)}
+    found["orders"] = orders | {"maxDeliveryCount": 10, "lockDuration": timedelta(minutes=1)}
     found["scheduler"] = None
     said = {one.what: one.said for one in compared(expected(), found)}
     assert said == {
-        "queue orders": "lockDuration is 0:00:30 and should be 0:01:00; maxDeliveryCount is 10 "
+        "queue orders": "lockDuration is 0:01:00 and should be 0:00:30; maxDeliveryCount is 10 "
         "and should be 5: deploy infra again",
         "queue scheduler": "it is missing: deploy infra again",
     }

@@ -90,6 +90,8 @@ def test_without_the_right_or_the_namespace_it_is_one_sentence(
         (["rejected", "list", "x"], "list takes no ID"),
         (["rejected", "show"], "give one ID"),
         (["rejected", "resend"], "give one ID or more, or --all"),
+        (["rejected", "remove"], "give one ID or more"),
+        (["rejected", "remove", "--all"], "give one ID or more"),
         (["rejected", "resend", "x", "--all"], "give one ID or more, or --all"),
         (["dlq", "list", "x"], "list takes no ID"),
         (["dlq", "explain", "x", "y"], "give one ID"),
@@ -135,10 +137,29 @@ def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
 
 
+def test_one_rejected_message_is_removed_by_the_id_of_its_order(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reject(night, "bad-1")
+    reject(night, "bad-2")
+    monkeypatch.setattr("sys.stdin", None)
+    assert "give --yes. Nothing was sent." in night.sas("rejected", "remove", "bad-1").err
+    dry = night.sas("rejected", "remove", "bad-1", "--dry-run")
+    assert dry.lines == [
+        "removal of 1 message from orders-rejected",
+        "  bad-1                 orders-rejected: removed",
+    ]
+    said = night.sas("rejected", "remove", "bad-1", "--yes")
+    assert (said.code, said.lines[-1]) == (0, "removed 1 of 1")
+    assert night.sent == []
+    assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
+    night.sas("rejected", "remove", "bad-1", "--yes").refused(1, "there is no bad-1")
+
+
 def test_of_several_the_one_that_is_gone_stops_all(night: Night) -> None:
     reject(night, "bad-1")
     said = night.sas("rejected", "resend", "bad-1", "gone")
-    said.refused(1, "there is no gone among the first 1,000 messages: nothing was sent")
+    said.refused(1, "there is no gone among the first 1,000 messages: nothing was changed")
     assert night.sent == []
     night.sas("rejected", "show", "gone").refused(1, "there is no gone")
 

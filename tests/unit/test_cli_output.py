@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -105,3 +106,44 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
             output.say("A result")
         screen.drain()
     assert screen.raw == "A result\r\n"
+
+
+def test_a_row_that_is_too_long_keeps_its_columns_and_its_colour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    cells = [f"{'3 min ago':<12}", f"{'A-1':<8}", "Error"]
+    with terminal(80) as screen:
+        output.say(output.row([*cells, "word " * 20]))
+        screen.drain()
+        lines = screen.lines
+        assert lines[0].startswith("3 min ago     A-1       Error  word word")
+        assert lines[1].startswith("    word")
+        assert all(len(line) <= 80 for line in lines)
+        assert "\x1b[31mError" in screen.raw
+    with terminal(40) as screen:
+        output.say(output.row([*cells, "word " * 20]))
+        screen.drain()
+        assert screen.lines[0] == "3 min ago     A-1       Error"
+        assert screen.lines[1].startswith("    word word")
+
+
+@pytest.mark.parametrize(
+    ("word", "seconds", "said"),
+    [
+        ("by", 77, "within 1 min 17 s"),
+        ("by", -77, "due 1 min 17 s ago"),
+        ("until", 77, "for 1 min 17 s more"),
+        ("until", -77, "until 1 min 17 s ago"),
+    ],
+)
+def test_at_a_terminal_a_moment_reads_as_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, word: str, seconds: int, said: str
+) -> None:
+    now = datetime(2026, 11, 21, 3, tzinfo=UTC)
+    monkeypatch.setattr(output, "now", lambda: now)
+    moment = now + timedelta(seconds=seconds)
+    with terminal(80):
+        assert output.phrase(word, moment) == said
+    assert output.phrase("by", now) == "by 2026-11-21 03:00:00Z"

@@ -56,7 +56,7 @@ JOURNAL = [
     ("name", "said"),
     [
         ("pending", "step-0 is ready; a scheduler claims it by 2026-"),
-        ("processing", "step-0 is with its agent, which has until 2026-"),
+        ("processing", "step-0 is with its agent, to be done by 2026-"),
         ("in error", "repair what the error of step-1 says, then `sas resubmit o`"),
         ("undo failed", "`sas skip o --step step-1` after you undid it by hand"),
         ("processed", "nothing to do; `sas undo o` would undo the whole order"),

@@ -16,6 +16,7 @@ from sas.features.circuit_breaker.rules import Breaker, BreakerState
 from sas.ports import RefusedError
 from sas.simulation.store import StoreFault
 from tests.unit import actors_kit
+from tests.unit.actors_kit import order
 from tests.unit.desk_kit import DECLINED, desk_of, fail, night, submit, words
 
 
@@ -331,3 +332,76 @@ async def test_an_order_taken_up_again_leaves_the_finished_ones() -> None:
         assert made.state("10251") == "Error"
         assert "No order matches." in await browser.look("/orders?state=finished")
         assert "4 orders need you." in await browser.look("/")
+
+
+async def test_an_order_that_was_refused_is_listed_and_has_a_page_with_its_reason() -> None:
+    made = await night()
+    await made.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
+    async with desk_of(made) as browser:
+        for state in ("rejected", "finished", "all"):
+            listed = await browser.look(f"/orders?state={state}")
+            assert "bad-1 Rejected" in listed
+            assert "unknown-workflow: " in listed
+        assert "bad-1" not in await browser.look("/orders?state=error")
+        page = await browser.look("/orders/bad-1")
+        assert "It was refused before it began" in page
+        assert "sas rejected resend rejected/" in page
+        assert "bad-1" in await browser.look("/inbox/rejected")
+
+
+async def test_why_an_order_was_undone_stands_in_the_list() -> None:
+    made = await night()
+    command = actors_kit.command("undo", made.order("10251").seq, "w-undo", "10251")
+    await made.hand(command)
+    await made.drain()
+    async with desk_of(made) as browser:
+        listed = await browser.look("/orders?state=compensated")
+    assert "10251 Compensated" in listed
+    assert (made.order("10251").undone_because or "?") in listed
+
+
+async def test_the_journal_says_which_steps_changed_and_that_an_input_was_edited() -> None:
+    made = await night()
+    async with desk_of(made) as browser:
+        seq = str(made.order("10248").seq)
+        edited = '{"amount":1}'
+        await browser.post("/orders/10248", verb="resubmit", seq=seq, input=edited)
+        page = await browser.look("/orders/10248")
+    assert "pay: Error -> Pending with its input edited" in page
+    assert "pay: Processing -> Error" in page
+
+
+async def test_an_order_under_way_says_what_happens_next_and_when() -> None:
+    made = await night()
+    await made.submit(order("open", workflow="care"), "m-open")
+    await made.step("scheduler")
+    async with desk_of(made) as browser:
+        page = await browser.look("/orders/open")
+    assert "Without a reply until then, the supervisor resets the step." in page
+    assert re.search(r"Until \d{4}-\d\d-\d\d [0-9:]{8} UTC \( in \d+ s \)", page), page
+
+
+async def test_an_inbox_says_which_command_of_sas_helps() -> None:
+    made = await night()
+    await made.submit(b"{not json", "m-bad")
+    async with desk_of(made) as browser:
+        assert "sas rejected resend rejected/" in await browser.look("/inbox/rejected")
+        assert "sas queues remove operator-alerts --id " in await browser.look("/inbox/alerts")
+
+
+async def test_finished_orders_are_chosen_by_age_in_every_state() -> None:
+    made = await night()
+    await made.later(7200)
+    await submit(made, "young")
+    await made.submit(order("bad-1", workflow="nosuch"), "m-bad-1")
+    await made.later(90)
+    async with desk_of(made) as browser:
+        old = await browser.look("/orders?state=all&age=1h")
+        both = await browser.look("/orders?state=processed&age=1m")
+        tile = await browser.look("/")
+    assert "10251 Processed" in old
+    assert "young" not in old
+    assert "bad-1" not in old
+    assert "10251 Processed" in both
+    assert "young Processed" in both
+    assert "1 Rejected" in tile

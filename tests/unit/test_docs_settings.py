@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sas.config import CONNECTION, QUEUE_SETTINGS, read_config
+from sas.config import QUEUE_SETTINGS, read_config
 from sas.domain.queues import Queues
+from sas.profiles import CONNECTION
 from tools.azd_hooks import asked
 
 ROOT = Path(__file__).parents[2]

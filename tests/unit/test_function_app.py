@@ -1,9 +1,12 @@
-"""``function_app.py``: thin triggers, bound to the queues that the settings name."""
+"""``sas.functions``: thin triggers, bound to the queues that the settings name."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +18,9 @@ import orders
 from sas.domain.queues import Queues
 from sas.engine.delivery import Delivery
 from sas.features.callbacks.endpoint import Answer
-from tests.indexed_functions import ROOT, bindings, functions, module
+from tests.indexed_functions import ROOT, bindings, functions, local_settings, module
 
-TREE = ast.parse((ROOT / "function_app.py").read_text(encoding="utf-8"))
+TREE = ast.parse((ROOT / "sas" / "functions.py").read_text(encoding="utf-8"))
 LANES = {
     "submission": "%SAS_QUEUE_ORDERS%",
     "scheduler": "%SAS_QUEUE_SCHEDULER%",
@@ -33,6 +36,7 @@ URGENT = {f"{name}_urgent": f"{queue}-urgent" for name, queue in LANES.items()}
 QUEUES = {
     **LANES,
     **URGENT,
+    "alert_webhook": "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
     "deadletters": "%SAS_QUEUE_DEAD_LETTERS%",
     "deadletters_end": "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
 }
@@ -42,10 +46,11 @@ MAY_IMPORT = {
     "collections.abc",
     "functools",
     "logging",
-    "orders",
     "sas.bootstrap",
     "sas.config",
     "sas.engine.delivery",
+    "sas.ports",
+    "sas.profiles",
 }
 FUNCTIONS = functions()
 NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
@@ -54,6 +59,30 @@ NAMES = Queues(orders="in", scheduler="wakes", agent_prefix="to-")
 
 def test_there_are_these_functions_and_no_others() -> None:
     assert set(FUNCTIONS) == {*QUEUES, "callback", "supervisor", "purge"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("all", {*QUEUES, "callback", "supervisor", "purge"}),
+        ("engine", {*QUEUES, "supervisor", "purge"}),
+        ("callbacks", {"callback"}),
+    ],
+)
+def test_an_app_has_the_functions_that_its_setting_says(value: str, expected: set[str]) -> None:
+    script = (
+        "import function_app\n"
+        "for one in function_app.app.get_functions():\n    print(one.get_function_name())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **local_settings(), "SAS_FUNCTIONS": value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == expected
 
 
 @pytest.mark.parametrize(("name", "queue"), QUEUES.items())
@@ -94,7 +123,7 @@ def test_nothing_is_imported_but_what_triggers_need() -> None:
 
 
 def test_nothing_is_decided_here() -> None:
-    """No branch, no handler of errors, and two loops: over the names of applications and agents."""
+    """No branch, no handler of errors, and three loops: over applications, agents and groups."""
     refused = (ast.If, ast.IfExp, ast.Try, ast.TryStar, ast.While, ast.Match, ast.With)
     found = [node for node in ast.walk(TREE) if isinstance(node, refused)]
     assert [f"line {getattr(node, 'lineno', 0)}" for node in found] == []
@@ -104,7 +133,7 @@ def test_nothing_is_decided_here() -> None:
         assert isinstance(loop, ast.For)
         over.append(ast.unparse(loop.iter))
         assert len(loop.body) == 1
-    assert over == ["read_applications()", "orders.AGENTS"]
+    assert set(over) == {"read_applications()", "agents", "read_functions()"}
     for node in ast.walk(TREE):
         if isinstance(node, ast.Lambda):  # it names a method of an actor
             assert isinstance(node.body, ast.Attribute), ast.unparse(node)
@@ -112,7 +141,7 @@ def test_nothing_is_decided_here() -> None:
 
 @pytest.mark.parametrize("node", [*(n for n in ast.walk(TREE) if isinstance(n, ast.FunctionDef))])
 def test_every_helper_is_short(node: ast.FunctionDef) -> None:
-    assert len(_statements(node)) <= 6, node.name
+    assert len(_statements(node)) <= 8, node.name
 
 
 @pytest.mark.parametrize(
@@ -167,9 +196,13 @@ class Seen:
         self.supervisor = SimpleNamespace(sweep=self._as("supervisor"))
         self.purger = SimpleNamespace(run=self._as("purge"))
         self.callbacks = SimpleNamespace(handle=self._as("callbacks"), answer=self._answer)
+        self.alert_webhook = SimpleNamespace(handle=self._as("alert_webhook"))
 
     async def receive(self, handler: Any, delivery: Any) -> None:
         await handler(delivery)
+
+    async def run(self, timer: Any) -> None:
+        await timer()
 
     def _as(self, name: str) -> Any:
         async def called(*arguments: Any) -> None:
@@ -185,7 +218,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     application = Seen()
-    monkeypatch.setattr(module(), "application", lambda: application)
+    monkeypatch.setattr(module().app, "application", lambda: application)
     return application
 
 
@@ -213,6 +246,7 @@ def named(queue: str) -> str:
         "%SAS_QUEUE_CALLBACKS%": NAMES.callbacks,
         "%SAS_QUEUE_DEAD_LETTERS%": NAMES.dead_letters,
         "%SAS_QUEUE_AGENT_PREFIX%": NAMES.agent_prefix,
+        "%SAS_QUEUE_OPERATOR_ALERTS%": NAMES.alerts,
     }
     queue = queue.removesuffix("/$DeadLetterQueue")  # a copy goes to the queue itself
     for setting, name in given.items():

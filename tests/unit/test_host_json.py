@@ -61,6 +61,8 @@ def test_what_the_file_says_about_service_bus_is_applied() -> None:
         ({"version": "2.0", "functionTimeout": "soon"}, "functionTimeout"),
         ({"version": "2.0", "functions": "f"}, "must be a list"),
         ({"version": "2.0", "logging": {"logLevel": {"default": "Loud"}}}, "must be one of"),
+        ({"version": "2.0", "logging": {"logLevel": {"default": ["Loud"]}}}, "must be one of"),
+        ({"version": "2.0", "logging": {"logLevel": "Loud"}}, "logLevel must be an object"),
     ],
 )
 def test_a_wrong_file_is_refused_with_a_sentence(content: dict[str, Any], sentence: str) -> None:
@@ -81,6 +83,26 @@ def test_keys_that_have_no_meaning_here_are_named_as_not_applied() -> None:
         "extensions.http.dynamicThrottlesEnabled",
         "extensions.http.hsts",
         "extensions.serviceBus.enableCrossEntityTransactions",
+    )
+
+
+def test_every_section_that_is_not_applied_is_named() -> None:
+    content = {
+        "version": "2.0",
+        "telemetryMode": "OpenTelemetry",
+        "extensionBundle": {"id": "x"},
+        "healthMonitor": {},
+        "retry": {"strategy": "fixedDelay"},
+        "functionTimeout": "00:05:00",
+        "logging": {"console": {}, "logLevel": {"default": "Warning", "Host.Results": "Error"}},
+    }
+    assert parse_host_json(content).not_applied == (
+        "extensionBundle",
+        "healthMonitor",
+        "logging.console",
+        "logging.logLevel.Host.Results",
+        "retry",
+        "telemetryMode",
     )
 
 

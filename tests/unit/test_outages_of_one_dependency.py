@@ -37,7 +37,7 @@ async def receive(made: Kit, message: Message) -> object:
         QUEUES.replies: made.scheduler.handle_reply,
         STOCK: made.actors["stock"].handle,
     }
-    receiver = Receiver(made.bus, made.clock, FUNCTION)
+    receiver = Receiver(made.bus, made.clock, FUNCTION, made.context.outward)
     return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
 
 
@@ -277,7 +277,7 @@ async def test_a_request_that_comes_late_asks_for_time_though_its_time_has_no_zo
     message = await requested(made)
     naive = made.clock.now().replace(tzinfo=None)
     await made.later(40)
-    receiver = Receiver(made.bus, made.clock, FUNCTION)
+    receiver = Receiver(made.bus, made.clock, FUNCTION, made.context.outward)
     late = delivery(message, enqueued_at=naive)
     await made.run(receiver.receive(made.actors["stock"].handle, late))
     assert len(made.bus.messages(QUEUES.replies)) == 1

@@ -8,12 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sas.codec.orders import ORDER_BYTES_MAX, PUT_BACK_BYTES
+from sas.domain.change import Due, HeldDue
 from sas.domain.ids import key_time
 from sas.engine.delivery import LEFT_SINCE, OUTSIDE_SENT, Delivery
+from sas.engine.outward import Outward
 from sas.engine.receiver import (
+    CUT_AFTER,
     DELAY_MAX_S,
+    FIRST_ID,
     SOURCE,
     GivenUpError,
+    OutOfTimeError,
     Receiver,
     delay_s,
 )
@@ -26,7 +31,8 @@ from sas.ports import (
     UndeliverableError,
 )
 from sas.simulation.bus import BusFault, MemoryBus
-from sas.simulation.clock import VirtualClock
+from sas.simulation.clock import START, VirtualClock
+from sas.simulation.store import MemoryStore, StoreFault
 
 QUEUE = "scheduler"
 MINUTES = timedelta(minutes=9)
@@ -39,7 +45,9 @@ class Door:
         self.clock = VirtualClock()
         self.bus = MemoryBus(self.clock)
         self.bus.declare(QUEUE, duplicate_window=timedelta(minutes=10))
-        self.receiver = Receiver(self.bus, self.clock, MINUTES)
+        self.store = MemoryStore()
+        outward = Outward(self.store, self.bus, self.clock)
+        self.receiver = Receiver(self.bus, self.clock, MINUTES, outward)
         self.failures = list(failures)
         self.seen: list[Delivery] = []
 
@@ -52,6 +60,11 @@ class Door:
     async def receive(self, message: Message | Delivery) -> object:
         delivery = message if isinstance(message, Delivery) else delivered(message)
         return await self.clock.run(self.receiver.receive(self.handler, delivery))
+
+    async def due(self) -> list[Due]:
+        """Return what the supervisor finds in half a minute."""
+        until = self.clock.now() + timedelta(seconds=30)
+        return [due for shard in self.store.shards for due in await self.store.due(shard, until, 9)]
 
     async def next(self) -> Message:
         await self.clock.advance(DELAY_MAX_S)
@@ -116,6 +129,13 @@ async def test_a_property_of_the_sender_does_not_hide_where_a_dead_letter_came_f
     assert door.seen[0].source_queue == "orders"
 
 
+async def test_a_property_that_is_no_message_id_does_not_replace_the_own_one() -> None:
+    """An application could set it. A cause of 20,000 characters cannot be stored."""
+    door = Door()
+    await door.receive(replace(FIRST, properties={FIRST_ID: "x" * 20_000}))
+    assert door.seen[0].message_id == FIRST.message_id
+
+
 async def test_a_message_that_was_given_up_rests_longer_and_longer_up_to_an_hour() -> None:
     door = Door(*(GivenUpError("it fails again") for _ in range(20)))
     message: Message | Delivery = FIRST
@@ -175,14 +195,55 @@ async def test_a_message_that_no_queue_may_be_sent_for_now_waits_too() -> None:
     assert await door.receive(await door.next()) == "handled"
 
 
-async def test_a_function_that_must_end_gives_the_message_back_to_the_host() -> None:
-    door = Door(*(StoreUnavailableError("away") for _ in range(1000)))
+async def test_a_function_that_must_end_has_the_supervisor_send_its_message_later() -> None:
+    door = Door(*(BusUnavailableError("away") for _ in range(1000)))
     door.bus.plan = lambda _: BusFault.UNAVAILABLE
     began = door.clock.now()
-    with pytest.raises(StoreUnavailableError):
-        await door.receive(FIRST)
+    assert await door.receive(FIRST) is None
     took = door.clock.now() - began
     assert MINUTES - timedelta(minutes=1) < took <= MINUTES
+    (due,) = await door.due()
+    assert isinstance(due, HeldDue)
+    held = await door.store.held(due)
+    assert held is not None
+    assert (held.queue, held.body, held.properties[FIRST_ID]) == (QUEUE, b"{}", FIRST.message_id)
+
+
+async def test_a_function_that_must_end_gives_the_message_back_to_the_host_if_all_is_away() -> None:
+    door = Door(*(StoreUnavailableError("away") for _ in range(1000)))
+    door.bus.plan = lambda _: BusFault.UNAVAILABLE
+    door.store.plan = lambda _operation, _key: StoreFault.UNAVAILABLE
+    with pytest.raises(StoreUnavailableError):
+        await door.receive(FIRST)
+
+
+async def test_a_handler_that_ignores_the_end_of_its_function_is_cut_off_and_comes_again() -> None:
+    door = Door()
+    cancelled: list[timedelta] = []
+    began = door.clock.now()
+
+    async def endless(_: Delivery) -> None:
+        try:
+            await door.clock.sleep(7200)
+        finally:
+            cancelled.append(door.clock.now() - began)
+
+    assert await door.clock.run(door.receiver.receive(endless, FIRST)) is None
+    assert cancelled == [MINUTES + CUT_AFTER]
+    assert await door.receive(await door.next()) == "handled"
+
+
+async def test_a_timer_function_that_runs_out_of_time_is_cut_off() -> None:
+    door = Door()
+    with pytest.raises(OutOfTimeError):
+        await door.clock.run(door.receiver.within_time(door.clock.sleep(7200)))
+    assert door.clock.now() - START == MINUTES + CUT_AFTER
+
+
+async def test_a_time_out_of_the_handler_itself_is_poison_like_any_other_bug() -> None:
+    door = Door(TimeoutError("a bug"))
+    with pytest.raises(TimeoutError):
+        await door.receive(FIRST)
 
 
 async def test_the_handler_knows_when_its_function_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -101,3 +102,27 @@ def test_whatever_the_order_of_calls_no_key_has_two_effects_and_none_outlives_it
     assert len(keys) == len(set(keys))
     assert in_force == asked - undone
     assert ledger.doubled() == []
+
+
+def test_a_ledger_with_a_file_outlives_its_process_even_when_the_last_line_was_cut(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "stock.jsonl"
+    first = Ledger("R", file=file)
+    first.execute("a/stock", "a", "content", NOW)
+    first.execute("b/stock", "b", "content", NOW)
+    first.undo("a/stock", NOW + timedelta(seconds=1))
+    first.undo("never/done", NOW)
+    with file.open("ab") as torn:
+        torn.write(b'["do","c/stock"')
+    again = Ledger("R", file=file)
+    assert again.effects() == first.effects()
+    assert again.state_of("a/stock", "content") is KeyState.UNDONE
+    assert again.state_of("never/done", "content") is KeyState.UNDONE
+    assert again.state_of("b/stock", "other") is KeyState.REUSED
+    assert again.execute("d/stock", "d", "content", NOW).number == "R-000003"
+    again.close()
+    first.close()
+    third = Ledger("R", file=file)
+    third.close()
+    assert third.effects()[-1]["key"] == "d/stock"

@@ -49,7 +49,7 @@ async def receive(made: Kit, message: Message) -> object:
         QUEUES.replies: made.scheduler.handle_reply,
         QUEUES.agent("stock"): made.actors["stock"].handle,
     }
-    receiver = Receiver(made.bus, made.clock, timedelta(minutes=9))
+    receiver = Receiver(made.bus, made.clock, timedelta(minutes=9), made.context.outward)
     return await made.run(receiver.receive(handlers[message.queue], delivery(message)))
 
 

@@ -53,7 +53,7 @@ from sas.domain.order import (
     UndoLedger,
     UndoStatus,
 )
-from sas.ports import OtherVersionError
+from sas.ports import CorruptOrderError, OtherVersionError
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 CHARACTER = st.sampled_from(["a", "é", "注", "🛒", '"', "\\", "\n", "\x00"])
@@ -294,7 +294,7 @@ def test_an_order_with_a_row_missing_is_refused_not_guessed(missing: str) -> Non
     by_key = {row["RowKey"]: row for row in made}
     assert rows.order_from("o'1", by_key, "etag") == order
     del by_key[missing]
-    with pytest.raises(rows.CorruptOrderError, match=r"order o'1: .*missing"):
+    with pytest.raises(CorruptOrderError, match=r"order o'1: .*missing"):
         rows.order_from("o'1", by_key, "etag")
 
 

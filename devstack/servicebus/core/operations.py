@@ -8,12 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 
-from devstack.servicebus.core.errors import (
-    MessageLockLostError,
-    MessageNotFoundError,
-    NotAllowedError,
-    SessionLockLostError,
-)
+from devstack.servicebus.core import errors
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.queue import Queue
 
@@ -60,7 +55,7 @@ def dead_letter(
     """Move the message to the dead letters, with the reason in its application properties."""
     message = held(queue, token, now)
     if queue.dead_letters is None:
-        raise NotAllowedError(
+        raise errors.NotAllowedError(
             f"'{queue.name}' holds dead letters already: complete, abandon or defer the message"
         )
     _change(queue, message, changes)
@@ -71,7 +66,9 @@ def held(queue: Queue, token: bytes, now: float) -> Message:
     """Give the message that a lock token locks."""
     message = queue.locked.get(token)
     if message is None or (message.locked_until <= now and queue.sessions is None):
-        lost = MessageLockLostError if queue.sessions is None else SessionLockLostError
+        lost = (
+            errors.MessageLockLostError if queue.sessions is None else errors.SessionLockLostError
+        )
         raise lost(
             "The lock supplied is invalid. Either the lock expired, or the message has already "
             f"been removed from queue '{queue.name}'."
@@ -100,7 +97,7 @@ def cancel(queue: Queue, sequences: Iterable[int]) -> None:
     messages = [queue.messages.get(sequence) for sequence in sequences]
     found = [m for m in messages if m is not None and m.state is MessageState.SCHEDULED]
     if len(found) != len(messages):
-        raise MessageNotFoundError(
+        raise errors.MessageNotFoundError(
             f"not all of these messages are scheduled on queue '{queue.name}': they were "
             "enqueued or cancelled already"
         )
@@ -138,7 +135,7 @@ def deferred(queue: Queue, sequences: Iterable[int], session_id: str | None) -> 
             or message.token is not None
             or (queue.sessions is not None and message.session_id != session_id)
         ):
-            raise MessageNotFoundError(
+            raise errors.MessageNotFoundError(
                 f"Failed to lock one or more specified messages: queue '{queue.name}' has no "
                 f"deferred message {sequence} without a lock"
             )

@@ -19,13 +19,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from devstack.servicebus.core import errors
 from devstack.servicebus.core.dispatch import Consumer, PlainDispatch, Session, SessionDispatch
-from devstack.servicebus.core.errors import (
-    EntityDisabledError,
-    MessageSizeExceededError,
-    NotAllowedError,
-    QuotaExceededError,
-)
 from devstack.servicebus.core.message import Message, MessageState
 from devstack.servicebus.core.properties import FOREVER_S, QueueProperties
 
@@ -386,16 +381,16 @@ class Queue:
         for message in messages:
             total += message.size
             if message.size > limit:
-                raise MessageSizeExceededError(
+                raise errors.MessageSizeExceededError(
                     f"a message of {message.size} bytes is larger than the {limit} bytes that "
                     f"queue '{self.name}' takes; send less or raise MaxMessageSizeInKilobytes"
                 )
             if settings.requires_session and message.session_id is None:
-                raise NotAllowedError(
+                raise errors.NotAllowedError(
                     f"queue '{self.name}' requires sessions: give every message a session id"
                 )
         if total > settings.max_size_megabytes << 20:
-            raise QuotaExceededError(
+            raise errors.QuotaExceededError(
                 f"queue '{self.name}' would hold {total} bytes and may hold "
                 f"{settings.max_size_megabytes} MB; receive from it or raise MaxSizeInMegabytes"
             )
@@ -404,7 +399,7 @@ class Queue:
         """Raise EntityDisabledError if the queue's status forbids sends or receives."""
         status = self.properties.status
         if (sends and not status.sends) or (receives and not status.receives):
-            raise EntityDisabledError(
+            raise errors.EntityDisabledError(
                 f"Messaging entity '{self.name}' is currently disabled: its status is "
                 f"{status.value}; set it to Active"
             )
@@ -413,7 +408,7 @@ class Queue:
         """Raise EntityDisabledError or NotAllowedError if clients may not send."""
         self.check_status(sends=True)
         if self.dead_letters is None:
-            raise NotAllowedError(
+            raise errors.NotAllowedError(
                 f"'{self.name}' holds dead letters and takes no other messages; send to the "
                 "queue itself"
             )
@@ -422,7 +417,7 @@ class Queue:
         """Raise NotAllowedError if the queue forwards: clients cannot peek or receive there."""
         target = self.properties.forward_to
         if target:
-            raise NotAllowedError(
+            raise errors.NotAllowedError(
                 "Cannot create a message receiver or a message browser on an entity with "
                 f"auto-forwarding enabled: use '{target}', the queue that '{self.name}' forwards to"
             )

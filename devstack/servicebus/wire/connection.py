@@ -9,16 +9,9 @@ from typing import cast
 from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.core.errors import BrokerError
+from devstack.servicebus.wire import performatives
 from devstack.servicebus.wire.context import Context, Output
 from devstack.servicebus.wire.links import end_expired_links, make_link
-from devstack.servicebus.wire.performatives import (
-    SASL_ACCEPTED,
-    SASL_OFFER,
-    begin_answer,
-    open_answer,
-    read_attach,
-    unknown_protocol,
-)
 from devstack.servicebus.wire.session import AmqpSession, Link
 
 _log = logging.getLogger("devstack.servicebus")
@@ -115,18 +108,28 @@ class AmqpConnection(asyncio.Protocol):
 
     def _on_header(self, header: bytes) -> None:
         if header == frames.SASL_HEADER:
-            self.output.send_raw(header + SASL_OFFER)
+            self.output.send_raw(header + performatives.SASL_OFFER)
         elif header == frames.AMQP_HEADER:
             self.output.send_raw(header)
         else:
-            _log.warning("a peer was turned away: %s", unknown_protocol(header))
+            _log.warning("a peer was turned away: %s", performatives.unknown_protocol(header))
             self.output.send_raw(frames.AMQP_HEADER)
             self._close()
 
     def _on_sasl(self, body: bytes) -> None:
-        if frames.performative(body)[0] != frames.SASL_INIT or self.opened:
+        code, position = frames.performative(body)
+        if code != frames.SASL_INIT or self.opened:
             raise AmqpError("amqp:not-allowed", "a SASL frame is not expected here")
-        self.output.send_raw(SASL_ACCEPTED)
+        mechanism, response, _ = frames.padded(decode.fields(body, position)[0], 3)
+        if mechanism == "PLAIN" and self.context.tokens.enabled:
+            claim = self.context.tokens.check_plain(response)
+            if claim is None:
+                _log.warning("a peer was turned away: its SASL PLAIN is not the policy and the key")
+                self.output.send_raw(performatives.SASL_REFUSED)
+                self._close()
+                return
+            self.output.claims.append(claim)
+        self.output.send_raw(performatives.SASL_ACCEPTED)
         self._reader.expects_header = True
 
     def _on_frame(self, channel: int, body: bytes, now: float) -> None:
@@ -177,7 +180,7 @@ class AmqpConnection(asyncio.Protocol):
         asked, idle_ms = fields[2], fields[4]
         biggest = asked if isinstance(asked, int) else _PEER_FRAME_MAX
         self.output.max_frame_bytes = max(_SMALLEST_FRAME, min(biggest, _PEER_FRAME_MAX))
-        self.output.send(0, open_answer(self.context.limits))
+        self.output.send(0, performatives.open_answer(self.context.limits))
         if self._refused:
             self.fail("amqp:resource-limit-exceeded", self._refused)
         elif isinstance(idle_ms, int) and idle_ms > 0:
@@ -189,17 +192,20 @@ class AmqpConnection(asyncio.Protocol):
             self._heartbeat = self.context.later(every_s, lambda: self._send_heartbeats(every_s))
 
     def _on_begin(self, channel: int, fields: list[object]) -> None:
-        limit = self.context.limits.sessions_per_connection
+        limits = self.context.limits
+        limit = limits.sessions_per_connection
         if channel in self.sessions:
             raise AmqpError("amqp:illegal-state", f"channel {channel} has a session already")
         if len(self.sessions) >= limit:
             raise AmqpError("amqp:resource-limit-exceeded", f"more than {limit} sessions")
         session = self.sessions[channel] = AmqpSession(self.output, channel, fields)
-        self.output.send(channel, begin_answer(channel, session.next_outgoing, self.context.limits))
+        self.output.send(
+            channel, performatives.begin_answer(channel, session.next_outgoing, limits)
+        )
 
     def _on_attach(self, session: AmqpSession, body: bytes, position: int, now: float) -> None:
         """Open a link, or refuse it: attach with a null terminus, then detach with the error."""
-        attach = read_attach(body, position)
+        attach = performatives.read_attach(body, position)
         link = None
         try:
             link = session.links[attach.handle] = make_link(session, attach, now)

@@ -13,18 +13,8 @@ from devstack.servicebus.amqp import decode, encode, frames
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.frames import Outcome
 from devstack.servicebus.amqp.sections import BATCH_FORMAT, unbatch
-from devstack.servicebus.core import operations
+from devstack.servicebus.core import errors, operations
 from devstack.servicebus.core.dispatch import Session
-from devstack.servicebus.core.errors import (
-    BrokerError,
-    EntityNotFoundError,
-    MessageSizeExceededError,
-    NotAllowedError,
-    NotImplementedByBrokerError,
-    OperationTimeoutError,
-    SessionLockLostError,
-    UnauthorizedError,
-)
 from devstack.servicebus.core.message import Message, parse_message
 from devstack.servicebus.core.namespace import MANAGEMENT
 from devstack.servicebus.core.queue import Queue
@@ -36,7 +26,7 @@ from devstack.servicebus.wire.session import U32, AmqpSession, Link, Transfer
 
 CREDIT = 1000
 _CBS = "$cbs"
-_BATCH_LIMIT = 1 << 20
+_BATCH_LIMIT = 1 << 20  # also where a queue takes larger messages, as in Azure
 _REQUEST_LIMIT = 2 << 20
 #: .NET ticks (100 ns since the year 1) at 1970-01-01.
 _TICKS_1970 = 621355968000000000
@@ -51,20 +41,22 @@ def make_link(session: AmqpSession, attach: Attach, now: float) -> Link:
     NotImplementedByBrokerError (for transactions).
     """
     if attach.address is None:
-        raise EntityNotFoundError("the link names no entity; give the queue's name as its address")
+        raise errors.EntityNotFoundError(
+            "the link names no entity; give the queue's name as its address"
+        )
     context = session.output.context
     path = path_of(attach.address)
     node = path.lower()
     if node == COORDINATOR:
-        raise NotImplementedByBrokerError(
+        raise errors.NotImplementedByBrokerError(
             "this broker does not serve transactions: send and settle each message by itself"
         )
     queue = None
     if node != _CBS:
         if context.tokens.enabled and not _has_claim(session.output, path, now):
-            raise UnauthorizedError(
+            raise errors.UnauthorizedError(
                 f"Unauthorized access to '{path[:200]}': put a token for it on $cbs first, signed "
-                "with the key given to --require-key"
+                "with the key given to --require-key, or use SASL PLAIN with that key"
             )
         queue = context.namespace.find(path)
         context.faults.check_busy(queue.name, "attach")
@@ -105,7 +97,7 @@ def _answer(
         lost = faults.armed and faults.take("lose-acknowledgement", name, operation)
         delay = None if lost or not faults.armed else faults.take("delay", name, operation)
         state = work()
-    except (BrokerError, AmqpError) as error:
+    except (errors.BrokerError, AmqpError) as error:
         reply(frames.rejected(error.condition, error.description))
         return
     if lost:
@@ -197,15 +189,15 @@ class QueueReceiverLink(ReceiverLink):
     def __init__(self, session: AmqpSession, attach: Attach, queue: Queue) -> None:
         super().__init__(session, attach, queue)
         self._queue = queue
-        self._message_limit = queue.properties.max_message_kilobytes * 1024
-        self.limit_bytes = max(self._message_limit, min(4 * self._message_limit, _BATCH_LIMIT))
+        self.limit_bytes = queue.properties.max_message_kilobytes * 1024
+        self._batch_limit = min(self.limit_bytes, _BATCH_LIMIT)
 
     def open(self, now: float) -> None:  # noqa: ARG002 (one signature)
         """Answer with the size limit of batches, and grant credit."""
         self.check()
         batch = encode.symbol("com.microsoft:max-message-batch-size")
-        limit = encode.ulong(self._message_limit)
-        self.answer_attach(limit=limit, properties=encode.map_([(batch, limit)]))
+        properties = encode.map_([(batch, encode.int64(self._batch_limit))])  # .NET wants a long
+        self.answer_attach(limit=encode.ulong(self.limit_bytes), properties=properties)
         self.grant()
 
     def check(self) -> None:
@@ -214,18 +206,23 @@ class QueueReceiverLink(ReceiverLink):
 
     def take(self, whole: Whole, now: float) -> None:
         """Put the message, or every message of the batch, on the queue, or refuse it."""
+        limit = self._batch_limit if whole.batch else self.limit_bytes
+        if whole.size > limit:
+            error = errors.MessageSizeExceededError(
+                f"a {'batch' if whole.batch else 'message'} of {whole.size} bytes is larger than "
+                f"the {limit} bytes that queue '{self._queue.name}' takes; send less"
+                + (" or raise MaxMessageSizeInKilobytes" if limit == self.limit_bytes else "")
+            )
+            if whole.delivery_id is None:  # the sender settled it: only the link can tell
+                self.detach(error.condition, error.description)
+            refusal = frames.rejected(error.condition, error.description)
+            self.acknowledge(whole.delivery_id, refusal)
+            return
         reply = partial(self.acknowledge, whole.delivery_id)
         _answer(self, "send", partial(self._enqueue, whole, now), reply)
 
     def _enqueue(self, whole: Whole, now: float) -> bytes:
-        size, batch = whole.size, whole.batch
-        if size > self.limit_bytes or (size > self._message_limit and not batch):
-            raise MessageSizeExceededError(
-                f"a {'batch' if batch else 'message'} of {size} bytes is larger than the "
-                f"{self._message_limit} bytes that queue '{self._queue.name}' takes; send less or "
-                "raise MaxMessageSizeInKilobytes"
-            )
-        parts = unbatch(whole.payload) if batch else [whole.payload]
+        parts = unbatch(whole.payload) if whole.batch else [whole.payload]
         self._queue.enqueue([parse_message(part) for part in parts], now)
         return frames.ACCEPTED_STATE
 
@@ -254,9 +251,11 @@ class RequestReceiverLink(ReceiverLink):
         """
         try:
             if whole.size > self.limit_bytes:
-                raise MessageSizeExceededError(f"a request of {whole.size} bytes is too large")
+                raise errors.MessageSizeExceededError(
+                    f"a request of {whole.size} bytes is too large"
+                )
             request = Request.read(whole.payload)
-        except (BrokerError, AmqpError) as error:
+        except (errors.BrokerError, AmqpError) as error:
             self.acknowledge(whole.delivery_id, frames.rejected(error.condition, error.description))
             return
         answer = answer_request(request, self.queue, self.output, now)
@@ -324,10 +323,12 @@ class QueueSenderLink(SenderLink):
         sessions = self._queue.sessions
         if sessions is None:
             if asked:
-                raise NotAllowedError(f"queue '{self._queue.name}' does not require sessions")
+                raise errors.NotAllowedError(
+                    f"queue '{self._queue.name}' does not require sessions"
+                )
             self.answer_attach()
         elif not asked:
-            raise NotAllowedError(
+            raise errors.NotAllowedError(
                 "It is not possible for an entity that requires sessions to create a "
                 "non-sessionful message receiver. Ask for a session."
             )
@@ -339,7 +340,7 @@ class QueueSenderLink(SenderLink):
         elif isinstance(session_id, str):
             sessions.accept(self, session_id, now)
         else:
-            raise NotAllowedError(f"a session id is text, not {session_id!r:.100}")
+            raise errors.NotAllowedError(f"a session id is text, not {session_id!r:.100}")
 
     def check(self) -> None:
         """Raise BrokerError if nothing may be received from the queue."""
@@ -357,14 +358,14 @@ class QueueSenderLink(SenderLink):
     def session_refused(self) -> None:
         """Refuse the attach: no session was free in time."""
         self.detach(
-            OperationTimeoutError.condition,
+            errors.OperationTimeoutError.condition,
             "The operation did not complete within the allotted timeout: no session of queue "
             f"'{self._queue.name}' has messages and is free.",
         )
 
     def session_lost(self) -> None:
         """End the link: its session's lock expired."""
-        self.detach(SessionLockLostError.condition, "The session lock has expired.")
+        self.detach(errors.SessionLockLostError.condition, "The session lock has expired.")
 
     def credit_added(self, now: float) -> None:
         """Tell the queue."""
@@ -387,7 +388,7 @@ class QueueSenderLink(SenderLink):
             return
         try:
             operations.release(self._queue, token, now)
-        except BrokerError:
+        except errors.BrokerError:
             return
 
     def on_ended(self, now: float) -> None:
@@ -444,7 +445,9 @@ class QueueSenderLink(SenderLink):
                 operations.dead_letter(queue, token, now, changes=given)
                 return frames.REJECTED_STATE
             case other:
-                raise NotAllowedError(f"0x{other:02x} is not an outcome that this broker serves")
+                raise errors.NotAllowedError(
+                    f"0x{other:02x} is not an outcome that this broker serves"
+                )
 
 
 class ReplySenderLink(SenderLink):

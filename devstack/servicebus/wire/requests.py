@@ -13,14 +13,8 @@ from devstack.servicebus.amqp import decode, encode
 from devstack.servicebus.amqp.errors import AmqpError
 from devstack.servicebus.amqp.frames import named_values
 from devstack.servicebus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
-from devstack.servicebus.core import operations
+from devstack.servicebus.core import errors, operations
 from devstack.servicebus.core.dispatch import Session, SessionDispatch
-from devstack.servicebus.core.errors import (
-    ArgumentError,
-    BrokerError,
-    NotAllowedError,
-    NotImplementedByBrokerError,
-)
 from devstack.servicebus.core.message import Message, encode_message, parse_message
 from devstack.servicebus.core.queue import Queue
 from devstack.servicebus.tokens import path_of
@@ -78,7 +72,7 @@ class Reply(NamedTuple):
     condition: str | None = None
 
 
-def refusal(error: BrokerError) -> Reply:
+def refusal(error: errors.BrokerError) -> Reply:
     """Answer a request that is refused."""
     return Reply(error.status, encode.NULL, error.description, error.condition)
 
@@ -97,21 +91,21 @@ class Call(NamedTuple):
         if value is None and default is not ...:
             return default
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ArgumentError(f"'{name}' must be {kind.__name__}, not {value!r:.100}")
+            raise errors.ArgumentError(f"'{name}' must be {kind.__name__}, not {value!r:.100}")
         return value
 
     def tokens(self) -> list[bytes]:
         """Give the lock tokens in the byte order of the queues."""
         given = self.take("lock-tokens", list)
         if not all(isinstance(token, UUID) for token in given):
-            raise ArgumentError("'lock-tokens' must be an array of uuid")
+            raise errors.ArgumentError("'lock-tokens' must be an array of uuid")
         return [token.bytes_le for token in given]
 
     def sequences(self) -> list[int]:
         """Give each sequence number once."""
         given: list[Any] = self.take("sequence-numbers", list)
         if not all(isinstance(number, int) for number in given):
-            raise ArgumentError("'sequence-numbers' must be an array of long")
+            raise errors.ArgumentError("'sequence-numbers' must be an array of long")
         return list(dict.fromkeys(given))
 
 
@@ -124,14 +118,14 @@ def answer_request(request: Request, queue: Queue | None, output: Output, now: f
             output.context.faults.check_busy(queue.name, "manage")
             body = request.body if isinstance(request.body, dict) else {}
             reply = answer(request.text("operation"), Call(queue, body, now, output))
-    except BrokerError as error:
+    except errors.BrokerError as error:
         reply = refusal(error)
     return encode_reply(request, reply)
 
 
 def _put_token(request: Request, output: Output, now: float) -> Reply:
     if request.text("operation") != "put-token":
-        raise NotImplementedByBrokerError("$cbs serves the operation put-token only")
+        raise errors.NotImplementedByBrokerError("$cbs serves the operation put-token only")
     token = request.body if isinstance(request.body, str) else ""
     claim = output.context.tokens.check(token, request.text("name"), now)
     path = path_of(request.text("name"))
@@ -173,7 +167,7 @@ def answer(operation: str, call: Call) -> Reply:
     try:
         work = _OPERATIONS.get(operation)
         if work is None:
-            raise NotImplementedByBrokerError(
+            raise errors.NotImplementedByBrokerError(
                 f"the operation '{operation[:100]}' is not served: this broker serves queues only"
             )
         call.queue.check_browsable()
@@ -181,10 +175,10 @@ def answer(operation: str, call: Call) -> Reply:
         # Azure refuses to peek at a queue that is SendDisabled: azure-sdk-for-net, issue 22454.
         call.queue.check_status(sends=of_sender or work is _peek, receives=not of_sender)
         return work(call)
-    except BrokerError as error:
+    except errors.BrokerError as error:
         return refusal(error)
     except AmqpError as error:
-        return Reply(400, encode.NULL, error.description, ArgumentError.condition)
+        return Reply(400, encode.NULL, error.description, errors.ArgumentError.condition)
 
 
 def _map(**entries: bytes) -> bytes:
@@ -217,7 +211,7 @@ def _schedule(call: Call) -> Reply:
     for entry in call.take("messages", list):
         raw = entry.get("message") if isinstance(entry, dict) else None
         if not isinstance(raw, bytes):
-            raise ArgumentError("every entry of 'messages' needs 'message' as bytes")
+            raise errors.ArgumentError("every entry of 'messages' needs 'message' as bytes")
         messages.append(parse_message(raw))
     numbers = call.queue.enqueue(messages, call.now)
     return Reply(200, _map(sequence_numbers=encode.array([encode.int64(n) for n in numbers])))
@@ -250,7 +244,7 @@ def _receive_by_number(call: Call) -> Reply:
 def _delete(call: Call) -> Reply:
     count = call.take("message-count", int)
     if count < 1:
-        raise ArgumentError(f"'message-count' must be at least 1, not {count}")
+        raise errors.ArgumentError(f"'message-count' must be at least 1, not {count}")
     before = call.take("enqueued-time-utc", int) / 1000
     session = _session(call) if call.queue.sessions is not None else None
     deleted = operations.delete(call.queue, count, before, session.id if session else None)
@@ -266,7 +260,7 @@ def _update_disposition(call: Call) -> Reply:
     description = call.take("deadletter-description", str, None)
     tokens = dict.fromkeys(call.tokens())  # a lock cannot be settled twice
     if status not in {"completed", "abandoned", "defered", "suspended"}:
-        raise ArgumentError(f"'{status[:50]}' is not a disposition-status")
+        raise errors.ArgumentError(f"'{status[:50]}' is not a disposition-status")
     for token in tokens:
         operations.held(call.queue, token, call.now)
     for token in tokens:
@@ -284,7 +278,7 @@ def _update_disposition(call: Call) -> Reply:
 
 def _sessions(call: Call) -> SessionDispatch:
     if call.queue.sessions is None:
-        raise NotAllowedError(f"queue '{call.queue.name}' does not require sessions")
+        raise errors.NotAllowedError(f"queue '{call.queue.name}' does not require sessions")
     return call.queue.sessions
 
 

@@ -55,12 +55,14 @@ function replace(old, part) {
 
 // Ages count on between two changes.
 function ages() {
-  for (const one of document.querySelectorAll("time[data-ago]")) {
-    const s = Math.max(0, Math.floor((Date.now() - Date.parse(one.dateTime)) / 1000));
+  for (const one of document.querySelectorAll("time[data-ago], time[data-ahead]")) {
+    const ahead = "ahead" in one.dataset, span = (Date.now() - Date.parse(one.dateTime)) / 1000;
+    const s = Math.max(0, Math.floor(ahead ? -span : span));
     const [a, b] = s < 60 ? [s + " s", ""] : s < 3600 ? [Math.floor(s / 60) + " min", s % 60 + " s"]
       : s < 86400 ? [Math.floor(s / 3600) + " h", Math.floor(s % 3600 / 60) + " min"]
       : [Math.floor(s / 86400) + " d", Math.floor(s % 86400 / 3600) + " h"];
-    const said = b && !b.startsWith("0 ") ? a + " " + b : a;
+    const told = b && !b.startsWith("0 ") ? a + " " + b : a;
+    const said = !ahead ? told : span < 0 ? "in " + told : "now";
     if (one.textContent !== said) one.textContent = said;
   }
 }

@@ -1,4 +1,4 @@
-"""The broker for callers without an event loop: on a thread, or as a process of its own."""
+"""The broker for tests and benchmarks without an event loop: on a thread, or as a process."""
 
 import asyncio
 import json
@@ -115,9 +115,7 @@ def start_broker(config: Path, *, port: int = 0, data: Path | None = None) -> Br
     command += ["--port", str(port), "--management-port", "0"]
     if data is not None:
         command += ["--data", str(data)]
-    process = subprocess.Popen(  # noqa: S603 (our own interpreter and our own module)
-        command, stdout=subprocess.PIPE, stderr=None, text=True
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=None, text=True)
     line = process.stdout.readline() if process.stdout else ""
     broker = BrokerProcess(process, json.loads(line) if line else {})
     if not line:

@@ -1,0 +1,91 @@
+"""How fast it went: orders ended and faults a second, on the terminal and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.picture import Curve, picture
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PLACES_MAX = 60
+_LABELS_MAX = 12
+
+
+@dataclass(slots=True)
+class History:
+    """What was counted, second by second, and when processes were killed."""
+
+    kills: list[float] = field(default_factory=list)
+    _counts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+
+    def note(self, second: float, ended: int, faults: int) -> None:
+        """Note how many orders had ended, and how many calls had a fault, at this second."""
+        missing = int(second) + 1 - len(self._counts)
+        self._counts += [self._counts[-1]] * missing
+        self._counts[-1] = (ended, faults)
+
+    @property
+    def seconds(self) -> int:
+        """How long it has been counted."""
+        return len(self._counts)
+
+    def ended(self) -> list[int]:
+        """Return the orders that ended in each second."""
+        return _steps([ended for ended, _ in self._counts])
+
+    def faults(self) -> list[int]:
+        """Return the calls with a fault in each second."""
+        return _steps([faults for _, faults in self._counts])
+
+    def mean(self) -> float:
+        """Return the orders that ended a second, over the whole time."""
+        return self._counts[-1][0] / self.seconds
+
+    def write(self, path: Path, title: str) -> None:
+        """Write the picture (SVG)."""
+        width = -(-self.seconds // _PLACES_MAX)
+        ended, faults = (_means(values, width) for values in (self.ended(), self.faults()))
+        every = -(-len(ended) // _LABELS_MAX)
+        places = [
+            f"{number * width} s" if number % every == 0 else "" for number in range(len(ended))
+        ]
+        killed = [0.0] * len(ended)
+        for second in self.kills:
+            killed[min(len(killed) - 1, int(second / width))] = max([*ended, *faults, 1.0])
+        curves = [
+            Curve("orders ended", ended),
+            Curve("calls with a fault", faults),
+            Curve("kill -9", killed),
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(picture(title, "a second", places, curves), encoding="utf-8")
+
+
+def blocks(values: Sequence[int], width: int) -> str:
+    """Return the last values as a row of blocks, the highest one full."""
+    shown = values[-width:]
+    most = max([*shown, 1])
+    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // most)] for value in shown)
+
+
+def bars(values: Sequence[int], width: int, height: int) -> list[str]:
+    """Return a chart of text, the highest line first; the values are drawn into ``width``."""
+    drawn = _means(values, -(-len(values) // width))
+    most = max([*drawn, 1e-9])
+    full = len(_BLOCKS) - 1
+    filled = [round(value / most * height * full) for value in drawn]
+    return [
+        "".join(_BLOCKS[max(0, min(full, one - row * full))] for one in filled).rstrip()
+        for row in reversed(range(height))
+    ]
+
+
+def _steps(totals: Sequence[int]) -> list[int]:
+    return [after - before for before, after in zip([0, *totals], totals, strict=False)]
+
+
+def _means(values: Sequence[int], width: int) -> list[float]:
+    parts = [values[at : at + width] for at in range(0, len(values), width)]
+    return [sum(part) / len(part) for part in parts]

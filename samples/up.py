@@ -1,0 +1,69 @@
+"""``make up``: Azure on this machine, the remote services and the operator's desk, in one command.
+
+It becomes `devstack up` with the right arguments: one Ctrl-C ends all of it. With --data all of it
+remembers (queues, table, what the services did); without, all of it forgets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from devstack.children import free_port
+from samples.services.contract import SERVICES
+
+PORT_BASE = 7101
+PROJECT = Path(__file__).parents[1]
+
+
+def command(arguments: Sequence[str] | None = None) -> list[str]:
+    """Return the command line of `devstack up`. Options not known here are left to it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m samples.up", description=__doc__, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--ports", choices=["fixed", "free"], default="fixed", help="the usual ports, or free ones")
+    add("--data", type=Path, metavar="DIR", help="keep everything here, for the next start")
+    add("--services", default="", metavar="OPTIONS", help="for samples.remote_services, quoted")
+    own, others = parser.parse_known_args(arguments)
+    base = PORT_BASE if own.ports == "fixed" else _free_port_base()
+    urls = {name: f"http://127.0.0.1:{base + index}" for index, name in enumerate(SERVICES)}
+    services = ["-m", "samples.remote_services", "--port-base", str(base)]
+    desk = ["-m", "sas.cli", "desk", "--app", "orders.workflows:workflows"]
+    up = [sys.executable, "-m", "devstack", "up", str(PROJECT), "--ports", own.ports]
+    if own.data is not None:
+        data = own.data.resolve()
+        up += ["--data", str(data)]
+        services += ["--data", str(data / "services")]
+    for name, url in urls.items() if base != PORT_BASE else ():
+        up += ["--setting", f"ORDERS_{name.upper()}_URL={url}"]
+    if own.ports == "free":
+        desk += ["--port", "0"]
+    services += shlex.split(own.services)
+    up += [word for one in (services, desk) for word in ("--with", _line(one))]
+    return up + others
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join([sys.executable, *words])
+
+
+def _free_port_base() -> int:
+    """Return the first of as many free ports in a row as there are services."""
+    while True:
+        base = free_port()
+        with ExitStack() as probes, suppress(OSError, OverflowError):
+            for port in range(base, base + len(SERVICES)):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return base
+
+
+if __name__ == "__main__":
+    words = command()
+    os.execv(words[0], words)  # noqa: S606  # our own command, no shell

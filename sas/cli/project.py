@@ -1,0 +1,97 @@
+"""``sas new`` and ``sas upgrade``: a project of one's own, and what its template changed since."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sas.cli import arguments as args
+from sas.cli import output
+from sas.cli.arguments import Verb
+from sas.codec.record import to_line
+from sas.operate.errors import UsageError
+from sas.project.new import MANIFEST, ProjectError, apply, changes, create
+
+NEW = """\
+Write a project of your own into a new directory: function_app.py, host.json, settings, infra and
+azure.yaml for azd, a workflow of two steps with its agents, tests, a CI workflow, Makefile and
+README. It runs on the installed packages; nothing of them is copied.
+
+  sas new my-orders
+  cd my-orders && make test && make up
+"""
+UPGRADE = f"""\
+Show what the installed version's template has otherwise than the one that wrote this project
+({MANIFEST}). Without --apply nothing is changed. With it, files that you did not touch are
+written; for those that you changed, the template's version is put beside yours as NAME.template.
+
+Exit code 0: nothing to do, or done. 1: there are changes.
+
+  sas upgrade
+  sas upgrade --apply
+"""
+
+
+def _add_new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a directory to make")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="copy the wheels of these packages from here into the project, for machines whose "
+        "package index does not have them",
+    )
+    args.add_json(parser, "one JSON object instead of text")
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    directory: Path = arguments.directory
+    try:
+        create(directory, arguments.wheels)
+    except ProjectError as wrong:
+        raise UsageError(str(wrong)) from None
+    if arguments.json:
+        output.say(to_line({"Project": str(directory)}))
+        return 0
+    output.say(f"{directory} is a project of your own. Next: cd {directory} && make test")
+    return 0
+
+
+def _add_upgrade(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: here"
+    )
+    parser.add_argument("--apply", action="store_true", help="write the changes")
+    args.add_json(parser, "one JSON object for each file that changes")
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    project: Path = arguments.directory
+    try:
+        found = changes(project)
+        beside = apply(project, found) if arguments.apply else []
+    except ProjectError as wrong:
+        raise UsageError(str(wrong)) from None
+    code = 1 if found and not arguments.apply else 0
+    if arguments.json:
+        for change in found:
+            said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
+            output.say(to_line(said | {"Applied": arguments.apply}))
+        return code
+    for change in found:
+        output.say(f"{change.path}: {change.step.value}")
+        if not arguments.apply:
+            output.say(change.diff())
+    if not found:
+        output.say("The template changed nothing since.")
+    elif not arguments.apply:
+        output.say(f"{len(found)} files. `sas upgrade --apply` writes them.")
+    for name in beside:
+        output.say(f"Merge {name} into yours, then remove it.")
+    return code
+
+
+VERBS = (
+    Verb("new", "write a project of your own", NEW, _add_new, _new),
+    Verb("upgrade", "show what the template changed since", UPGRADE, _add_upgrade, _upgrade),
+)

@@ -1,0 +1,186 @@
+"""The triggers of a function app: decode, call an actor, return.
+
+Every queue on an order's way has a twin for urgent orders, with a function of its own: urgent work
+overtakes all other work and takes nothing from it.
+
+Success completes a message. An exception abandons it, and it comes again. The actors put aside what
+cannot be used, and put back what waits for something. So nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+import azure.functions as func
+
+from sas.bootstrap import Application, bootstrap, checked, closed_with_loop, load_ahead
+from sas.config import queue_named, read_applications, read_functions
+from sas.engine.delivery import Delivery
+from sas.ports import Business
+from sas.profiles import CONNECTION
+
+# The worker forwards every record from INFO on, whatever host.json says about its logger. The Azure
+# SDK writes some 40 an order, the app itself one at most.
+logging.getLogger("azure").setLevel(logging.WARNING)
+
+Handler = Callable[[Delivery], Awaitable[object]]
+
+
+class FunctionApp(func.FunctionApp):
+    """The functions of one business. ``application`` makes this process's actors on its first call,
+    in the worker's loop.
+    """
+
+    def __init__(self, business: Business) -> None:
+        super().__init__()
+        made = functools.partial(_application, business)
+        self.application: Callable[[], Application] = functools.cache(made)
+
+    def on_queue(self, name: str, queue: str, handler: Callable[[Application], Handler]) -> None:
+        """Register a queue's function, and the one of its urgent lane."""
+        self.on(name, queue, handler, urgent=False)
+        self.on(f"{name}_urgent", f"{queue}-urgent", handler, urgent=True)
+
+    def on(
+        self, name: str, queue: str, handler: Callable[[Application], Handler], *, urgent: bool
+    ) -> None:
+        """Register one function. Bodies come as bytes: text would change other encodings."""
+
+        async def run(message: func.ServiceBusMessage) -> None:
+            delivery = Delivery(
+                body=message.get_body(),
+                message_id=message.message_id,
+                queue=queue_named(queue, self.application().context.queues),
+                urgent=urgent,
+                properties=message.application_properties,
+                count=message.delivery_count,
+                enqueued_at=message.enqueued_time_utc,
+                source_queue=message.dead_letter_source,
+            )
+            await self.application().receive(handler(self.application()), delivery)
+
+        trigger = self.service_bus_queue_trigger(
+            arg_name="message",
+            queue_name=queue,
+            connection=CONNECTION,
+            data_type=func.DataType.BINARY,
+        )
+        self.function_name(name)(trigger(run))
+
+
+def _application(business: Business) -> Application:
+    return closed_with_loop(bootstrap(business))
+
+
+def function_app(business: Business, agents: Iterable[str]) -> FunctionApp:
+    """Return the function app of a business: a function for each queue, each of ``agents``, the
+    callbacks, the supervisor and the purge. SAS_FUNCTIONS may choose one group of them.
+
+    The business and the settings are checked now, not on the first message. If something is wrong,
+    the host registers no function, logs why, and takes no message.
+
+    Raises:
+        SettingError, WorkflowError, TelemetryError: the text says what to change.
+    """
+    names = tuple(agents)
+    app = FunctionApp(checked(business, names))
+    groups = {
+        "engine": functools.partial(_add_engine, app, names),
+        "callbacks": functools.partial(_add_callback, app),
+    }
+    for group in read_functions():
+        groups[group]()
+    load_ahead()
+    return app
+
+
+def _add_engine(app: FunctionApp, agents: Iterable[str]) -> None:
+    _add_queues(app)
+    _add_agents(app, agents)
+    _add_timers(app)
+
+
+def _add_queues(app: FunctionApp) -> None:
+    # name, queue, who handles its messages
+    app.on_queue("submission", "%SAS_QUEUE_ORDERS%", lambda app: app.submitter.handle)
+    for application in read_applications():
+        app.on_queue(
+            f"submission_{application.replace('-', '_')}",
+            f"%SAS_QUEUE_ORDERS%-{application}",
+            lambda app: app.submitter.handle,
+        )
+    app.on_queue("scheduler", "%SAS_QUEUE_SCHEDULER%", lambda app: app.scheduler.handle)
+    app.on_queue("replies", "%SAS_QUEUE_AGENT_REPLIES%", lambda app: app.scheduler.handle_reply)
+    app.on_queue("callbacks", "%SAS_QUEUE_CALLBACKS%", lambda app: app.callbacks.handle)
+    app.on(
+        "alert_webhook",
+        "%SAS_QUEUE_OPERATOR_ALERTS%-webhook",
+        lambda app: app.alert_webhook.handle,
+        urgent=False,
+    )
+    app.on(
+        "deadletters",
+        "%SAS_QUEUE_DEAD_LETTERS%",
+        lambda app: app.dead_letters.handle,
+        urgent=False,
+    )
+    app.on(
+        "deadletters_end",
+        "%SAS_QUEUE_DEAD_LETTERS%/$DeadLetterQueue",
+        lambda app: app.dead_letters.handle_given_up,
+        urgent=False,
+    )
+
+
+def _add_agents(app: FunctionApp, agents: Iterable[str]) -> None:
+    for agent in agents:
+        app.on_queue(
+            f"agent_{agent.replace('-', '_')}",
+            f"%SAS_QUEUE_AGENT_PREFIX%{agent}",
+            _agent_handler(agent),
+        )
+
+
+def _agent_handler(agent: str) -> Callable[[Application], Handler]:
+    """Return what finds the handler of one agent's requests."""
+    return lambda app: app.agents[agent].handle
+
+
+def _add_callback(app: FunctionApp) -> None:
+    # Anonymous: the token is the authentication, for this one step (docs/adr/0012).
+    @app.function_name("callback")
+    @app.route(
+        route="callbacks/{token?}",
+        trigger_arg_name="request",
+        methods=["POST"],
+        auth_level=func.AuthLevel.ANONYMOUS,
+    )
+    async def callback(request: func.HttpRequest) -> func.HttpResponse:
+        """Take a callback by HTTP; it ends on the queue."""
+        answer = await app.application().callbacks.answer(
+            request.route_params.get("token"),
+            request.headers.get("Authorization"),
+            request.get_body(),
+        )
+        return func.HttpResponse(
+            answer.body,
+            status_code=answer.status,
+            headers=dict(answer.headers),
+            mimetype="application/json",
+        )
+
+
+def _add_timers(app: FunctionApp) -> None:
+    @app.function_name("supervisor")
+    @app.timer_trigger(arg_name="timer", schedule="%SAS_SUPERVISOR_SCHEDULE%", use_monitor=False)
+    async def supervisor(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
+        """Find what has expired and have it recovered."""
+        await app.application().run(app.application().supervisor.sweep)
+
+    @app.function_name("purge")
+    @app.timer_trigger(arg_name="timer", schedule="%SAS_PURGE_SCHEDULE%", use_monitor=False)
+    async def purge(timer: func.TimerRequest) -> None:  # noqa: ARG001  the binding's name
+        """Remove finished orders that are older than the retention."""
+        await app.application().run(app.application().purger.run)

@@ -1,0 +1,1 @@
+"""``sas new`` and ``sas upgrade``: a project of one's own on the installed packages."""

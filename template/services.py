@@ -1,0 +1,54 @@
+"""A stand-in for your remote services: python services.py PORT
+
+It keeps the two rules of every remote service: the same Idempotency-Key again has no second effect,
+and after a DELETE of a key a later POST with it is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from aiohttp import web
+
+PRICE = 20
+
+
+class Services:
+    """Stock and payment, on one port."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, object]] = {}
+        self.undone: set[str] = set()
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Reserve or charge, once for each key. The card named "declined" is declined."""
+        key, asked = request.headers["Idempotency-Key"], await request.json()
+        if key in self.undone:
+            return web.json_response({"type": "undone", "detail": "it was undone"}, status=409)
+        if asked.get("card") == "declined" and request.path == "/charges":
+            return web.json_response({"type": "declined", "detail": "no such card"}, status=422)
+        price = PRICE * int(asked.get("quantity", 1))
+        made = {"number": len(self.kept) + 1, "price": asked.get("amount", price)}
+        return web.json_response(self.kept.setdefault(key, made), status=201)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Undo, and remember it."""
+        key = request.headers["Idempotency-Key"]
+        self.undone.add(key)
+        return web.json_response({"undone": self.kept.pop(key, None) is not None})
+
+    async def show(self, _request: web.Request) -> web.Response:
+        """Show what is reserved and charged."""
+        return web.json_response(self.kept)
+
+    def app(self) -> web.Application:
+        """Return the web application."""
+        app = web.Application()
+        app.add_routes([web.get("/", self.show)])
+        for path in ("/reservations", "/charges"):
+            app.add_routes([web.post(path, self.post), web.delete(path, self.delete)])
+        return app
+
+
+if __name__ == "__main__":
+    web.run_app(Services().app(), host="127.0.0.1", port=int(sys.argv[1]), print=None)

@@ -1,0 +1,42 @@
+"""What an order may hold, what the app registers, and the workflows under every fault."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orders
+from orders.content import check
+
+PROJECT = Path(__file__).resolve().parents[1]
+SETTINGS = json.loads((PROJECT / "local.settings.json").read_text(encoding="utf-8"))["Values"]
+
+
+def test_an_order_without_a_quantity_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="missing required field `quantity`"):
+        check(b'{"product": "tea", "card": "4000-1"}')
+
+
+def test_every_agent_has_a_function_and_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    from function_app import app  # the settings are needed for its import
+
+    functions = {one.get_function_name() for one in app.get_functions()}
+    listed = json.loads((PROJECT / "infra" / "queues.json").read_text(encoding="utf-8"))["queues"]
+    queues = {queue["name"] for queue in listed}
+    for agent in orders.AGENTS:
+        assert f"agent_{agent.replace('-', '_')}" in functions
+        assert f"agent-{agent}" in queues, "run python -m tools.queues --agents ..."
+
+
+def test_the_workflows_hold_under_every_fault() -> None:
+    simulate = ["-m", "sas.cli", "sim", "--app", "orders", "--seeds", "50", "--jobs", "1"]
+    ran = subprocess.run(
+        [sys.executable, *simulate], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

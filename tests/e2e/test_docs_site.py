@@ -1,0 +1,44 @@
+"""`make docs`: the pages as a site, with every link checked and the diagrams drawn."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.functions_rig import ROOT
+
+SITE = ROOT / "build" / "docs" / "site"
+
+
+@pytest.mark.long
+def test_make_docs_builds_a_site_that_asks_nobody_for_anything_and_draws_its_diagrams() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", "make docs"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (SITE / "docs" / "adr" / "index.html").exists()
+    drawn = re.findall(r"```mermaid", (ROOT / "docs" / "states.md").read_text(encoding="utf-8"))
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium was not found: apt-get install chromium")
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        for name, diagrams in (("index.html", 1), ("docs/states.html", len(drawn))):
+            page.goto((SITE / name).as_uri())
+            # The theme puts each picture into a closed shadow root of a div.
+            page.locator("div.mermaid").nth(diagrams - 1).wait_for(timeout=120_000)
+            assert page.locator("pre.mermaid").count() == 0
+            heights = page.locator("div.mermaid").evaluate_all(
+                "all => all.map(e => e.clientHeight)"
+            )
+            assert len(heights) == diagrams
+            assert all(height > 50 for height in heights), heights
+        browser.close()
+    assert [url for url in asked if not url.startswith("file:")] == []

@@ -1,0 +1,225 @@
+"""`make up`: one command starts all, `sas` finds it, one Ctrl-C ends all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from devstack.doctor import busy_ports
+from devstack.listeners import listeners
+from tests.e2e.stack_kit import is_running, make_app, pids_in, screen_of, until, up_of
+from tests.e2e.typed import made_up, project_in, sas, typed
+from tests.functions_rig import ROOT
+
+CONNECTIONS = ("ServiceBus", "AzureWebJobsStorage", "SAS_TABLES", "SAS_TABLES__endpoint")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CONNECTIONS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return project_in(tmp_path)
+
+
+def test_make_up_is_found_by_sas_and_by_the_client_and_one_ctrl_c_ends_all_of_it(
+    project: Path,
+) -> None:
+    env_file = project / ".devstack" / "env"
+    with made_up(project) as up:
+        screen = up.text
+        inner = project / "further" / "in"
+        inner.mkdir(parents=True)
+        found = sas(inner, "env", "show", "--json")
+        shown = json.loads(found.stdout)
+        assert shown["Source"].startswith(f"{env_file} (devstack up, pid ")
+        assert "SharedAccessKey=***" in shown["Settings"]["ServiceBus"]
+        assert env_file.stat().st_mode & 0o777 == 0o600
+
+        with typed([sys.executable, "-m", "sas.cli", "list"], cwd=project) as listed:
+            assert listed.process.wait(120) in {0, 1}
+            listed.screen.drain()
+            assert listed.text.startswith(f"sas: using {env_file} (devstack up, pid ")
+        assert "using" not in sas(project, "list").stderr
+        assert f"sas: using {env_file}" in sas(project, "list", "-v").stderr
+
+        by_client = (
+            "import asyncio; from sas.client import OrdersClient; "
+            "c = OrdersClient.from_environment(reply_queue='responses-web-shop'); "
+            "print(c._client.fully_qualified_namespace); asyncio.run(c.close())"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", by_client],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() in pasted(screen)["ServiceBus"]
+
+        assert up.ctrl_c() in {0, 130, -signal.SIGINT, 2}
+        up.screen.drain()
+        assert "Everything is stopped." in up.text
+        assert "Traceback" not in up.text
+    started = pids_in(screen)
+    assert len(started) == 5
+    assert not any(is_running(pid) for pid in started)
+    assert not env_file.exists()
+
+
+def pasted(screen: str) -> dict[str, str]:
+    """What a shell has once the screen's lines were pasted into it."""
+    lines = re.findall(r"^export .*$", screen, re.MULTILINE)
+    names = [shlex.split(line)[1].partition("=")[0] for line in lines]
+    told = "; ".join(f'printf "%s\\n" "${name}"' for name in names)
+    values = shell("\n".join([*lines, told])).splitlines()
+    return dict(zip(names, values, strict=True))
+
+
+def shell(script: str) -> str:
+    words = ["/bin/sh", "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+async def test_the_lines_can_be_pasted_and_environment_variables_win(tmp_path: Path) -> None:
+    up = up_of(make_app(tmp_path), "--ports", "free", "--setting", "ODD=it's a $HOME; `x`")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        settings = pasted(screen)
+        assert settings["ODD"] == "it's a $HOME; `x`"
+        assert settings["MyBus"].startswith("Endpoint=sb://127.0.0.1:")
+        other = sas(tmp_path, "env", "list", ServiceBus="Endpoint=sb://elsewhere")
+        file = tmp_path / ".devstack" / "env"
+        assert f"environment variables, not {file}" in other.stdout
+        assert shell(f'. {file} && printf %s "$ODD"') == settings["ODD"]
+    finally:
+        await up.stop_async(signal.SIGINT, timeout_s=30)
+    assert not (tmp_path / ".devstack").exists()
+
+
+async def test_a_file_of_a_stack_that_was_killed_is_told_in_one_sentence(tmp_path: Path) -> None:
+    up = up_of(make_app(tmp_path), "--ports", "free")
+    up.start()
+    screen = await screen_of(up)
+    up.kill()
+    await until(lambda: not any(is_running(pid) for pid in pids_in(screen)))
+    file = tmp_path / ".devstack" / "env"
+    for words in (["list"], ["list", "-v"]):
+        told = sas(tmp_path, *words)
+        assert told.returncode == 2
+        assert told.stderr == (
+            f"sas: {file} is that of a stack that has ended (devstack up, pid {up.pid}): start it "
+            "again, or remove the file\n"
+        )
+    assert sas(tmp_path, "sim", "--help").returncode == 0
+    again = up_of(tmp_path, "--ports", "free")
+    again.start()
+    try:
+        await screen_of(again)
+        assert sas(tmp_path, "env", "list").stdout.endswith(f"pid {again.pid})\n")
+    finally:
+        await again.stop_async(signal.SIGINT, timeout_s=30)
+
+
+async def test_a_second_start_names_the_process_that_holds_the_ports(tmp_path: Path) -> None:
+    up = up_of(make_app(tmp_path), "--ports", "free")
+    up.start()
+    try:
+        screen = await screen_of(up)
+        ports = [int(port) for port in re.findall(r"://127.0.0.1:(\d+)", screen)[:3]]
+        held = listeners(ports)
+        assert {one.pid for one in held.values()} == {up.pid}
+        [sentence] = busy_ports(ports)
+        assert sentence.startswith(f"Ports {ports[0]} (wanted), {ports[1]}")
+        assert f"are held by pid {up.pid}: " in sentence
+        assert "-m devstack up " in sentence
+        assert f"stop it (`kill {up.pid}`), or say --ports free." in sentence
+    finally:
+        await up.stop_async(signal.SIGINT, timeout_s=30)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_restart_forgets_everything_or_nothing(
+    project: Path, tmp_path: Path, keeps: bool
+) -> None:
+    file = tmp_path / "ten.jsonl"
+    lines = (ROOT / "samples" / "northwind-orders.jsonl").read_text().splitlines()[:10]
+    file.write_text("\n".join(lines))
+    data = [f"DATA={tmp_path / 'data'}"] if keeps else []
+    submit = ("submit", str(file), "--reply-queue", "responses-web-shop", "--follow", "--json")
+    states: list[dict[str, str]] = []
+    effects: list[int] = []
+    for _ in range(2):
+        with made_up(project, *data) as up:
+            sent = sas(project, *submit, "--patience", "90")
+            assert "undone: this key" not in sent.stdout
+            listed = sas(project, "list", "--state", "finished", "--json", "--limit", "100")
+            orders = [json.loads(line) for line in listed.stdout.splitlines()]
+            states.append({one["OrderID"]: one["ProcessState"] for one in orders})
+            stock = re.search(r'"stock": "([^"]+)"', up.text)
+            assert stock
+            with urllib.request.urlopen(f"{stock[1]}/ledger", timeout=60) as answer:  # noqa: S310  ours
+                effects.append(len(json.load(answer)["effects"]))
+            if keeps:
+                time.sleep(6)  # Azurite saves every five seconds; the end saves too
+            up.ctrl_c()
+    assert len(states[0]) == 10
+    assert states[0] == states[1]
+    assert effects[0] == effects[1] >= 8
+
+
+def typed_in_the_tour() -> list[str]:
+    """The commands of README's tour, each as one line."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    tour = page[page.index("\n## Use it") : page.index("\nFrom Python:")]
+    lines = re.findall(r"^    (.+)$", tour.replace("\\\n", ""), re.MULTILINE)
+    assert lines[0].startswith("make up ")
+    return lines[1:]
+
+
+@pytest.mark.long
+def test_the_tour_of_the_readme_goes_as_it_is_written(project: Path) -> None:
+    submit, listed, why, resubmit, finished, show = typed_in_the_tour()
+    with made_up(project) as up:
+        sent = run(project, submit)
+        assert "submitted 10, completed 9, failed 1, undone 0" in sent
+        assert "NW-10279             failed         take-payment card-declined" in sent
+        assert "1 order in Error: 1 take-payment/card-declined" in run(project, listed)
+        told = run(project, why)
+        assert "waits for   You." in told
+        assert "sas resubmit NW-10279" in told
+        link = re.search(r"The desk is at (http://\S+)", up.text)
+        assert link
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(
+            link[1]
+        ) as page:
+            assert "card-declined" in page.read().decode()
+        assert "done: seq 5, resubmitted; the order is Processed" in run(project, resubmit)
+        assert "10 orders finished: 10 Processed" in run(project, finished)
+        journal = run(project, show)
+        assert "another card" in journal
+        assert "take-payment: Error -> Pending with its input edited" in journal
+
+
+def run(project: Path, line: str) -> str:
+    """What a line of the page prints, typed in the project's directory."""
+    words = ["/bin/sh", "-c", line]
+    done = subprocess.run(
+        words, cwd=project, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    return done.stdout + done.stderr

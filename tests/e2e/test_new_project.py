@@ -1,0 +1,166 @@
+"""``sas new`` in an empty environment: nothing but the built wheels and what they depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devstack import azurite
+from tests.ports import free_port
+from tools.dist import ROOT, build
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+PIN = re.compile(r"^([\w.-]+==[^\s\\]+(?: ; [^\\]+?)?) *\\?$", re.MULTILINE)
+FROM_OUTSIDE = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the built packages in ``dist``, and the pinned versions of all others."""
+    made = tmp_path_factory.mktemp("new")
+    build(made / "dist")
+    pinned = PIN.findall((ROOT / "requirements-dev.txt").read_text(encoding="utf-8"))
+    assert len(pinned) > 50
+    (made / "pins.txt").write_text("\n".join(pinned))
+    return made
+
+
+def run(place: Path, *words: str | Path, cwd: Path | None = None) -> str:
+    """Run a command as a newcomer does, and return what it says; it must succeed."""
+    ran = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd or place, env=environment(place), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{words}: {ran.stdout[-3000:]}{ran.stderr[-3000:]}"
+    return ran.stdout
+
+
+def environment(place: Path, **more: str) -> dict[str, str]:
+    """This machine's environment without this repository; npm has put Azurite on PATH."""
+    env = {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
+    tools = azurite._PACKAGE / "node_modules" / ".bin"
+    path = f"{tools}{os.pathsep}{env['PATH']}"
+    pins = {"PIP_CONSTRAINT": str(place / "pins.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**env, "PATH": path, "PYTHON": sys.executable, **pins, **more}
+
+
+@pytest.fixture(scope="module")
+def project(place: Path) -> Path:
+    """What ``sas new`` writes, where the package is installed without any extra."""
+    run(place, sys.executable, "-m", "venv", "empty")
+    pip = place / "empty" / "bin" / "pip"
+    run(place, pip, "install", "-q", "--find-links", "dist", "scheduler-agent-supervisor")
+    sas = place / "empty" / "bin" / "sas"
+    assert "is a project of your own" in run(place, sas, "new", "tea-shop", "--wheels", "dist")
+    return place / "tea-shop"
+
+
+@pytest.fixture(scope="module")
+def tested(place: Path, project: Path) -> str:
+    """What ``make test`` says, which also sets up ``.venv``."""
+    return run(place, "make", "test", cwd=project)
+
+
+def test_the_tests_of_a_new_project_pass(tested: str) -> None:
+    assert re.search(r"\d+ passed", tested)
+    assert "failed" not in tested
+
+
+def test_nothing_of_this_repository_is_on_its_path(place: Path, project: Path, tested: str) -> None:
+    code = "import sas, devstack; print(sas.__file__, devstack.__file__)"
+    said = run(place, project / ".venv" / "bin" / "python", "-c", code, cwd=project)
+    assert str(ROOT) not in said
+    assert said.count("site-packages") == 2
+
+
+@contextmanager
+def up(place: Path, project: Path) -> Iterator[str]:
+    """``devstack up`` on free ports, with the project's services beside it; give their address."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    words = [str(project / ".venv" / "bin" / "devstack"), "up", ".", "--ports", "free"]
+    words += ["--with", f".venv/bin/python services.py {port}"]
+    words += ["--setting", f"STOCK_URL={address}", "--setting", f"PAYMENT_URL={address}"]
+    running = subprocess.Popen(
+        words, cwd=project, env=environment(place, PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert running.stdout is not None
+        assert any("Ctrl-C stops everything" in line for line in running.stdout), "it ended"
+        wait_for(address)
+        yield address
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=120)
+
+
+def wait_for(address: str) -> None:
+    for _ in range(1000):
+        try:
+            urllib.request.urlopen(address, timeout=60).close()  # noqa: S310  our own server
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError(f"{address} does not answer")
+
+
+def test_its_orders_run_to_their_end_on_one_machine(
+    place: Path, project: Path, tested: str
+) -> None:
+    sas = project / ".venv" / "bin" / "sas"
+    with up(place, project) as services:
+        env = environment(place)  # sas finds what runs here by itself
+        words = ["submit", "orders.jsonl", "--workflow", "order", "--json", "--patience", "120"]
+        followed = subprocess.run(
+            [sas, *words, "--reply-queue", "responses-web", "--follow"],
+            cwd=project, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        shown = subprocess.run(
+            [sas, "show", "A-1", "--json"],
+            cwd=project, env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        with urllib.request.urlopen(services, timeout=60) as answer:  # noqa: S310
+            kept = json.load(answer)
+    events = [json.loads(line) for line in followed.stdout.splitlines() if "specversion" in line]
+    ends = {event["subject"]: event["type"] for event in events}
+    assert ends == {"A-1": "sas.order.completed.v1", "A-2": "sas.order.undone.v1"}, followed.stderr
+    assert followed.returncode == 1  # one was undone
+    record = json.loads(shown.stdout)
+    assert record["ProcessState"] == "Processed"
+    assert [step["Name"] for step in record["Steps"]] == ["reserve", "pay"]
+    assert sorted(kept) == ["A-1/pay", "A-1/reserve"]
+
+
+def test_azd_s_first_hook_asks_for_the_settings_of_this_business(
+    place: Path, project: Path
+) -> None:
+    hook = [sys.executable, "-m", "tools.azd_hooks", "preprovision"]
+    refused = subprocess.run(
+        hook, cwd=project, env=environment(place), capture_output=True, text=True, check=False
+    )
+    asked = re.findall(r"azd env set (\w+)", refused.stderr)
+    assert (refused.returncode, asked) == (1, ["PAYMENT_URL", "STOCK_URL"])
+    given = environment(place, STOCK_URL="https://a.example", PAYMENT_URL="https://b.example")
+    taken = subprocess.run(
+        hook, cwd=project, env=given, capture_output=True, text=True, check=False
+    )
+    assert taken.returncode == 0, taken.stderr
+
+
+def test_upgrade_finds_nothing_changed_in_a_new_project(place: Path, project: Path) -> None:
+    sas = place / "empty" / "bin" / "sas"
+    said = run(place, sas, "upgrade", cwd=project)
+    assert said == "The template changed nothing since.\n"

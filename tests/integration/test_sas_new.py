@@ -1,0 +1,208 @@
+"""``sas new`` and ``sas upgrade``, from the working copy."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sas.cli.main import main
+from sas.distribution import version
+from sas.project.new import MANIFEST, _hash, _write_manifest
+from sas.project.template import BUSINESS, TEMPLATE, sources
+from tests.infra.test_azd import azure_yaml_errors
+from tools.dist import ROOT
+from tools.infra_queues import (
+    all_queues,
+    applications,
+    differences,
+    emulator_queues,
+    inconsistent,
+    read_list,
+)
+
+yaml: Any = importlib.import_module("yaml")
+CHANGED_FOR_THE_PROJECT = {
+    "azure.yaml",
+    "local.settings.json",
+    "infra/README.md",
+    "infra/emulator/Config.json",
+    "infra/main.parameters.json",
+    "infra/queues.json",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    made = tmp_path / "tea_shop"
+    assert main(["new", str(made)]) == 0
+    assert f"Next: cd {made} && make test" in capsys.readouterr().out
+    return made
+
+
+def files_of(project: Path) -> dict[str, str]:
+    paths = (path for path in project.rglob("*") if path.is_file())
+    return {path.relative_to(project).as_posix(): path.read_text() for path in paths}
+
+
+def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
+    project: Path,
+) -> None:
+    held = files_of(project)
+    wanted = {source.removeprefix(TEMPLATE): source for source in sources(ROOT)}
+    assert set(held) == {*wanted, MANIFEST.as_posix()}
+    same = {path for path, source in wanted.items() if held[path] == (ROOT / source).read_text()}
+    of_the_template = {path for path, source in wanted.items() if source.startswith(TEMPLATE)}
+    assert set(wanted) - same - of_the_template == CHANGED_FOR_THE_PROJECT
+    assert not {path for path in held if "@NAME@" in held[path] or "@VERSION@" in held[path]}
+
+
+def test_its_requirements_name_the_version_that_wrote_it(project: Path) -> None:
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        asked = re.findall(r"^scheduler-agent.*==(.*)$", (project / name).read_text(), re.MULTILINE)
+        assert asked
+        assert set(asked) == {version()}
+
+
+def test_its_queues_agree_with_each_other_and_its_settings_with_its_business(
+    project: Path,
+) -> None:
+    infra = project / "infra"
+    listed = read_list(infra)
+    assert inconsistent(listed) == []
+    assert applications(infra) == ["web"]
+    azure, emulated = all_queues(listed, ["web"]), emulator_queues(infra)
+    assert set(azure) == set(emulated)
+    assert not [name for name in azure if differences(azure[name], emulated[name])]
+    own = json.loads((project / "local.settings.json").read_text())["Values"]
+    ours = json.loads((ROOT / "local.settings.json").read_text())["Values"]
+    assert {n: v for n, v in own.items() if n not in BUSINESS} == {
+        name: value for name, value in ours.items() if not name.startswith("ORDERS_")
+    }
+    asked = json.loads((infra / "main.parameters.json").read_text())["parameters"]
+    assert set(asked["businessSettings"]["value"]) == set(BUSINESS)
+
+
+def test_its_azure_yaml_is_valid_and_has_its_name(project: Path) -> None:
+    content = yaml.safe_load((project / "azure.yaml").read_text())
+    assert content["name"] == "tea-shop"
+    assert azure_yaml_errors(content) == []
+
+
+def test_its_pages_link_to_files_that_it_has(project: Path) -> None:
+    for page in project.rglob("*.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_its_workflows_are_valid(project: Path) -> None:
+    for path in (project / ".github" / "workflows").iterdir():
+        jobs = yaml.safe_load(path.read_text())["jobs"]
+        for job in jobs.values():
+            if called := job.get("uses"):
+                assert (project / called).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["Tea Shop"], "cannot be the name of a project"),
+        (["full"], "is not empty: name a new directory"),
+        (["shop", "--wheels", "full"], "holds no scheduler_agent_supervisor*.whl"),
+    ],
+)
+def test_a_project_that_cannot_be_written_is_refused(
+    tmp_path: Path,
+    words: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    assert main(["new", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_a_directory_that_sas_new_did_not_write_cannot_be_upgraded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upgrade", str(tmp_path)]) == 2
+    assert "is for a project of `sas new`" in capsys.readouterr().err
+
+
+def older(project: Path) -> None:
+    """Make the project one of an older template.
+
+    That template had another host.json, no compose.yaml, another Makefile (which the adopter
+    changed since), and a file ``tools/old.py``. The adopter removed ``orders.jsonl``.
+    """
+    manifest = json.loads((project / MANIFEST).read_text())
+    files = {path: text for path, text in files_of(project).items() if path in manifest["files"]}
+    files["host.json"] = '{"version": "2.0"}\n'
+    files["Makefile"] = "test:\n"
+    files["tools/old.py"] = "# old\n"
+    for path in ("host.json", "tools/old.py"):
+        (project / path).write_text(files[path])
+    (project / "Makefile").write_text("test:\n\techo mine\n")
+    files.pop("infra/emulator/compose.yaml")
+    (project / "infra" / "emulator" / "compose.yaml").unlink()
+    (project / "orders.jsonl").unlink()
+    (project / "orders" / "agents.py").write_text("# mine\n")
+    _write_manifest(project, "tea-shop", files)
+
+
+def test_an_upgrade_shows_what_the_template_changed_and_changes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upgrade", str(project)]) == 0
+    older(project)
+    before = files_of(project)
+    capsys.readouterr()
+    assert main(["upgrade", str(project)]) == 1
+    said = capsys.readouterr().out
+    told = dict(re.findall(r"^(\S+): (.*template.*)$", said, re.MULTILINE))
+    assert told == {
+        "host.json": "changed in the template",
+        "Makefile": "changed in the template and by you",
+        "infra/emulator/compose.yaml": "new in the template",
+        "tools/old.py": "no longer in the template",
+    }
+    assert '-{"version": "2.0"}\n' in said
+    assert "+++ template/host.json\n" in said
+    assert "4 files. `sas upgrade --apply` writes them." in said
+    assert files_of(project) == before
+
+
+def test_an_applied_upgrade_keeps_what_the_adopter_changed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_new = files_of(project)
+    older(project)
+    assert main(["upgrade", str(project), "--apply"]) == 0
+    assert "Merge Makefile.template into yours" in capsys.readouterr().out
+    held = files_of(project)
+    assert held["Makefile"] == "test:\n\techo mine\n"
+    assert held["Makefile.template"] == as_new["Makefile"]
+    assert held["orders/agents.py"] == "# mine\n"
+    for path in ("host.json", "infra/emulator/compose.yaml"):
+        assert held[path] == as_new[path]
+    assert not {"tools/old.py", "orders.jsonl"} & set(held)
+    assert json.loads(held[MANIFEST.as_posix()])["files"]["host.json"] == _hash(held["host.json"])
+    assert main(["upgrade", str(project)]) == 0
+
+
+def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -> None:
+    words = ["-m", "tools.queues", "--agents", "stock", "payment", "courier"]
+    subprocess.run([sys.executable, *words], cwd=project, check=True, capture_output=True)
+    listed = read_list(project / "infra")
+    assert inconsistent(listed) == []
+    assert "agent-courier" in {queue["name"] for queue in listed["queues"]}

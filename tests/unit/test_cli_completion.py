@@ -1,0 +1,92 @@
+"""``sas completion``: bash itself completes what the parser knows."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sas.cli.completion import words_of
+from sas.cli.main import build_parser, main
+
+BASH = shutil.which("bash")
+
+
+def script(capsys: pytest.CaptureFixture[str], shell: str) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def completed(script_of: str, *typed: str) -> list[str]:
+    """Return what bash offers for the last of the words that are typed."""
+    assert BASH is not None
+    line = " ".join(f"'{word}'" for word in ("sas", *typed))
+    asked = (
+        f"COMP_WORDS=({line}); COMP_CWORD={len(typed)}; _sas; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    ran = subprocess.run(
+        [BASH, "--norc", "-c", f"{script_of}\n{asked}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stderr == ""
+    return ran.stdout.split()
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash")
+def test_bash_completes_verbs_options_and_what_an_option_can_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of = script(capsys, "bash")
+    assert completed(of, "re") == ["resubmit", "rejected"]
+    assert completed(of, "--env", "prod", "--verbose", "acknow") == ["acknowledge"]
+    assert completed(of, "--env", "list", "show", "--la") == ["--last"]
+    assert completed(of, "list", "--st") == ["--state", "--storage"]
+    assert completed(of, "list", "--state", "r") == ["running", "rejected"]
+    assert completed(of, "list", "--json", "--state", "e") == ["error"]
+    assert completed(of, "rejected", "re") == ["resend", "remove"]
+    assert completed(of, "show", "NW-1") == []
+    assert completed(of, "show", "NW-1", "--last", "") == []  # a text follows: files, by default
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash")
+def test_bash_offers_every_option_of_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    of = script(capsys, "bash")
+    for one in words_of(build_parser()):
+        assert set(completed(of, one.verb, "--")) == {name for name, _ in one.options}, one.verb
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_names_every_verb_and_every_option(
+    capsys: pytest.CaptureFixture[str], shell: str
+) -> None:
+    of = script(capsys, shell)
+    for one in words_of(build_parser()):
+        assert one.verb in of
+        for name, _ in one.options:
+            assert (name if shell != "fish" else f"-l {name.removeprefix('--')}") in of
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_another_shell_can_read_its_script(
+    capsys: pytest.CaptureFixture[str], shell: str, tmp_path: Path
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"there is no {shell} here")
+    file = tmp_path / "script"
+    file.write_text(script(capsys, shell))
+    subprocess.run([program, "-n", str(file)], check=True)
+
+
+def test_a_verb_without_summary_or_choices_is_completed_too() -> None:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers()
+    verbs.add_parser("go").add_argument("--how", choices=[1, 2])
+    (words,) = words_of(parser)
+    assert (words.verb, words.summary) == ("go", "")
+    assert dict(words.choices) == {"--how": ["1", "2"]}

@@ -1,0 +1,154 @@
+"""Every verb has --json, and then prints JSON lines only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sas.cli.main import build_parser
+from sas.ports import RefusedError
+from tests.unit.actors_kit import order
+from tests.unit.cli_kit import Night
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+
+APP = "tests.unit.test_cli_why:workflows"
+DEAD = "/$DeadLetterQueue"
+PRICES = str(Path(__file__).parents[2] / "samples" / "prices.json")
+
+COMMANDS = [
+    ["list"],
+    *(["list", "--state", state] for state in ("running", "finished", "rejected")),
+    ["show", "A"],
+    ["show", "bad-1"],
+    ["export", "out.jsonl"],
+    ["export", "-"],
+    ["why", "A"],
+    ["why", "bad-1"],
+    *([verb, "A", "--yes"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
+    *([verb, "A", "--dry-run"] for verb in ("resubmit", "skip", "undo", "cancel", "acknowledge")),
+    ["resubmit", "A", "--yes", "--no-wait"],
+    ["resubmit", "--state", "error", "--yes"],
+    ["cancel", "--state", "error", "--yes"],
+    ["watch", "--count", "2", "--every", "0.1"],
+    ["doctor"],
+    ["circuits"],
+    ["incidents"],
+    ["alerts"],
+    *(["rejected", *rest] for rest in ([], ["show", "bad-1"], ["resend", "bad-1"])),
+    ["rejected", "resend", "--all", "--dry-run"],
+    ["rejected", "remove", "bad-1", "--yes"],
+    *(["dlq", *rest] for rest in ([], ["explain", "d-1"], ["redrive", "--all"])),
+    ["queues"],
+    ["queues", "peek", "orders-rejected"],
+    ["queues", "redrive", "orders-rejected", "--all"],
+    ["queues", "redrive", "orders", "--dead-letter", "--all", "--dry-run"],
+    ["queues", "remove", "orders-rejected", "--id", "m-1", "--yes"],
+    ["workflows", "check", "--app", APP],
+    ["workflows", "check", "--app", APP, "--record"],
+    ["sim", "--app", APP, "--seeds", "2", "--jobs", "1"],
+    ["sim", "--app", APP, "--seed", "3"],
+    ["sim", "--app", APP, "--seed", "3", "--trace"],
+    ["cost", "--counts"],
+    ["cost", "--orders", "10", "--prices", PRICES],
+    ["completion", "bash"],
+    ["new", "my-orders"],
+    ["upgrade", "my-orders"],
+    ["env", "list"],
+    ["env", "show"],
+]
+SILENT = (
+    ["circuits"],
+    ["incidents"],
+    ["list", "--state", "running"],
+    ["upgrade", "my-orders"],
+    ["env", "list"],
+)
+"""Commands that have nothing to list here."""
+ELSEWHERE = {
+    "submit": "tests/integration/test_client_command.py",
+    "desk": "tests/e2e/test_desk_command.py",
+}
+"""Verbs that need a broker or a browser. Those tests read their JSON."""
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    actions = build_parser()._actions
+    (found,) = (one for one in actions if isinstance(one, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def actions_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {
+        str(choice)
+        for action in parser._actions
+        if action.choices and not action.option_strings
+        for choice in action.choices
+    }
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_has_json(verb: str) -> None:
+    options = {name for one in verbs()[verb]._actions for name in one.option_strings}
+    assert "--json" in options
+
+
+def test_every_verb_and_every_action_of_it_is_tried_here() -> None:
+    tried = {command[0] for command in COMMANDS}
+    assert tried | set(ELSEWHERE) == set(verbs())
+    for name, parser in verbs().items():
+        actions = actions_of(parser) - {"zsh", "fish"}
+        words = {word for command in COMMANDS if command[0] == name for word in command[1:]}
+        assert actions - words - {"list"} == set(), name
+
+
+@pytest.mark.parametrize("verb", ELSEWHERE)
+def test_what_is_tried_elsewhere_is_there(verb: str) -> None:
+    page = (Path(__file__).parents[2] / ELSEWHERE[verb]).read_text(encoding="utf-8")
+    assert '"--json"' in page
+
+
+def broken_system(night: Night) -> None:
+    """An order in Error, one under way, finished ones, a rejected one, a dead letter."""
+    night.fail("A", RefusedError("card-declined", "the card was declined"))
+    night.submit("C")
+    night.play(night.made.submit(order("bad-1", workflow="nosuch"), "m-bad-1"))
+    taken = night.made.bus.take("orders-rejected")
+    assert taken is not None
+    night.put("orders-rejected", taken.body)
+    night.put("orders" + DEAD, order("fresh"), message_id="d-1")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_with_json_a_verb_prints_json_lines_only(
+    night: Night,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    in_folder: Callable[[Path], None],
+) -> None:
+    broken_system(night)
+    in_folder(tmp_path)
+    if command[0] == "upgrade":
+        assert night.sas("new", "my-orders").code == 0
+    said = night.sas(*command, "--json")
+    assert said.code in {0, 1}, said
+    assert "Traceback" not in said.err
+    assert all(isinstance(json.loads(line), dict) for line in said.lines), said.out
+    assert said.lines or command in SILENT
+
+
+@pytest.fixture
+def in_folder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what makes a folder the current one, with the queues' list of this project."""
+    infra = Path(__file__).parents[2] / "infra"
+
+    def change(folder: Path) -> None:
+        (folder / "infra").symlink_to(infra)
+        (folder / "host.json").symlink_to(infra.parent / "host.json")
+        monkeypatch.chdir(folder)
+
+    return change

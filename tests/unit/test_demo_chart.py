@@ -1,0 +1,72 @@
+"""The demo's chart: on the terminal and as a picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from samples.demo import display
+from samples.demo.chart import History, bars, blocks
+
+
+def noted(*ended: int) -> History:
+    history = History()
+    for second, count in enumerate(ended):
+        history.note(second + 0.5, count, count // 2)
+    return history
+
+
+def test_each_second_has_what_ended_in_it_also_where_nothing_was_noted() -> None:
+    history = History()
+    history.note(0.1, 2, 1)
+    history.note(0.9, 3, 1)
+    history.note(3.2, 7, 5)
+    assert history.ended() == [3, 0, 0, 4]
+    assert history.faults() == [1, 0, 0, 4]
+    assert history.mean() == 7 / 4
+
+
+def test_blocks_show_the_last_seconds_and_the_highest_is_full() -> None:
+    assert blocks([9, 0, 1, 4, 8], 4) == " ▁▄█"
+    assert blocks([0, 0], 4) == "  "
+
+
+@pytest.mark.parametrize("width", [1, 7, 80])
+def test_bars_fit_the_width_and_the_height(width: int) -> None:
+    drawn = bars([0, 1, 2, 3, 2, 1, 0] * 9, width, 4)
+    assert len(drawn) == 4
+    assert all(len(line) <= width for line in drawn)
+    assert bars([0], 5, 2) == ["", ""]
+    assert bars([1, 2], 5, 2) == [" █", "██"]
+
+
+def test_the_picture_has_the_rates_and_the_kills(tmp_path: Path) -> None:
+    history = noted(*range(0, 400, 2))
+    history.kills.append(30.0)
+    history.write(tmp_path / "new" / "demo.svg", "400 orders & more")
+    text = (tmp_path / "new" / "demo.svg").read_text(encoding="utf-8")
+    assert "400 orders &amp; more" in text
+    assert text.count("<polyline") == 3
+    assert "kill -9" in text
+
+
+@pytest.mark.parametrize(
+    ("orders", "kept", "is_default", "said", "not_said"),
+    [
+        (830, None, True, ["KEEP=1", "make up ", "--seed 7"], ["  make demo  ", "DATA="]),
+        (20, None, True, ["  make demo  "], ["ORDERS"]),
+        (20, "build/demo", True, ["make up DATA=build/demo", "sas list"], ["KEEP"]),
+        (20, None, False, ["KEEP=1"], ["--seed 7"]),
+    ],
+)
+def test_what_was_just_run_is_not_offered(
+    orders: int, kept: str | None, is_default: bool, said: list[str], not_said: list[str]
+) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    display.next_steps(console, orders, kept, is_default=is_default)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [one for one in said if one not in text] == []
+    assert [one for one in not_said if one in text] == []

@@ -1,0 +1,58 @@
+"""`make up` becomes `devstack up` with the services and the desk beside it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from devstack.__main__ import parser
+from samples.remote_services import _parser, _services
+from samples.up import command
+from sas.cli.main import build_parser
+
+
+def beside(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of the services and of the desk."""
+    up = parser().parse_args(words[3:])
+    services, desk = (shlex.split(one) for one in up.beside)
+    assert services[1:3] == ["-m", "samples.remote_services"]
+    assert desk[1:3] == ["-m", "sas.cli"]
+    assert build_parser().parse_args(desk[3:]).verb.name == "desk"
+    return services[3:], desk[4:]
+
+
+def test_by_default_the_ports_are_the_usual_ones_and_all_of_it_forgets() -> None:
+    services, desk = beside(command([]))
+    assert services == ["--port-base", "7101"]
+    assert "--port" not in desk
+    up = parser().parse_args(command([])[3:])
+    assert (up.ports, up.data, up.setting) == ("fixed", None, [])
+
+
+def test_free_ports_are_told_to_the_host() -> None:
+    words = command(["--ports", "free", "-v", "--processes", "2"])
+    services, desk = beside(words)
+    base = int(services[1])
+    up = parser().parse_args(words[3:])
+    assert dict(up.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
+    assert dict(up.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
+    assert desk[-2:] == ["--port", "0"]
+    assert (up.verbose, up.processes) == (True, 2)
+
+
+@pytest.mark.parametrize("name", ["data", "with space"])
+def test_one_directory_keeps_the_queues_the_table_and_what_the_services_did(
+    tmp_path: Path, name: str
+) -> None:
+    words = command(["--data", str(tmp_path / name)])
+    services, _ = beside(words)
+    assert services[2:] == ["--data", str(tmp_path / name / "services")]
+    assert parser().parse_args(words[3:]).data == tmp_path / name
+
+
+def test_options_of_the_services_are_passed_on() -> None:
+    services, _ = beside(command(["--services=--permanent 0 --transient 0 --slow 0"]))
+    faults = _services(_parser().parse_args(services)).faults("payment")
+    assert (faults.permanent, faults.transient, faults.slow) == (0, 0, 0)

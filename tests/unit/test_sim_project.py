@@ -1,0 +1,34 @@
+"""``sas sim`` refuses files of a project that cannot be used, in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sas.sim.platform import ProjectError, host_rules, queue_rules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kinds": {"kept": {"properties": 0}}}',
+        '{"kinds": {"kept": {"properties": {"maxDeliveryCount": "many"}}}}',
+        '{"kinds": {"kept": {"properties": {"lockDuration": "P99999999999D"}}}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_list_of_queues_with_wrong_properties_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "infra").mkdir()
+    (tmp_path / "infra/queues.json").write_text(text)
+    with pytest.raises(ProjectError, match=r"queues\.json"):
+        queue_rules(tmp_path, ["payment"])
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"functionTimeout": "9999999999999:00:00"}', '{"extensions": 1}']
+)
+def test_a_host_json_that_cannot_be_used_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "host.json").write_text(text)
+    with pytest.raises(ProjectError, match=r"host\.json cannot be read"):
+        host_rules(tmp_path)

@@ -1,0 +1,210 @@
+"""For each verb: wrong state, order gone, no right, lost race. One clear sentence, nothing changed.
+
+The command and the desk are held to the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from sas.domain.messages import Verb
+from sas.operate.errors import UNAVAILABLE
+from sas.ports import Message, RefusedError, StoreUnavailableError, UndeliverableError
+from tests.unit import actors_kit
+from tests.unit.actors_kit import Kit, kit
+from tests.unit.cli_kit import Night, store_away
+from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
+from tests.unit.desk_kit import Browser, desk_of, fail, submit
+
+VERBS = [verb.value for verb in Verb]
+DECLINED = RefusedError("card-declined", "the card was declined")
+WRONG = {
+    "resubmit": "DONE",
+    "skip": "DONE",
+    "acknowledge": "DONE",
+    "undo": "UNDONE",
+    "cancel": "UNDONE",
+}
+"""An order whose state does not allow the verb."""
+RIGHT = "you need the role Azure Service Bus Data Sender on it"
+
+
+async def bob(made: Kit, verb: Verb, order_id: str) -> None:
+    """Let another operator be faster."""
+    command = actors_kit.command(verb.value, made.order(order_id).seq, f"w-{order_id}", order_id)
+    await made.hand(replace(command, body=command.body.replace(b'"by":"ann"', b'"by":"bob"')))
+    await made.drain()
+
+
+async def bob_undoes(made: Kit, order_id: str) -> None:
+    await bob(made, Verb.UNDO, order_id)
+
+
+async def bob_looks(made: Kit, order_id: str) -> None:
+    await bob(made, Verb.ACKNOWLEDGE, order_id)
+
+
+FASTER: Mapping[str, Callable[[Kit, str], Awaitable[None]]] = {
+    **dict.fromkeys(VERBS, bob_looks),
+    "cancel": bob_undoes,  # a cancel is right however far the order has come, but not after its end
+}
+
+
+def words(made: Kit) -> dict[str, list[str]]:
+    return {order_id: made.words(order_id) for order_id in made.store.orders}
+
+
+# -- The command ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def operator(night: Night) -> Night:
+    night.fail("STUCK", DECLINED)
+    night.submit("DONE")
+    night.submit("UNDONE")
+    night.play(bob_undoes(night.made, "UNDONE"))
+    return night
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_for_an_order_in_the_wrong_state(operator: Night, verb: str) -> None:
+    before = words(operator.made)
+    order_id = WRONG[verb]
+    state = operator.made.state(order_id)
+    said = operator.sas(verb, order_id, "--yes")
+    said.refused(1, f"{verb} of order {order_id} is not possible", state)
+    assert (words(operator.made), operator.sent, said.out) == (before, [], "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_for_an_order_that_is_gone(operator: Night, verb: str) -> None:
+    said = operator.sas(verb, "GONE", "--yes")
+    said.refused(1, "there is no order 'GONE' here: check the id")
+    assert operator.sent == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_without_the_right_to_send(
+    operator: Night, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    async def refused(messages: list[Message]) -> None:
+        raise UndeliverableError(f"queue scheduler: {RIGHT}.", messages[0])
+
+    monkeypatch.setattr(operator, "send", refused)
+    before = words(operator.made)
+    operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, RIGHT)
+    assert words(operator.made) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_without_the_right_to_read(
+    operator: Night, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    store_away(monkeypatch)
+    operator.sas(verb, "STUCK", "--yes").refused(UNAVAILABLE, "you have no right")
+    assert operator.sent == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_that_lost_a_race(operator: Night, verb: str) -> None:
+    made = operator.made
+    operator.before_send = lambda: FASTER[verb](made, "STUCK")
+    said = operator.sas(verb, "STUCK", "--yes", "--wait", "5")
+    said.refused(1, "not carried out: ")
+    assert not any(entry.by == "operator ann" for entry in made.journal("STUCK"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_command_with_a_seq_that_is_old(operator: Night, verb: str) -> None:
+    seq = operator.made.order("STUCK").seq
+    operator.play(bob_looks(operator.made, "STUCK"))
+    before = words(operator.made)
+    said = operator.sas(verb, "STUCK", "--yes", "--seq", str(seq))
+    said.refused(1, f"nothing was sent: you saw seq {seq}, but the order is at seq {seq + 1}")
+    assert (words(operator.made), operator.sent) == (before, [])
+
+
+# -- The desk ---------------------------------------------------------------------------------
+
+
+async def broken() -> Kit:
+    made = kit(actors_kit.CARE)
+    await fail(made, "STUCK", "payment", DECLINED.code, "the card was declined")
+    await submit(made, "DONE")
+    await submit(made, "UNDONE")
+    await bob_undoes(made, "UNDONE")
+    return made
+
+
+async def asked(browser: Browser, verb: str, order_id: str, seq: int) -> tuple[int, str]:
+    return await browser.post(f"/orders/{order_id}", verb=verb, seq=str(seq))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_form_for_an_order_in_the_wrong_state(verb: str) -> None:
+    made = await broken()
+    before, order_id = words(made), WRONG[verb]
+    async with desk_of(made) as browser:
+        status, said = await asked(browser, verb, order_id, made.order(order_id).seq)
+        assert status == 409
+        assert "Nothing was sent: " in said
+        assert f"verb-{verb}" not in await browser.get(f"/orders/{order_id}")
+        assert (words(made), browser.line.sent) == (before, [])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_form_for_an_order_that_is_gone(verb: str) -> None:
+    made = await broken()
+    async with desk_of(made) as browser:
+        status, said = await asked(browser, verb, "GONE", 1)
+        assert status == 404
+        assert "There is no order 'GONE' here: check the id" in said
+        assert browser.line.sent == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_form_without_the_right_to_send(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    async def refused(messages: list[Message]) -> None:
+        raise UndeliverableError(f"queue scheduler: {RIGHT}.", messages[0])
+
+    made = await broken()
+    before = words(made)
+    async with desk_of(made) as browser:
+        monkeypatch.setattr(browser.line, "send", refused)
+        status, said = await asked(browser, verb, "STUCK", made.order("STUCK").seq)
+        assert status == 409
+        assert RIGHT in said
+        assert words(made) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_form_without_the_right_to_read(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    made = await broken()
+    async with desk_of(made) as browser:
+
+        async def refused(order_id: str) -> None:
+            raise StoreUnavailableError("the table: you have no right to read it.")
+
+        monkeypatch.setattr(made.store, "load", refused)
+        status, said = await asked(browser, verb, "STUCK", 1)
+        assert status == 503
+        assert "you have no right to read it" in said
+        assert browser.line.sent == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_form_that_lost_a_race(verb: str) -> None:
+    made = await broken()
+    seq = made.order("STUCK").seq
+    async with desk_of(made) as browser:
+        await FASTER[verb](made, "STUCK")
+        before = words(made)
+        status, said = await asked(browser, verb, "STUCK", seq)
+        assert status == 409
+        assert "Nothing was sent: " in said
+        if verb != "cancel":
+            assert f"you saw seq {seq}, but the order is at seq {seq + 1}" in said
+        assert (words(made), browser.line.sent) == (before, [])

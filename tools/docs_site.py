@@ -1,0 +1,61 @@
+"""Build the documentation as a site: ``make docs`` installs what it needs and runs this.
+
+The pages lie where their readers work, also outside ``docs``. They are copied to one tree, with
+the files that they link to, so that MkDocs can check every link (``strict``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs" / "site"
+PAGES = ROOT / "build" / "docs" / "pages"
+MERMAID = SITE / "node_modules" / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
+FOLDERS = ("docs", "infra", "samples", "benchmarks", "devstack", "sas", "orders", "tools", "tests")
+_LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Return every page, relative to the root."""
+    found = [*root.glob("*.md"), *(p for name in FOLDERS for p in (root / name).rglob("*.md"))]
+    return sorted(p.relative_to(root) for p in found if "node_modules" not in p.parts)
+
+
+def linked(page: Path, root: Path = ROOT) -> Iterator[Path]:
+    """Yield the files of the project that a page links to, relative to the root."""
+    for target in _LINK.findall((root / page).read_text(encoding="utf-8")):
+        path = Path(os.path.normpath(page.parent / target))
+        if (root / path).is_file():
+            yield path
+
+
+def stage(to: Path = PAGES, root: Path = ROOT) -> None:
+    """Copy the pages, and the files that they link to."""
+    shutil.rmtree(to, ignore_errors=True)
+    found = pages(root)
+    for path in sorted({*found, *(file for page in found for file in linked(page, root))}):
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / path, to / path)
+
+
+def main() -> int:
+    """Build the site; return MkDocs' exit code."""
+    stage()
+    shutil.copy(MERMAID, PAGES / "mermaid.js")
+    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(SITE / "mkdocs.yml")]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's advertisement for its successor
+    code = subprocess.run(words, check=False, env=env).returncode  # noqa: S603  # our own command
+    if code == 0:
+        print("the site is in build/docs/site: open index.html")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""How the wheel of ``sas`` gets the files of ``sas new``: setuptools calls ``BuildPy``.
+
+The files are this repository's own (``sas.project.template.SOURCES``). Git has no second copy of
+them: the wheel gets one when it is built, and in a working copy ``sas new`` reads them in place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class BuildPy(build_py):  # type: ignore[misc]  # it has no types
+    """Builds the package, and copies the files of ``sas new`` into it."""
+
+    def run(self) -> None:
+        """See the class."""
+        super().run()
+        if self.editable_mode:
+            return
+        sys.path.insert(0, str(ROOT))
+        from sas.project.template import FILES, sources  # noqa: PLC0415  # not importable before
+
+        sys.path.remove(str(ROOT))
+        for name in sources(ROOT):
+            to = Path(self.build_lib) / "sas" / "project" / FILES / name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, to)
