@@ -284,7 +284,8 @@ def _chances(rng: random.Random, mood: str) -> list[Item]:
     larger = _MOODS[mood]
     for name, most in (_SHARES | larger).items():
         if name in larger or rng.random() < 0.35:
-            found.append(Chance(name, round(most * rng.random() ** 2, 5)))
+            often = 1 if name in larger else 2
+            found.append(Chance(name, round(most * rng.random() ** often, 5)))
     if rng.random() < 0.3:
         found.append(Chance("beats", 1.0))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,14 @@ from sas.codec.strict import convert
 from sas.domain.change import Change, HeldDue, OutDue
 from sas.domain.ids import cause_of, digest_id, message_id
 from sas.domain.messages import Request, Wake
-from sas.domain.order import Direction, Dispatched, Order, StepState
+from sas.domain.order import (
+    CLOCK_SKEW,
+    Direction,
+    Dispatched,
+    Order,
+    StepRecord,
+    StepState,
+)
 from sas.domain.queues import lane
 from sas.engine.receiver import FIRST_ID
 from sas.ports import Call, Clock, Message, MessageBus, Peeked, UnavailableError
@@ -45,7 +52,6 @@ class Watch:
         self._aside_bodies: set[str] = set()
         self._until: dict[tuple[str, int, str, int], datetime] = {}
         self._called: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        self.untried: list[str] = []
         self.asked_again: Counter[tuple[str, str]] = Counter()
         system.bus.on_sent = self._was_sent
         system.bus.on_given_up = self._was_given_up
@@ -65,9 +71,10 @@ class Watch:
         order, entry = change.after, change.entry
         where = f"order {order.order_id} seq {entry.seq} ({entry.what.value})"
         stored = self._system.store.orders[order.order_id]
-        rules = self._system.workflows.find(order.details.workflow).rules
-        for violation in of_change(change, len(stored.journal), rules):
-            self._broken(violation)
+        if not order.rejected:  # its workflow may be unknown
+            rules = self._system.workflows.find(order.details.workflow).rules
+            for violation in of_change(change, len(stored.journal), rules):
+                self._broken(violation)
         for step in order.steps:
             if isinstance(step.turn, Dispatched):
                 undoes = step.process_state is not StepState.PROCESSING
@@ -78,9 +85,8 @@ class Watch:
         for old, new in zip(
             change.before.steps if change.before else (), order.steps, strict=False
         ):
-            counted = new.failure_count > old.failure_count
-            if counted and old.epoch not in self._called[order.order_id, old.name]:
-                self.untried.append(f"{where}: {old.name}")
+            if new.failure_count > old.failure_count and self._untried(order.order_id, old):
+                self._say(15, f"{where}: {old.name} is counted, and its request waits in its queue")
         if entry.cause is not None:
             self._of_cause(change, entry.cause, where)
 
@@ -102,6 +108,42 @@ class Watch:
             number, direction, epoch = int(parts[1]), Direction(parts[2]), int(parts[3])
             if not _is_out(change.before, number, direction, epoch):
                 self._say(6, f"{where}: reply {own} counts, and no such request is out")
+
+    def _untried(self, order_id: str, step: StepRecord) -> bool:
+        """Return whether no call went out for a dispatch, and its request waits in a queue still,
+        or could not be sent because that is away.
+
+        One that lies in a queue that does not move is counted after some excuses.
+        """
+        if step.epoch in self._called[order_id, step.name] or step.complete_by is None:
+            return False
+        if isinstance(step.turn, Dispatched) and step.turn.excused:
+            return False
+        now, bus = self._system.world.clock.now(), self._system.bus
+        if any(self._unsent_to_away(order_id, step)):
+            return True
+        return any(
+            one.enqueued_at < step.complete_by - CLOCK_SKEW
+            and (one.expires_at is None or one.expires_at > now)
+            and _is_request(one.message.body, order_id, step)
+            for name, queue in bus.queues.items()
+            if name.startswith(QUEUES.agent_prefix) and _BASES.get(name) != QUEUES.replies
+            for one in queue.waiting
+        )
+
+    def _unsent_to_away(self, order_id: str, step: StepRecord) -> Iterator[bool]:
+        """Yield whether the request of a dispatch was never sent, and its queue is away."""
+        bus, stored = self._system.bus, self._system.store.orders[order_id]
+        workflow = self._system.workflows.find(stored.order.details.workflow)
+        agents = workflow.steps[step.number].agents
+        for entry in stored.journal:
+            for index, item in enumerate(entry.messages):
+                if not isinstance(item, Request):
+                    continue
+                if (item.step, item.epoch) == (step.number, step.epoch):
+                    queue = QUEUES.agent(agents[item.route], urgent=stored.order.details.urgent)
+                    unsent = message_id(order_id, entry.seq, index) not in self._sent_ids
+                    yield unsent and not bus.reachable(bus.queues[queue])
 
     # --- messages ---
 
@@ -274,6 +316,11 @@ def _dispatch(body: bytes) -> tuple[int, Direction, int]:
     """Return the step, direction and epoch of a message of an agent."""
     said = json.loads(body)
     return said["step"], Direction(said["direction"]), said["epoch"]
+
+
+def _is_request(body: bytes, order_id: str, step: StepRecord) -> bool:
+    said = json.loads(body)
+    return (said["order_id"], said["step"], said["epoch"]) == (order_id, step.number, step.epoch)
 
 
 def _is_out(order: Order, number: int, direction: Direction, epoch: int) -> bool:
