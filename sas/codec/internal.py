@@ -34,6 +34,7 @@ from sas.domain.content import Content, PayloadRef
 from sas.domain.ids import check_order_id, reply_id
 from sas.domain.messages import Command, Outcome, Progress, Reply, Verb
 from sas.domain.order import Direction, Fault
+from sas.domain.workflow import TIME_ALLOWED_MAX
 from sas.ports import OtherVersionError
 
 INLINE_BYTES_MAX = 160 * 1024
@@ -118,7 +119,7 @@ class RequestMessage(Envelope, tag="request", frozen=True, kw_only=True, omit_de
     result_refs: dict[str, PayloadRefBody] = {}
     own_result: Part = UNSET
     own_result_ref: PayloadRefBody | None = None
-    time_allowed: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    time_allowed: Annotated[float, msgspec.Meta(gt=0, le=TIME_ALLOWED_MAX.total_seconds())] = 60.0
     checks: Annotated[int, msgspec.Meta(ge=0)] = 0
     alternative: str | None = None
     urgent: bool = False

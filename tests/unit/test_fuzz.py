@@ -113,6 +113,16 @@ def test_a_rejected_message_that_nests_deep_or_is_no_text_is_kept_when_it_expire
     assert fuzz.tried("queue dead-letters", parts) is None
 
 
+def test_a_request_with_more_time_than_any_step_may_have_is_put_aside(fuzz: Fuzz) -> None:
+    body = (
+        b'{"kind":"request","v":1,"id":"O-failed/2/1","order_id":"O-failed","workflow":"order-held"'
+        b',"step":1,"step_name":"pay","direction":"do","epoch":1,"time_allowed":1e300'
+        b',"complete_by":"2026-01-01T00:10:00Z","idempotency_key":"O-failed/pay","order":{}}'
+    )
+    parts = {"queue": "agent-payment", "body": body}
+    assert fuzz.tried("queue agent-payment", parts) is None
+
+
 @pytest.mark.parametrize("body", [b'{"kind":' + b"[" * 100_000, b'{"kind":"\xff"}', b"{"])
 def test_a_message_that_nobody_can_read_belongs_to_no_order(body: bytes) -> None:
     assert owner_of(body) is None
