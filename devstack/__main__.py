@@ -125,7 +125,8 @@ async def _up(stack: Stack, *, verbose: bool) -> int:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        _print("Stopping.")
+        if stack.children():
+            _print("Stopping.")
         env_file.remove()
         await stack.stop()
     _print("Everything is stopped.")

@@ -75,6 +75,9 @@ param settingsInVault string = ''
 @maxLength(200)
 param keyVaultUri string = ''
 
+@description('A second app, with an identity of its own, for the anonymous callback endpoint alone. Needs SAS_CALLBACK_KEY in settingsInVault.')
+param callbackApp bool = false
+
 @description('Public address of the callback endpoint; empty for the app\'s own.')
 param callbackUrl string = ''
 
@@ -153,6 +156,11 @@ param purgeSchedule string = '0 5/10 * * * *'
 @maxValue(36500)
 param orderRetentionDays int = 30
 
+@description('Shards that a purge works on side by side; as many as there are, or more: all. Fewer leave more of the store to live orders.')
+@minValue(1)
+@maxValue(256)
+param purgeShards int = 256
+
 @description('Hours that a finished order may be kept beyond orderRetentionDays before somebody should look.')
 @minValue(1)
 @maxValue(1000)
@@ -220,6 +228,7 @@ module platform 'modules/platform.bicep' = {
     businessSettings: businessSettings
     settingsInVault: settingsInVault
     keyVaultUri: keyVaultUri
+    callbackApp: callbackApp
     callbackUrl: callbackUrl
     serviceBusSku: serviceBusSku
     messagingUnits: messagingUnits
@@ -234,6 +243,7 @@ module platform 'modules/platform.bicep' = {
     scalerReadsCounts: scalerReadsCounts
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
+    purgeShards: purgeShards
     orderRetentionDays: orderRetentionDays
     purgeLagHoursMax: purgeLagHoursMax
     telemetryShare: telemetryShare
@@ -249,8 +259,11 @@ module platform 'modules/platform.bicep' = {
 output AZURE_LOCATION string = location
 output AZURE_RESOURCE_GROUP string = group.name
 output SERVICE_ORDERS_NAME string = platform.outputs.appName
+output SERVICE_CALLBACKS_NAME string = platform.outputs.callbackAppName
 output ServiceBus__fullyQualifiedNamespace string = platform.outputs.namespaceHostName
 output SAS_TABLES__endpoint string = platform.outputs.tableEndpoint
 output SAS_IDENTITY_PRINCIPAL_ID string = platform.outputs.identityPrincipalId
 output SAS_KEY_VAULT_NAME string = platform.outputs.vaultName
+output SAS_CALLBACK_IDENTITY_PRINCIPAL_ID string = platform.outputs.callbackIdentityPrincipalId
+output SAS_CALLBACK_KEY_VAULT_NAME string = platform.outputs.callbackVaultName
 output SAS_RESPONSE_QUEUES array = platform.outputs.responseQueues

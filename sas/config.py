@@ -388,7 +388,9 @@ def _callback_keys(env: Mapping[str, str]) -> CallbackKeys:
         _check_address("SAS_CALLBACK_URL", url, "https://APP.azurewebsites.net/api/callbacks")
     keys = tuple(key.strip() for key in text.split(",")) if text else ()
     for number, key in enumerate(keys, start=1):
-        readable = _WORDS.search(key) or _is_prose(key) or _has_pattern(key.encode())
+        readable = (
+            _WORDS.search(key) or _is_prose(key) or _has_pattern(key.encode("utf-8", "replace"))
+        )
         if not _CALLBACK_KEY.fullmatch(key) or readable:
             raise SettingError(  # without the value, which is a secret
                 f"SAS_CALLBACK_KEY, key {number}: give random text of 32 characters or more, as "

@@ -19,6 +19,8 @@ MAIL = "SAS_OPERATOR_MAIL"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
 SECRETS = "SAS_SECRET_SETTINGS"
+CALLBACK_APP = "SAS_CALLBACK_APP"
+CALLBACK_KEY = "SAS_CALLBACK_KEY"
 _ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 
@@ -40,6 +42,7 @@ def preprovision(env: Mapping[str, str]) -> None:
         RefusedError: a setting is missing or wrong, or Azure would refuse the change.
     """
     _check_given(env)
+    _check_callback_app(env)
     _check_principals(env)
     _check_platform(env)
     _check_told(env)
@@ -57,13 +60,21 @@ The identity of the functions: {env.get("SAS_IDENTITY_PRINCIPAL_ID", "?")}
 Roles on Service Bus take up to a minute to spread: the first messages may wait that long.
 Look at the workbook "Orders: Scheduler Agent Supervisor" in the resource group, and at alerts."""
     )
-    names = [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
+    if env.get(CALLBACK_APP) == "true":
+        print(f"The callback endpoint runs in {env.get('SERVICE_CALLBACKS_NAME', '?')}")
+    names = _secrets(env)
     if names:
         vault = env.get("SAS_KEY_VAULT_NAME") or "VAULT"
         print("The app does not start before each of these secrets is there; restart it then:")
         for name in names:
             secret = name.lower().replace("_", "-")
             print(f"    az keyvault secret set --vault-name {vault} --name {secret} --file ...")
+        own = env.get("SAS_CALLBACK_KEY_VAULT_NAME")
+        if own:
+            print("The callback endpoint's app has a vault of its own: put the same key there too:")
+            print(
+                f"    az keyvault secret set --vault-name {own} --name sas-callback-key --file ..."
+            )
     if not env.get(MAIL):
         _warn_of_silence()
 
@@ -82,6 +93,25 @@ def _check_given(env: Mapping[str, str]) -> None:
             raise RefusedError(
                 f"{name}={env[name]}: give an https address; http sends everything in clear"
             )
+
+
+def _secrets(env: Mapping[str, str]) -> list[str]:
+    return [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
+
+
+def _check_callback_app(env: Mapping[str, str]) -> None:
+    """Refuse an app for the callback endpoint that would answer 404, or that azd would not deploy.
+
+    Bicep and azd read other words as true.
+    """
+    wanted = env.get(CALLBACK_APP) or "false"
+    if wanted not in {"true", "false"}:
+        raise RefusedError(f"{CALLBACK_APP}={wanted}: give true or false")
+    if wanted == "true" and CALLBACK_KEY not in _secrets(env):
+        raise RefusedError(
+            f"{CALLBACK_APP}=true needs a key for the callbacks, as a secret setting:\n"
+            f"    azd env set {SECRETS} {','.join([*_secrets(env), CALLBACK_KEY])}"
+        )
 
 
 def _check_principals(env: Mapping[str, str]) -> None:

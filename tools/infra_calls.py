@@ -42,7 +42,9 @@ def _check(
 
 
 def _each(value: Value) -> list[Value]:
-    return list(value.values) if isinstance(value, Choice) else [value]
+    if isinstance(value, Choice):  # a choice may be among choices
+        return [one for each in value.values for one in _each(each)]
+    return [value]
 
 
 def _wrong(callee: BicepFile, parameter: Parameter, value: Value) -> str | None:

@@ -14,7 +14,17 @@ GUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNOREC
 
 FUNCTIONS = frozenset(
     [
-        *("concat", "empty", "environment", "filter", "guid", "items", "join", "length"),
+        *(
+            "concat",
+            "contains",
+            "empty",
+            "environment",
+            "filter",
+            "guid",
+            "items",
+            "join",
+            "length",
+        ),
         *("loadJsonContent", "loadTextContent", "replace", "split", "string", "subscription"),
         *("subscriptionResourceId", "tenant", "toLower", "union", "uniqueString"),
     ]

@@ -84,8 +84,8 @@ class Settings:
         remote = [f"{name} names {host}" for name, host in sorted(hosts.items()) if host]
         if remote and not self._allow_remote:
             raise SettingsError(
-                f"The setting {' and '.join(remote)}: this is not on this machine. Write the "
-                f"emulator's connection string into {FILE}, or say --allow-remote to use it."
+                f"The setting {' and '.join(remote)}: this is not on this machine. Set the "
+                "emulator's connection string there, or say --allow-remote to use the service."
             )
 
     def get(self, name: str) -> str | None:

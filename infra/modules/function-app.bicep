@@ -1,6 +1,22 @@
 // The functions, on Flex Consumption: every Service Bus and timer function scales into instances of its own.
 
 param name string
+
+@description('The service of azure.yaml that is deployed to it.')
+@allowed([
+  'orders'
+  'callbacks'
+])
+param serviceName string
+
+@description('Which functions it has: SAS_FUNCTIONS.')
+@allowed([
+  'all'
+  'engine'
+  'callbacks'
+])
+param functions string
+
 param planName string
 param location string
 param tags object
@@ -24,6 +40,11 @@ param supervisorSchedule string
 @description('When finished orders are removed: NCRONTAB of six fields.')
 @minLength(11)
 param purgeSchedule string
+
+@description('Shards that a purge works on side by side.')
+@minValue(1)
+@maxValue(256)
+param purgeShards int
 
 @description('Age in days at which they are removed.')
 param orderRetentionDays int
@@ -80,8 +101,10 @@ var settings = [
   { name: 'SAS_TABLES__endpoint', value: stateTableEndpoint }
   { name: 'SAS_TABLES__clientId', value: identityClientId }
   { name: 'SAS_TABLE', value: tableName }
+  { name: 'SAS_FUNCTIONS', value: functions }
   { name: 'SAS_SUPERVISOR_SCHEDULE', value: supervisorSchedule }
   { name: 'SAS_PURGE_SCHEDULE', value: purgeSchedule }
+  { name: 'SAS_PURGE_SHARDS', value: string(purgeShards) }
   { name: 'SAS_RETENTION_DAYS', value: string(orderRetentionDays) }
   { name: 'SAS_CALLBACK_URL', value: callbackAddress }
   { name: 'SAS_APPLICATIONS', value: boundApplications }
@@ -110,7 +133,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
   name: name
   location: location
   tags: union(tags, {
-    'azd-service-name': 'orders'
+    'azd-service-name': serviceName
   })
   kind: 'functionapp,linux'
   identity: {

@@ -16,6 +16,7 @@ param applications array
 param businessSettings object
 param settingsInVault string
 param keyVaultUri string
+param callbackApp bool
 param callbackUrl string
 param serviceBusSku string
 param messagingUnits int
@@ -30,6 +31,7 @@ param maximumInstanceCount int
 param scalerReadsCounts bool
 param supervisorSchedule string
 param purgeSchedule string
+param purgeShards int
 param orderRetentionDays int
 param purgeLagHoursMax int
 param telemetryShare string
@@ -43,6 +45,8 @@ param auditStateStore bool
 var abbreviations = loadJsonContent('../abbreviations.json')
 var packageContainer = 'packages'
 var busSku = vnetEnabled ? 'Premium' : serviceBusSku
+var callbackAppName = '${abbreviations.functionApp}${suffix}-callbacks'
+var callbackAppUrl = callbackApp ? 'https://${callbackAppName}.azurewebsites.net/api/callbacks' : ''
 var warm = filter([
   { name: 'function:submission', instanceCount: alwaysReadySubmission }
   { name: 'function:scheduler', instanceCount: alwaysReadyScheduler }
@@ -138,6 +142,29 @@ module network 'private-access.bicep' = if (vnetEnabled) {
     hostAccountId: host.outputs.id
     stateAccountId: state.outputs.id
     vaultId: secrets.outputs.vaultId
+    callbackHostAccountId: callbackApp ? callbackParts!.outputs.hostAccountId : ''
+    callbackVaultId: callbackApp ? callbackParts!.outputs.vaultId : ''
+  }
+}
+
+// Before the app itself: its private endpoints are made in between.
+module callbackParts 'callback-parts.bicep' = if (callbackApp) {
+  name: 'callback-parts'
+  params: {
+    suffix: suffix
+    location: location
+    tags: tags
+    publicAccess: !vnetEnabled
+    replication: stateReplication
+    packageContainer: packageContainer
+    hasKey: contains(settingsInVault, 'SAS_CALLBACK_KEY')
+    keyVaultUri: keyVaultUri
+    operatorPrincipalId: operatorPrincipalId
+    operatorPrincipalType: operatorPrincipalType
+    namespaceName: messaging.outputs.name
+    stateAccountName: state.outputs.name
+    tableName: tableName
+    componentName: monitoring.outputs.componentName
   }
 }
 
@@ -172,6 +199,8 @@ module app 'function-app.bicep' = {
   params: {
     name: '${abbreviations.functionApp}${suffix}'
     planName: '${abbreviations.plan}${suffix}'
+    serviceName: 'orders'
+    functions: callbackApp ? 'engine' : 'all'
     location: location
     tags: tags
     identityId: identity.outputs.id
@@ -184,11 +213,12 @@ module app 'function-app.bicep' = {
     telemetryConnectionString: monitoring.outputs.connectionString
     supervisorSchedule: supervisorSchedule
     purgeSchedule: purgeSchedule
+    purgeShards: purgeShards
     orderRetentionDays: orderRetentionDays
     telemetryShare: telemetryShare
     vaultReferences: secrets.outputs.settings
     businessSettings: businessSettings
-    callbackUrl: callbackUrl
+    callbackUrl: empty(callbackUrl) ? callbackAppUrl : callbackUrl
     boundApplications: messaging.outputs.boundApplications
     alwaysReady: warm
     instanceMemoryMB: instanceMemoryMB
@@ -198,6 +228,40 @@ module app 'function-app.bicep' = {
   dependsOn: [
     appAccess
   ]
+}
+
+// The same package, with the anonymous endpoint alone.
+module callbackEndpoint 'function-app.bicep' = if (callbackApp) {
+  name: 'callback-app'
+  params: {
+    name: callbackAppName
+    planName: '${abbreviations.plan}${suffix}-callbacks'
+    serviceName: 'callbacks'
+    functions: 'callbacks'
+    location: location
+    tags: tags
+    identityId: callbackParts!.outputs.identityId
+    identityClientId: callbackParts!.outputs.identityClientId
+    hostBlobEndpoint: callbackParts!.outputs.hostBlobEndpoint
+    packageContainer: packageContainer
+    stateTableEndpoint: state.outputs.tableEndpoint
+    tableName: tableName
+    namespaceHostName: messaging.outputs.hostName
+    telemetryConnectionString: monitoring.outputs.connectionString
+    supervisorSchedule: supervisorSchedule
+    purgeSchedule: purgeSchedule
+    purgeShards: purgeShards
+    orderRetentionDays: orderRetentionDays
+    telemetryShare: telemetryShare
+    vaultReferences: callbackParts!.outputs.settings
+    businessSettings: businessSettings
+    callbackUrl: callbackUrl
+    boundApplications: messaging.outputs.boundApplications
+    alwaysReady: []
+    instanceMemoryMB: instanceMemoryMB
+    maximumInstanceCount: maximumInstanceCount
+    subnetId: vnetEnabled ? network!.outputs.functionsSubnetId : ''
+  }
 }
 
 module operations '../operations/operations.bicep' = {
@@ -227,5 +291,8 @@ output appName string = app.outputs.name
 output namespaceHostName string = messaging.outputs.hostName
 output tableEndpoint string = state.outputs.tableEndpoint
 output identityPrincipalId string = identity.outputs.principalId
+output callbackAppName string = callbackApp ? callbackEndpoint!.outputs.name : ''
+output callbackIdentityPrincipalId string = callbackApp ? callbackParts!.outputs.identityPrincipalId : ''
+output callbackVaultName string = callbackApp ? callbackParts!.outputs.vaultName : ''
 output vaultName string = secrets.outputs.vaultName
 output responseQueues array = messaging.outputs.responseQueues

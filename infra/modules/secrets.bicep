@@ -21,7 +21,7 @@ var settingNames = empty(settingsInVault) ? [] : split(replace(settingsInVault, 
 var secretsUri = needsVault ? vault!.outputs.uri : '${vaultUri}/'
 
 module vault 'key-vault.bicep' = if (needsVault) {
-  name: 'key-vault'
+  name: '${vaultName}-vault'
   params: {
     name: vaultName
     location: location
@@ -31,7 +31,7 @@ module vault 'key-vault.bicep' = if (needsVault) {
 }
 
 module appReads '../access/vault-role.bicep' = if (needsVault) {
-  name: 'app-reads-secrets'
+  name: '${vaultName}-app-reads'
   params: {
     vaultName: vault!.outputs.name
     principalId: appPrincipalId
@@ -42,7 +42,7 @@ module appReads '../access/vault-role.bicep' = if (needsVault) {
 }
 
 module operatorSets '../access/vault-role.bicep' = if (needsVault && !empty(operatorPrincipalId)) {
-  name: 'operator-sets-secrets'
+  name: '${vaultName}-operator-sets'
   params: {
     vaultName: vault!.outputs.name
     principalId: operatorPrincipalId

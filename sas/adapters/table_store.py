@@ -272,13 +272,13 @@ class TableStore:
         journal = await self.table.get(partition, keys.journal(order_id, entry.seq))
         if journal is None:
             return None
-        if journal["CommitId"] != entry.commit_id:
+        if journal.get("CommitId") != entry.commit_id:
             raise ConflictError(
                 f"order {order_id}: seq {entry.seq} was committed by {journal.get('By')} "
                 f"({journal.get('What')})"
             )
         state = await self.table.get(partition, keys.state(order_id))
-        if state is None or state["CommitId"] != entry.commit_id:
+        if state is None or state.get("CommitId") != entry.commit_id:
             return OVERTAKEN
         return str(state.metadata["etag"])
 

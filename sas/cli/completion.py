@@ -43,9 +43,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sas.cli.main import build_parser  # noqa: PLC0415  # it knows this verb too
-
-    script = _SCRIPTS[arguments.shell](words_of(build_parser()))
+    script = _SCRIPTS[arguments.shell](words_of(arguments.parser))
     if arguments.json:
         output.say(to_line({"Shell": arguments.shell, "Script": script}))
     else:

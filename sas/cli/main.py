@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = build_parser()
         arguments = parser.parse_args(argv)
+        arguments.parser = parser
         if arguments.verb is None:
             parser.print_help()
             return 0

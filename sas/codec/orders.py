@@ -126,7 +126,7 @@ def with_submission_id(body: bytes, submission_id: str) -> bytes:
     """Return an order message as another submission; what is no JSON object stays as it is."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body
     return msgspec.json.encode({**members, "submission_id": submission_id})
 

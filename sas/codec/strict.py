@@ -110,6 +110,10 @@ def convert(body: bytes, shape: type[T]) -> T:
         raise MalformedError(Reason.INVALID, str(wrong)) from None
     except msgspec.DecodeError as wrong:
         raise MalformedError(Reason.NOT_JSON, f"the body is not JSON: {wrong}") from None
+    except UnicodeDecodeError:
+        raise MalformedError(Reason.NOT_UTF8, "the body is not UTF-8: encode it so") from None
+    except RecursionError:
+        raise MalformedError(Reason.TOO_DEEP, "the body nests too deep: flatten it") from None
 
 
 def canonical(value: Any) -> str:

@@ -79,7 +79,7 @@ class SharedValues(Generic[T]):
     def _decoded(self, found: SharedValue[str]) -> SharedValue[T]:
         try:
             value = self._decoder.decode(found.value)
-        except msgspec.DecodeError as wrong:
+        except (msgspec.DecodeError, RecursionError) as wrong:
             if self._unreadable is None:
                 raise OtherVersionError(f"only a newer version can read it ({wrong})") from None
             return SharedValue(self._unreadable, found.token)

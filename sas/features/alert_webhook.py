@@ -144,5 +144,7 @@ def signed(message_id: str, body: bytes, now: datetime, keys: Sequence[bytes]) -
 
 
 def _first_at(delivery: Delivery, now: datetime) -> datetime:
-    text = delivery.properties.get(FIRST_AT)
-    return parse_key_time(text) if isinstance(text, str) else delivery.enqueued_at or now
+    try:
+        return parse_key_time(str(delivery.properties.get(FIRST_AT)))
+    except ValueError:  # it was never put back
+        return delivery.enqueued_at or now

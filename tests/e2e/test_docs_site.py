@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.functions_rig import ROOT
+from tools.docs_site import PAGES, build, stage
 
 SITE = ROOT / "build" / "docs" / "site"
 
@@ -42,3 +43,16 @@ def test_make_docs_builds_a_site_that_asks_nobody_for_anything_and_draws_its_dia
             assert all(height > 50 for height in heights), heights
         browser.close()
     assert [url for url in asked if not url.startswith("file:")] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["docs/nowhere.md", "docs/states.md#nowhere"])
+def test_a_link_that_leads_nowhere_ends_make_docs(
+    target: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["/bin/sh", "-c", "make docs"], cwd=ROOT, capture_output=True, check=False)
+    stage()
+    with (PAGES / "README.md").open("a", encoding="utf-8") as page:
+        page.write(f"\n[broken]({target})\n")
+    assert build(str(ROOT / "build" / "docs" / "venv" / "bin" / "python")) == 1
+    assert f"a link '{target}'" in capfd.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sas.domain.queues import Queues, lane
 from tests.infra.kit import INFRA, bicep, broken_copy, need_module
 
 need_module("tree_sitter")
@@ -34,6 +35,10 @@ GRANTS = {
     ("app-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
     ("app-access.bicep", "state"): ("storageTableDataContributor", "storage-role.bicep"),
     ("app-access.bicep", "telemetry"): ("monitoringMetricsPublisher", "telemetry-role.bicep"),
+    ("callback-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
+    ("callback-access.bicep", "host"): ("storageBlobDataOwner", "storage-role.bicep"),
+    ("callback-access.bicep", "state"): ("storageTableDataContributor", "table-role.bicep"),
+    ("callback-access.bicep", "telemetry"): ("monitoringMetricsPublisher", "telemetry-role.bicep"),
     ("operator-access.bicep", "receives"): ("serviceBusDataReceiver", "queue-roles.bicep"),
     ("operator-access.bicep", "sends"): ("serviceBusDataSender", "queue-roles.bicep"),
     ("operator-access.bicep", "reads"): ("storageTableDataReader", "table-role.bicep"),
@@ -120,6 +125,93 @@ def test_owner_of_a_queue_is_granted_only_on_trigger_queues_and_only_if_asked_fo
     assert queues in calls["counts"]
     assert queues in calls["receives"]
     assert "param scalerReadsCounts bool = false" in (INFRA / "main.bicep").read_text()
+
+
+def calls(file: str) -> dict[str, str]:
+    """Return the module calls of a file: by symbol, the text."""
+    found = bicep()[(INFRA / file).resolve()].modules
+    return {module.symbol: module.body.text for module in found}
+
+
+PLATFORM, PARTS = "modules/platform.bicep", "modules/callback-parts.bicep"
+
+
+def granted_to(holder: str, *, callback_app: bool) -> set[tuple[str, str]]:
+    """Return the roles of an identity in one setting of callbackApp, each with its scope."""
+    modules = calls(PLATFORM)
+    conditional = {name for name, text in modules.items() if text.startswith("if (callbackApp)")}
+    assert conditional == {"callbackParts", "callbackEndpoint"}
+    files = {
+        "engine": {"app-access.bicep", "secrets.bicep"},
+        "endpoint": {"callback-access.bicep", "secrets.bicep"} if callback_app else set(),
+    }
+    return {
+        grant
+        for (file, symbol), grant in GRANTS.items()
+        if file in files[holder] and symbol not in {"counts", "operatorSets"}
+    }
+
+
+@pytest.mark.parametrize("callback_app", [False, True])
+def test_the_engine_has_the_same_rights_with_and_without_an_app_for_callbacks(
+    callback_app: bool,
+) -> None:
+    assert granted_to("engine", callback_app=callback_app) == {
+        ("serviceBusDataReceiver", "queue-roles.bicep"),
+        ("serviceBusDataSender", "queue-roles.bicep"),
+        ("storageBlobDataOwner", "storage-role.bicep"),
+        ("storageTableDataContributor", "storage-role.bicep"),
+        ("monitoringMetricsPublisher", "telemetry-role.bicep"),
+        ("keyVaultSecretsUser", "vault-role.bicep"),
+    }
+
+
+def test_the_callback_endpoint_has_an_identity_only_if_asked_for_and_receives_nothing() -> None:
+    assert granted_to("endpoint", callback_app=False) == set()
+    assert granted_to("endpoint", callback_app=True) == {
+        ("serviceBusDataSender", "queue-roles.bicep"),
+        ("storageBlobDataOwner", "storage-role.bicep"),
+        ("storageTableDataContributor", "table-role.bicep"),
+        ("monitoringMetricsPublisher", "telemetry-role.bicep"),
+        ("keyVaultSecretsUser", "vault-role.bicep"),
+    }
+    assert "param callbackApp bool = false" in (INFRA / "main.bicep").read_text()
+
+
+def test_the_callback_endpoint_sends_to_both_lanes_of_the_callbacks_and_nowhere_else() -> None:
+    sends = calls("access/callback-access.bicep")["sends"]
+    assert "queueNames: list.access.callbackAppSends" in sends
+    listed = json.loads((INFRA / "queues.json").read_text())["access"]["callbackAppSends"]
+    queue = Queues().callbacks
+    assert listed == [lane(queue, urgent=False), lane(queue, urgent=True)]
+
+
+def test_the_callback_endpoint_cannot_reach_the_engine_s_package_keys_or_secrets() -> None:
+    """A package runs as its app's identity: who may write it may be that identity."""
+    parts = calls(PARTS)
+    assert "hostAccountName: host.outputs.name" in parts["access"]
+    assert "name: '${abbreviations.storageCallbacks}${suffix}'" in parts["host"]
+    assert "vaultName: '${abbreviations.keyVaultCallbacks}${suffix}'" in parts["secrets"]
+    assert "settingsInVault: hasKey ? 'SAS_CALLBACK_KEY' : ''" in parts["secrets"]
+    assert "appPrincipalId: identity.outputs.principalId" in parts["secrets"]
+    endpoint = calls(PLATFORM)["callbackEndpoint"]
+    assert "hostBlobEndpoint: callbackParts!.outputs.hostBlobEndpoint" in endpoint
+    assert "identityId: callbackParts!.outputs.identityId" in endpoint
+    assert "vaultReferences: callbackParts!.outputs.settings" in endpoint
+
+
+def test_modules_that_are_called_twice_do_not_share_names_of_deployments() -> None:
+    """Two deployments of one name in a resource group meet, and one of them fails."""
+    files = [file for file in bicep().values() if "modules" in file.path.parts]
+    fixed = [
+        name
+        for file in [*files, *(f for f in bicep().values() if f.path.parent.name == "access")]
+        for module in file.modules
+        for name in re.findall(r"^  name: '([^'$]+)'$", module.body.text, re.MULTILINE)
+    ]
+    assert sorted(set(fixed)) == sorted(fixed)
+    secrets = calls("modules/secrets.bicep").values()
+    assert all("name: '${vaultName}-" in text for text in secrets)
 
 
 def test_an_application_reads_its_own_queue_and_no_other() -> None:

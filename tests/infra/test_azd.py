@@ -65,8 +65,18 @@ def test_what_azure_yaml_names_is_there() -> None:
             f"python3 -m tools.azd_hooks {name}",
             f"python -m tools.azd_hooks {name}",
         }
-    tagged = (INFRA / "modules" / "function-app.bicep").read_text()
-    assert all(f"'azd-service-name': '{name}'" in tagged for name in content["services"])
+    assert "'azd-service-name': serviceName" in (INFRA / "modules/function-app.bicep").read_text()
+    platform = (INFRA / "modules" / "platform.bicep").read_text()
+    assert re.findall(r"serviceName: '(\w+)'", platform) == list(content["services"])
+
+
+def test_the_app_for_callbacks_is_the_same_package_and_is_deployed_only_if_asked_for() -> None:
+    content = read_yaml(AZURE_YAML)
+    engine, endpoint = content["services"]["orders"], content["services"]["callbacks"]
+    assert endpoint == engine | {"condition": "${SAS_CALLBACK_APP}"}
+    # An azd that does not know conditions would look for an app that is not there.
+    assert content["requiredVersions"]["azd"] == ">= 1.28.0"
+    assert PARAMETERS["callbackApp"]["value"] == "${SAS_CALLBACK_APP=false}"
 
 
 def test_parameters_are_those_of_main_bicep() -> None:

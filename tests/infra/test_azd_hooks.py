@@ -250,5 +250,40 @@ def test_the_last_hook_says_which_secrets_the_app_waits_for() -> None:
     assert "output SAS_KEY_VAULT_NAME " in (ROOT / "infra" / "main.bicep").read_text()
 
 
+def test_it_refuses_an_app_for_callbacks_without_a_key_and_says_how_to_name_one() -> None:
+    done = hook({**GIVEN, "SAS_CALLBACK_APP": "true", "SAS_SECRET_SETTINGS": "TRIPS_API_KEY"})
+    assert done.returncode == 1
+    assert "azd env set SAS_SECRET_SETTINGS TRIPS_API_KEY,SAS_CALLBACK_KEY" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["yes", "True", "1"])
+def test_it_refuses_a_word_that_azd_or_bicep_would_read_in_its_own_way(value: str) -> None:
+    done = hook({**GIVEN, "SAS_CALLBACK_APP": value, "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY"})
+    assert done.returncode == 1
+    assert f"SAS_CALLBACK_APP={value}: give true or false" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["true", "false", ""])
+def test_it_is_content_with_and_without_an_app_for_callbacks(value: str) -> None:
+    done = hook({**GIVEN, "SAS_CALLBACK_APP": value, "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_last_hook_names_the_app_for_callbacks_and_its_vault() -> None:
+    outputs = {
+        "SAS_CALLBACK_APP": "true",
+        "SAS_SECRET_SETTINGS": "SAS_CALLBACK_KEY",
+        "SERVICE_CALLBACKS_NAME": "func-1-callbacks",
+        "SAS_CALLBACK_KEY_VAULT_NAME": "kvcall-1",
+    }
+    said = hook(outputs, name="postdeploy").stdout
+    assert "The callback endpoint runs in func-1-callbacks" in said
+    assert "az keyvault secret set --vault-name kvcall-1 --name sas-callback-key" in said
+    main = (ROOT / "infra" / "main.bicep").read_text()
+    for name in ("SERVICE_CALLBACKS_NAME", "SAS_CALLBACK_KEY_VAULT_NAME"):
+        assert f"output {name} " in main
+    assert "callback" not in hook({}, name="postdeploy").stdout
+
+
 def test_a_hook_that_is_none_is_refused() -> None:
     assert hook({}, name="predeploy").returncode == 2

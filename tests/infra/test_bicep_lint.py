@@ -114,6 +114,7 @@ BOUNDED = {
     "overdueMinutesMax": {"minValue", "maxValue"},
     "purgeSchedule": {"minLength"},
     "orderRetentionDays": {"minValue", "maxValue"},
+    "purgeShards": {"minValue", "maxValue"},
     "purgeLagHoursMax": {"minValue", "maxValue"},
     "telemetryShare": {"minLength", "maxLength"},
     "logRetentionDays": {"minValue", "maxValue"},
@@ -127,7 +128,7 @@ BOUNDED = {
 UNBOUNDED = {
     *("operatorPrincipalId", "scalerReadsCounts", "businessSettings", "vnetEnabled"),
     "auditStateStore",
-    "callbackUrl",
+    *("callbackApp", "callbackUrl"),
 }
 """Empty is a value, an adopter's own, or a bool."""
 

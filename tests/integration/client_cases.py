@@ -44,6 +44,6 @@ async def put(broker: Broker, *messages: ServiceBusMessage) -> None:
 
 async def empty(broker: Broker) -> None:
     """Wait until everything on the response queue is completed: that takes about a second."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while broker.counts(REPLIES).active:  # noqa: ASYNC110  no event tells it
             await asyncio.sleep(0.02)

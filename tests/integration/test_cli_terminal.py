@@ -360,6 +360,20 @@ async def desk(at: At) -> None:
     assert len(set(links)) == len(links) == 2
 
 
+async def new(at: At) -> None:
+    folder = at.folder / "mine"
+    assert await at.sas("new", str(folder)) == 0
+    assert (folder / "function_app.py").is_file()
+    assert "is a project of your own." in at.screen.raw
+
+
+async def upgrade(at: At) -> None:
+    folder = at.folder / "mine"
+    assert await at.sas("new", str(folder)) == 0
+    assert await at.sas("upgrade", str(folder)) == 0
+    assert at.screen.last[-1] == "The template changed nothing since."
+
+
 async def completion(at: At) -> None:
     assert await at.sas("completion", "bash") == 0
     assert "complete -o default -F _sas sas" in at.screen.raw
@@ -405,6 +419,8 @@ CASES: dict[str, Callable[[At], Awaitable[None]]] = {
     "env": env,
     "cost": cost,
     "completion": completion,
+    "new": new,
+    "upgrade": upgrade,
     "sim": sim,
 }
 

@@ -205,7 +205,7 @@ async def test_a_notification_is_done_with_only_when_the_next_is_asked_for(
     async with aclosing(client.follow()) as events:
         assert (await anext(events)).data.order_id == "A-0"
         assert (await anext(events)).data.order_id == "A-1"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while broker.counts(REPLIES).active != 2:  # noqa: ASYNC110  no event tells it
             await asyncio.sleep(0.02)
     left = [event.data.order_id async for event in client.follow(["A-1", "A-2"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from samples.remote_services import Faults
 from sas.domain.content import PayloadRef
 from sas.features.callbacks.codec import CallbackKeys, Claims
 from sas.features.claim_check import ClaimCheck
-from tests.functions_rig import EVERY_SECOND, Rig, rig, until
+from tests.functions_rig import EVERY_SECOND, WORKED, Rig, rig, until
 from tests.integration.broker_sdk_kit import LEFTOVERS, collect_leftovers, short_pauses
 from tests.ports import free_port
 
@@ -166,4 +167,51 @@ async def test_a_large_result_told_by_http_is_kept_apart_and_one_for_a_former_or
     assert isinstance(order.steps[4].result, PayloadRef)
     assert json.loads(str(whole.steps[4].result)) == scan
     assert [one for one in await made.rejected() if one.order_id == "B-1"] == []
+    made.nothing_lost()
+
+
+async def test_an_app_with_the_endpoint_alone_takes_a_callback_and_the_engine_finishes_the_order(
+    made: Rig,
+) -> None:
+    """A process runs one host at a time, so they take turns: only queue and table join them."""
+    made.remote.set_faults(Faults(delivery=600.0), "carrier")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api/callbacks"
+    engine = {
+        "SAS_FUNCTIONS": "engine",
+        "SAS_CALLBACK_KEY": KEYS.keys[0],
+        "SAS_CALLBACK_URL": address,
+        "TESTS_CARRIER_TELLS_SECONDS": "300",
+    }
+    made.http_port = port
+    async with made.host(**engine):
+        await made.submit("E-1", workflow=DELIVERED)
+
+        async def awaited() -> bool:
+            order = await made.store.load("E-1")
+            return order is not None and order.steps[4].note is not None
+
+        await until(awaited, "the delivery awaited")
+        await made.quiet()
+        with pytest.raises(aiohttp.ClientError):
+            await post(address, token("E-1"))
+
+    endpoint = {"SAS_FUNCTIONS": "callbacks", "SAS_CALLBACK_KEY": KEYS.keys[0]}
+    async with made.host(**endpoint) as host:
+        assert [one.name for one in host.functions] == ["callback"]
+        await made.submit("E-2", workflow=DELIVERED)
+        assert await post(address, token("E-1") + "x") == (401, "forged-token")
+        told = await post(address, token("E-1"), result={"by": "the carrier"})
+        assert told == (202, "accepted")
+        await asyncio.sleep(2.0)  # a trigger would have taken its message by now
+        active = {queue: made.broker.counts(queue).active for queue in WORKED}
+        assert {queue: count for queue, count in active.items() if count} == {
+            "orders": 1,
+            "callbacks": 1,
+        }
+        assert (await made.order("E-1")).steps[4].process_state.value == "Processing"
+
+    async with made.host(**engine):
+        await made.ends("E-1", "Processed")
+    assert json.loads(str((await made.order("E-1")).steps[4].result)) == {"by": "the carrier"}
     made.nothing_lost()

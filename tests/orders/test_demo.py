@@ -63,7 +63,7 @@ def test_orders_end_whole_over_several_host_processes_while_one_is_killed(
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     assert "kill -9 of agent process" in run.stdout
     assert "\x1b" not in run.stdout
-    assert re.search(r"^ +[\d.]+ s  received \d+/50, processing ", run.stdout, re.MULTILINE)
+    assert re.search(rf"^ +[\d.]+ s  received \d+/{orders}, processing ", run.stdout, re.MULTILINE)
     assert "Orders ended a second" not in run.stdout
     assert "<svg" in (PROJECT / "build" / "demo.svg").read_text(encoding="utf-8")
     last = run.stdout.strip().splitlines()[-1]

@@ -682,6 +682,23 @@ async def test_while_the_key_of_a_secret_field_is_missing_a_refusal_waits_and_is
     assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
 
 
+async def test_an_endpoint_in_an_app_without_keys_leaves_redaction_to_the_engine() -> None:
+    made, callback = await secretly()
+    endpoint = kit(CARE, beside=made)  # as SAS_FUNCTIONS=callbacks makes it
+    error = {"code": "declined", "message": f"card {CARD} declined"}
+    answer = await post(endpoint, callback.token, {"outcome": "refused", "error": error})
+    assert (answer.status, answer.code) == (202, "accepted")
+    await made.drain()
+    assert made.order().steps[0].error == Fault("declined", "card (secret) declined")
+    sent = [m for q in made.bus.queues if q != QUEUES.orders for m in made.bus.messages(q)]
+    assert CARD not in repr([*made.store.orders.values(), *sent])
+    seq = made.order().seq
+    again = await post(endpoint, callback.token, {"outcome": "refused", "error": error})
+    assert again.status == 202  # it cannot know that the redacted one is the same: the engine does
+    await made.drain()
+    assert (made.order().seq, waiting(made)) == (seq, [])
+
+
 async def test_a_refusal_acted_upon_is_finished_though_its_key_went_missing_meanwhile() -> None:
     made, callback = await secretly(("old", b"o" * 32), workflow=CHAIN)
     refused = said(callback, outcome="refused", result=None, error={"code": "no", "message": CARD})

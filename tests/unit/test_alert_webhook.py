@@ -124,6 +124,13 @@ async def test_an_alert_that_is_never_taken_is_given_up_after_thirty_days(
         await handled(Receiver("answered 400"), clock).handle(copy_of(clock, properties=young))
 
 
+async def test_a_time_that_cannot_be_read_does_not_make_an_alert_poison() -> None:
+    clock = VirtualClock()
+    copy = copy_of(clock, properties={FIRST_AT: "soon"})
+    with pytest.raises(WebhookAwayError):
+        await handled(Receiver("answered 503"), clock).handle(copy)
+
+
 async def test_a_copy_waits_for_an_instance_that_has_the_setting() -> None:
     clock, receiver = VirtualClock(), Receiver()
     with pytest.raises(WebhookAwayError, match="SAS_ALERT_WEBHOOK_URL"):

@@ -304,6 +304,19 @@ def test_secret_fields_without_a_key_are_told_before_any_message_is_taken() -> N
         checked(business, ("stock", "payment"))
 
 
+@pytest.mark.parametrize("functions", ["all", "engine", "callbacks"])
+def test_only_an_app_with_the_callback_endpoint_alone_needs_no_key_of_secret_fields(
+    least: pytest.MonkeyPatch, functions: str
+) -> None:
+    least.setenv("SAS_FUNCTIONS", functions)
+    business = replace(kit(CHAIN).business, secret_fields={"chain": ("card",)})
+    if functions == "callbacks":
+        assert checked(business, ("stock", "payment")) is business
+    else:
+        with pytest.raises(SettingError, match="SAS_ENCRYPTION_KEYS is missing"):
+            checked(business, ("stock", "payment"))
+
+
 @pytest.mark.usefixtures("least")
 @pytest.mark.parametrize(
     ("agents", "why"),
@@ -381,6 +394,12 @@ REFERENCES = [
     "Microsoft.KeyVault(VaultName=v;SecretName=callbacks)",
     "@Microsoft.AppConfiguration(Endpoint=https://a.azconfig.io; Key=callbacks)",
 ]
+
+
+def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
+    """The environment gives such bytes as halves of characters."""
+    with pytest.raises(SettingError, match="SAS_CALLBACK_KEY, key 1"):
+        read_config(LEAST | {"SAS_CALLBACK_KEY": "abc\udcff\udcfe"})
 
 
 @pytest.mark.parametrize("reference", REFERENCES)

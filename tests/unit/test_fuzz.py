@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from sas.codec.internal import WakeMessage
 from sas.codec.strict import MalformedError, convert
+from sas.features.queue_delay.excuses import _owner as owner_of
 from tools.fuzz import mutation
 from tools.fuzz.__main__ import main
 from tools.fuzz.run import Fuzz, doors
 
 
 @pytest.fixture(scope="module")
-def fuzz() -> Iterator[Fuzz]:
-    made = Fuzz(1)
-    yield made
-    made.close()
+def fuzz() -> Fuzz:
+    return Fuzz(1)
 
 
 def test_every_one_of_2000_inputs_is_accepted_or_refused_with_a_clear_error(
@@ -43,7 +41,6 @@ def test_a_seed_draws_the_same_inputs_again(fuzz: Fuzz) -> None:
     other = Fuzz(1)
     drawn = [fuzz.drawn(number) for number in range(300)]
     again = [other.drawn(number) for number in range(300)]
-    other.close()
     assert repr(drawn) == repr(again)  # a NaN does not equal itself
     assert len({door for door, _ in drawn}) == len(doors())
 
@@ -102,6 +99,23 @@ def test_a_row_of_another_order_that_changes_is_found(
     assert fuzz.tried("queue scheduler", parts) == (
         "rows of O-asked changed, and the input does not name it"
     )
+
+
+@pytest.mark.parametrize("body", [b'{"reason":' + b"[" * 100_000, b'{"reason":"\xff"}'])
+def test_a_rejected_message_that_nests_deep_or_is_no_text_is_kept_when_it_expires(
+    fuzz: Fuzz, body: bytes
+) -> None:
+    parts = {
+        "queue": "dead-letters",
+        "body": body,
+        "properties": {"sas_dead_letter_source": "orders-rejected"},
+    }
+    assert fuzz.tried("queue dead-letters", parts) is None
+
+
+@pytest.mark.parametrize("body", [b'{"kind":' + b"[" * 100_000, b'{"kind":"\xff"}', b"{"])
+def test_a_message_that_nobody_can_read_belongs_to_no_order(body: bytes) -> None:
+    assert owner_of(body) is None
 
 
 def test_one_input_is_printed_with_its_door_and_what_became_of_it(

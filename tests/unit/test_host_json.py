@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,20 @@ def test_an_override_that_does_not_exist_is_refused_like_a_key(tmp_path: Path) -
 def test_a_missing_file_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(HostJsonError, match="create it with"):
         load_host_json(tmp_path, Settings({}))
+
+
+@pytest.mark.parametrize(("level", "passed_on"), [("Information", True), ("Warning", False)])
+def test_the_host_passes_on_records_of_the_sdk_as_the_worker_does(
+    level: str, passed_on: bool
+) -> None:
+    """It silenced ``azure`` once, so nobody saw what the SDK costs in Azure's logs."""
+    script = (
+        "import logging\n"
+        "from devstack.functions.cli import configure_logs\n"
+        f"configure_logs({level!r})\n"
+        "logging.getLogger('azure.servicebus').info('the SDK said this')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert ("the SDK said this" in done.stderr) is passed_on

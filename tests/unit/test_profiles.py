@@ -122,6 +122,7 @@ def test_ones_own_profile_wins_over_that_of_a_project(home: Path) -> None:
     ("text", "said"),
     [
         ("[prod", "is not TOML"),
+        ("a = " + "[" * 20_000, "is not TOML"),
         ('prod = "x"', "'prod' is no profile: begin each with [NAME]"),
         ('["a b"]', "'a b' is no profile"),
         ('[prod]\nbus = "x"', "[prod]: bus is not known: give namespace, tables, table"),

@@ -85,6 +85,14 @@ async def test_a_journal_row_that_cannot_be_read_is_named(column: str) -> None:
         await world.app.context.store.journal(ORDER)
 
 
+async def test_a_journal_row_without_its_commit_id_is_taken_for_that_of_another_instance() -> None:
+    found, world = await changed(JOURNAL, "CommitId", None)
+    (body,) = [one for one in found.valid["orders"] if b'"O-answered"' in one]
+    world.send(QUEUES.orders, "again", body)
+    await world.pump()
+    assert world.errors == []
+
+
 async def test_messages_of_such_an_order_wait_with_one_alert_and_others_go_on() -> None:
     found, world = await changed(STATE, "Steps", None)
     (body,) = [one for one in found.valid["agent-replies"] if b'"O-answered/00/do/1"' in one]

@@ -47,7 +47,8 @@ def queue_parts(queue: str, scene: Scene, rng: random.Random) -> Parts:
         kinds = list(scene.valid)
     bodies = scene.valid[rng.choice(kinds)]
     body = body_of(json.loads(rng.choice(bodies)), rng)
-    parts: Parts = {"queue": lane(queue, urgent=rng.random() < 0.2), "body": body}
+    urgent = rng.random() < 0.2 and queue != QUEUES.alert_copies
+    parts: Parts = {"queue": lane(queue, urgent=urgent), "body": body}
     if rng.random() < 0.2:
         names = rng.sample(PROPERTIES, rng.choice([1, 1, 3]))
         parts["properties"] = {name: _property(rng) for name in names}
@@ -236,14 +237,6 @@ def _kept(world: World) -> list[bytes]:
     return found
 
 
-_READERS: dict[str, Callable[[bytes], object]] = {
-    QUEUES.orders: lambda body: parse_order(body, FUZZED),
-    QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
-    QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
-    QUEUES.callbacks: lambda body: (parse_message(body), read_message(body, KEYS)),
-}
-
-
 def _command(message: object) -> None:
     if isinstance(message, CommandMessage):
         internal.to_command(message)
@@ -258,13 +251,25 @@ def _request(body: bytes) -> None:
     internal.decode(body, RequestMessage)
 
 
+READERS: dict[str, Callable[[bytes], object]] = {
+    QUEUES.orders: lambda body: parse_order(body, FUZZED),
+    QUEUES.scheduler: lambda body: _command(internal.decode(body, Wake | CommandMessage)),  # type: ignore[arg-type]
+    QUEUES.replies: lambda body: _reply(internal.decode(body, ReplyMessage | ProgressMessage)),  # type: ignore[arg-type]
+    **{QUEUES.agent(name): _request for name in AGENTS},
+    QUEUES.callbacks: lambda body: (parse_message(body), read_message(body, KEYS)),
+}
+"""What reads a message of each queue, and raises MalformedError."""
+
+
 def _must(queue: str, body: bytes, properties: Parts) -> set[str] | None:
     """Return what may become of a message; None if anything may."""
     letter = queue.startswith(QUEUES.dead_letters)
     if letter:
         queue = str(properties.get("sas_dead_letter_source"))
+    if queue == QUEUES.alert_copies and not letter:  # any body is posted, or put back
+        return None
     ordinary = queue.removesuffix("-urgent")
-    reader = _READERS.get(ordinary, _request)
+    reader = READERS.get(ordinary, _request)
     try:
         reader(body)
     except MalformedError:

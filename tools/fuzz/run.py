@@ -24,7 +24,7 @@ BLOCK = 200
 """Inputs that a process tries at once."""
 QUEUES_OF_DOORS = (
     QUEUES.orders, QUEUES.scheduler, QUEUES.replies, QUEUES.callbacks, QUEUES.agent("stock"),
-    QUEUES.agent("payment"),
+    QUEUES.agent("payment"), QUEUES.alert_copies,
 )  # fmt: skip
 
 
@@ -83,8 +83,7 @@ class Fuzz:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._loop = asyncio.Runner()
-        self._scene = self._loop.run(scene())
+        self._scene = asyncio.run(scene())
         self._doors = {door.name: door for door in doors()}
 
     def drawn(self, number: int) -> tuple[str, Parts]:
@@ -96,7 +95,7 @@ class Fuzz:
     def tried(self, door: str, parts: Parts) -> str | None:
         """Send an input to its door; return what went wrong."""
         try:
-            return self._loop.run(self._doors[door].check(parts, self._scene))
+            return asyncio.run(self._doors[door].check(parts, self._scene))
         except Exception as wrong:  # noqa: BLE001  nobody documents it
             return f"{type(wrong).__name__}: {wrong}"[:500]
 
@@ -117,10 +116,6 @@ class Fuzz:
         parts = mutation.shrunk(found.parts, fails)
         problem = self.tried(found.door, parts) or found.problem
         return Found(found.seed, found.number, found.door, parts, problem)
-
-    def close(self) -> None:
-        """Close the event loop."""
-        self._loop.close()
 
 
 def _kind(problem: str) -> str:

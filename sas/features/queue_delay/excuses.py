@@ -236,7 +236,7 @@ def _owner(body: bytes) -> Owner | None:
     """Return what an internal message belongs to; None if it cannot be used."""
     try:
         message = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if message.kind == "request":
         return message.order_id, message.step, message.epoch
