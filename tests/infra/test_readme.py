@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import re
+import subprocess
+from typing import Any
 
-from tests.infra.kit import INFRA
+import pytest
+
+from tests.infra.kit import INFRA, ROOT, need_module
 from tests.infra.test_operations import TWINS
 from tools.azd_hooks import asked
+
+need_module("yaml")
+yaml: Any = importlib.import_module("yaml")
 
 PAGE = (INFRA / "README.md").read_text()
 
@@ -50,9 +59,38 @@ def test_the_page_says_which_alerts_stay_when_logs_are_cut_off() -> None:
         assert twin is None or f"`{twin}`" in named[name], name
 
 
-def test_the_page_describes_the_rule_for_the_branch_that_deploys() -> None:
-    ci = (INFRA.parent / ".github" / "workflows" / "ci.yml").read_text()
+def checks(jobs: dict[str, Any]) -> dict[str, str]:
+    """Return the checks that GitHub reports for the jobs: a matrix reports one for each value."""
+    found = {}
+    for name, job in jobs.items():
+        matrix = job.get("strategy", {}).get("matrix", {})
+        for values in itertools.product(*matrix.values()):
+            found[f"{name} ({', '.join(values)})" if values else name] = name
+    return found
+
+
+def test_the_rule_for_the_branch_requires_checks_that_exist_and_leaves_no_job_out() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     rule = PAGE.partition("A rule for `main`")[2].partition("- **")[0]
-    jobs = set(re.findall(r"^  (\w+):$", ci.partition("\njobs:\n")[2], re.MULTILINE))
-    assert jobs == {"test", "infra", "audit"}
-    assert all(f"`{job}`" in rule for job in jobs)
+    required = set(re.findall(r"`(\w+)`", rule))
+    reported = checks(jobs)
+    assert "test (3.11)" in reported
+    assert required <= set(reported)
+    stood_for = {jobs[name].get("needs") for name in required}
+    assert {reported[name] for name in required} | stood_for - {None} == set(jobs)
+
+
+@pytest.mark.parametrize(
+    ("result", "code"), [("success", 0), ("failure", 1), ("cancelled", 1), ("skipped", 1)]
+)
+def test_the_check_that_stands_for_the_matrix_passes_only_if_all_of_it_passed(
+    result: str, code: int
+) -> None:
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["tests"]
+    assert (job["needs"], job["if"]) == ("test", "always()")
+    [step] = job["steps"]
+    assert step["env"] == {"RESULT": "${{ needs.test.result }}"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", step["run"]], env={"RESULT": result, "PATH": "/bin"}, check=False
+    )
+    assert done.returncode == code
