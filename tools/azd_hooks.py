@@ -1,11 +1,13 @@
 """What azd runs (azure.yaml): ``python -m tools.azd_hooks preprovision`` and ``... postdeploy``.
 
+``... check`` refuses what ``preprovision`` refuses and changes nothing: a preview runs no hook.
 Standard library only: the hook runs with the Python of whoever deploys, without this project's
 packages. It speaks to Azure by the command ``az``.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,9 +21,46 @@ MAIL = "SAS_OPERATOR_MAIL"
 OPERATOR = "SAS_OPERATOR_PRINCIPAL_ID"
 APPLICATION = "SAS_PRINCIPAL_"
 SECRETS = "SAS_SECRET_SETTINGS"
+PRIVATE = "SAS_VNET_ENABLED"
 CALLBACK_APP = "SAS_CALLBACK_APP"
 CALLBACK_KEY = "SAS_CALLBACK_KEY"
 _ASKED = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(=?)")
+_GUID = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_SETTING = r" *[A-Za-z][A-Za-z0-9_]* *"
+_SWITCH = ("true|false", "give true or false")
+FORMS: Mapping[str, tuple[str, str]] = {
+    "SAS_CALLBACK_APP": _SWITCH,
+    "SAS_CALLBACK_URL": (r"https://\S+", "give an https address"),
+    "SAS_KEY_VAULT_URI": (
+        r"https://[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]\.vault(\.[a-z]+)+",
+        "give https://NAME.vault.azure.net, with nothing after it, not even a slash",
+    ),
+    "SAS_OPERATOR_PRINCIPAL_TYPE": (
+        "User|Group|ServicePrincipal",
+        "give User, Group or ServicePrincipal",
+    ),
+    "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
+    "SAS_SCALER_READS_COUNTS": _SWITCH,
+    "SAS_SECRET_SETTINGS": (
+        f"{_SETTING}(,{_SETTING})*",
+        "give names of settings (letters, digits, underscores), one comma between two names",
+    ),
+    "SAS_SERVICE_BUS_SKU": ("Standard|Premium", "give Standard or Premium"),
+    "SAS_STATE_REPLICATION": (
+        "Standard_(ZRS|GRS|RAGRS|GZRS|RAGZRS)",
+        "give Standard_ZRS, Standard_GRS, Standard_RAGRS, Standard_GZRS or Standard_RAGZRS",
+    ),
+    "SAS_TELEMETRY_SHARE": (
+        r"(?!0\.0+$)0\.[0-9]{1,4}|1(\.0{1,4})?",
+        "give a number above 0 and at most 1, such as 0.25",
+    ),
+    "SAS_VNET_ENABLED": _SWITCH,
+}
+"""What a variable may be, where it is not empty, and what to say if it is something else."""
+PRINCIPAL_FORM = (
+    _GUID,
+    "give an object id (a GUID); `az ad signed-in-user show --query id --output tsv` prints yours",
+)
 _MAIL = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 
 
@@ -35,17 +74,31 @@ def asked() -> dict[str, bool]:
     return {name: bool(default) for name, default in _ASKED.findall(text)}
 
 
-def preprovision(env: Mapping[str, str]) -> None:
-    """Refuse a deployment that would fail or surprise, before anything is created.
+def check(env: Mapping[str, str]) -> None:
+    """Refuse a deployment that would fail or surprise. Change nothing.
 
     Raises:
         RefusedError: a setting is missing or wrong, or Azure would refuse the change.
     """
     _check_given(env)
+    _check_forms(env)
+    _check_secrets(env)
     _check_callback_app(env)
     _check_principals(env)
     _check_platform(env)
-    _check_told(env)
+    _check_mail(env.get(MAIL, ""))
+
+
+def preprovision(env: Mapping[str, str]) -> None:
+    """Check, register the provider that a virtual network needs, ask who is mailed of alerts.
+
+    Raises:
+        RefusedError: as ``check``, or the provider cannot be registered.
+    """
+    check(env)
+    if env.get(PRIVATE) == "true":
+        _register(env, "Microsoft.App")
+    _ask_mail(env)
 
 
 def postdeploy(env: Mapping[str, str]) -> None:
@@ -99,15 +152,49 @@ def _secrets(env: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in env.get(SECRETS, "").split(",") if name.strip()]
 
 
-def _check_callback_app(env: Mapping[str, str]) -> None:
-    """Refuse an app for the callback endpoint that would answer 404, or that azd would not deploy.
+def _check_forms(env: Mapping[str, str]) -> None:
+    """Refuse a value that the template, azd or the app would refuse, or read in its own way."""
+    for name in sorted(asked()):
+        form = PRINCIPAL_FORM if _is_principal(name) else FORMS.get(name)
+        value = env.get(name, "")
+        if form and value and not re.fullmatch(form[0], value):
+            raise RefusedError(f"{name}={value}: {form[1]}")
 
-    Bicep and azd read other words as true.
-    """
-    wanted = env.get(CALLBACK_APP) or "false"
-    if wanted not in {"true", "false"}:
-        raise RefusedError(f"{CALLBACK_APP}={wanted}: give true or false")
-    if wanted == "true" and CALLBACK_KEY not in _secrets(env):
+
+def _is_principal(name: str) -> bool:
+    return name == OPERATOR or name.startswith(APPLICATION)
+
+
+def _check_secrets(env: Mapping[str, str]) -> None:
+    """Refuse a secret setting that the app has already: Azure takes each name once."""
+    seen: set[str] = set()
+    plain = _plain_settings()
+    for name in _secrets(env):
+        if name in seen:
+            raise RefusedError(f"{SECRETS} has {name} twice: remove one")
+        if name in plain:
+            raise RefusedError(
+                f"{SECRETS} has {name}, which the app already has as a plain setting: remove it "
+                "there, or from businessSettings in infra/main.parameters.json"
+            )
+        seen.add(name)
+
+
+def _plain_settings() -> set[str]:
+    """Return the names of the settings that the template gives the app."""
+    parameters = json.loads((INFRA / "main.parameters.json").read_text(encoding="utf-8"))
+    app = (INFRA / "modules" / "function-app.bicep").read_text(encoding="utf-8")
+    queues = json.loads((INFRA / "queues.json").read_text(encoding="utf-8"))["settings"]
+    return {
+        *parameters["parameters"]["businessSettings"]["value"],
+        *(setting["name"] for setting in queues),
+        *re.findall(r"\{ name: '(\w+)', value:", app),
+    }
+
+
+def _check_callback_app(env: Mapping[str, str]) -> None:
+    """Refuse an app for the callback endpoint that would answer 404 to everything."""
+    if env.get(CALLBACK_APP) == "true" and CALLBACK_KEY not in _secrets(env):
         raise RefusedError(
             f"{CALLBACK_APP}=true needs a key for the callbacks, as a secret setting:\n"
             f"    azd env set {SECRETS} {','.join([*_secrets(env), CALLBACK_KEY])}"
@@ -119,7 +206,7 @@ def _check_principals(env: Mapping[str, str]) -> None:
     names: dict[str, str] = {}
     for name in sorted(asked()):
         principal = env.get(name, "").lower()
-        if not principal or not (name == OPERATOR or name.startswith(APPLICATION)):
+        if not principal or not _is_principal(name):
             continue
         if principal in names:
             raise RefusedError(
@@ -135,9 +222,10 @@ def _check_principals(env: Mapping[str, str]) -> None:
 
 
 def _check_platform(env: Mapping[str, str]) -> None:
-    """Refuse what Service Bus refuses; register the provider that a virtual network needs."""
-    private = env.get("SAS_VNET_ENABLED", "").lower() == "true"
-    wanted = "Premium" if private else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
+    """Refuse what Service Bus refuses."""
+    wanted = (
+        "Premium" if env.get(PRIVATE) == "true" else env.get("SAS_SERVICE_BUS_SKU") or "Standard"
+    )
     if _az(env, "account", "show", "--query", "id") is None:
         if wanted == "Premium":
             raise RefusedError(
@@ -148,8 +236,6 @@ def _check_platform(env: Mapping[str, str]) -> None:
     present = _tier(env)
     if present and present != wanted:
         raise RefusedError(_other_tier(present, wanted))
-    if private:
-        _register(env, "Microsoft.App")
 
 
 def _tier(env: Mapping[str, str]) -> str:
@@ -197,7 +283,7 @@ def _register(env: Mapping[str, str], provider: str) -> None:
         )
 
 
-def _check_told(env: Mapping[str, str]) -> None:
+def _ask_mail(env: Mapping[str, str]) -> None:
     """Ask who is mailed of alerts; warn if nobody is."""
     text = env.get(MAIL, "")
     if not text and sys.stdin.isatty():
@@ -208,12 +294,10 @@ def _check_told(env: Mapping[str, str]) -> None:
             subprocess.run([azd, "env", "set", MAIL, text], check=True)  # noqa: S603  # found above
     if not text:
         _warn_of_silence()
-        return
-    _check_mail(text)
 
 
 def _check_mail(text: str) -> None:
-    for address in text.split(","):
+    for address in text.split(",") if text else ():
         if not _MAIL.fullmatch(address.strip()):
             raise RefusedError(
                 f"{MAIL}={text}: {address.strip()!r} is not a mail address; put commas between"
@@ -249,7 +333,7 @@ def _say(text: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one hook; 1 refuses the deployment."""
-    hooks = {"preprovision": preprovision, "postdeploy": postdeploy}
+    hooks = {"check": check, "preprovision": preprovision, "postdeploy": postdeploy}
     chosen = (sys.argv[1:] if argv is None else argv) or [""]
     if chosen[0] not in hooks:
         _say(f"usage: python -m tools.azd_hooks {' | '.join(hooks)}")

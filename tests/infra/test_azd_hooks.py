@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from tests.infra.fake_commands import Commands
 from tests.infra.kit import ROOT
-from tools.azd_hooks import asked
+from tools.azd_hooks import FORMS, asked
 
 GIVEN = {
     "AZURE_ENV_NAME": "shop",
@@ -283,6 +285,104 @@ def test_the_last_hook_names_the_app_for_callbacks_and_its_vault() -> None:
     for name in ("SERVICE_CALLBACKS_NAME", "SAS_CALLBACK_KEY_VAULT_NAME"):
         assert f"output {name} " in main
     assert "callback" not in hook({}, name="postdeploy").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net/", "not even a slash"),
+        ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net/secrets", "not even a slash"),
+        ("SAS_KEY_VAULT_URI", "kv-1", "give https://NAME.vault.azure.net"),
+        ("SAS_SECRET_SETTINGS", "TRIPS_KEY,", "one comma between two names"),
+        ("SAS_SECRET_SETTINGS", "TRIPS_KEY,,OTHER_KEY", "one comma between two names"),
+        ("SAS_SECRET_SETTINGS", "TRIPS_KEY;OTHER_KEY", "one comma between two names"),
+        ("SAS_SECRET_SETTINGS", "TRIPS_KEY, TRIPS_KEY", "has TRIPS_KEY twice: remove one"),
+        ("SAS_SECRET_SETTINGS", "ORDERS_STOCK_URL", "already has as a plain setting"),
+        ("SAS_SECRET_SETTINGS", "SAS_TABLE", "already has as a plain setting"),
+        ("SAS_SECRET_SETTINGS", "SAS_QUEUE_ORDERS", "already has as a plain setting"),
+        ("SAS_VNET_ENABLED", "True", "give true or false"),
+        ("SAS_SCALER_READS_COUNTS", "yes", "give true or false"),
+        ("SAS_ORDERS_PER_DAY", "100,000", "give a whole number from 1 to 10000000"),
+        ("SAS_ORDERS_PER_DAY", "0", "give a whole number from 1 to 10000000"),
+        ("SAS_ORDERS_PER_DAY", "10000001", "give a whole number from 1 to 10000000"),
+        ("SAS_TELEMETRY_SHARE", "0", "above 0 and at most 1"),
+        ("SAS_TELEMETRY_SHARE", "0.00", "above 0 and at most 1"),
+        ("SAS_TELEMETRY_SHARE", "10", "above 0 and at most 1"),
+        ("SAS_TELEMETRY_SHARE", "0,1", "above 0 and at most 1"),
+        ("SAS_TELEMETRY_SHARE", "10%", "above 0 and at most 1"),
+        ("SAS_OPERATOR_PRINCIPAL_ID", "ann@example.com", "give an object id"),
+        ("SAS_PRINCIPAL_WEB_SHOP", "web-shop", "give an object id"),
+        ("SAS_OPERATOR_PRINCIPAL_TYPE", "group", "give User, Group or ServicePrincipal"),
+        ("SAS_SERVICE_BUS_SKU", "premium", "give Standard or Premium"),
+        ("SAS_STATE_REPLICATION", "Standard_LRS", "give Standard_ZRS"),
+        ("SAS_CALLBACK_URL", "callbacks.example", "give an https address"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "preprovision"])
+def test_it_refuses_what_azure_would_refuse_and_says_what_to_give(
+    command: str, name: str, value: str, said: str
+) -> None:
+    done = hook({**GIVEN, name: value}, name=command)
+    assert done.returncode == 1
+    assert name in done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SAS_KEY_VAULT_URI", "https://kv-1.vault.azure.net"),
+        ("SAS_KEY_VAULT_URI", "https://kv-1.vault.usgovcloudapi.net"),
+        ("SAS_SECRET_SETTINGS", "SAS_CALLBACK_KEY, TRIPS_API_KEY"),
+        ("SAS_VNET_ENABLED", "false"),
+        ("SAS_ORDERS_PER_DAY", "10000000"),
+        ("SAS_TELEMETRY_SHARE", "0.05"),
+        ("SAS_TELEMETRY_SHARE", "1.0"),
+        ("SAS_TELEMETRY_SHARE", ""),
+        ("SAS_PRINCIPAL_WEB_SHOP", "0F0C0F0C-0000-4000-8000-00000000000F"),
+        ("SAS_CALLBACK_URL", "https://orders.example/api/callbacks"),
+        ("SAS_STATE_REPLICATION", "Standard_GZRS"),
+    ],
+)
+def test_it_takes_what_azure_takes(name: str, value: str) -> None:
+    done = hook({**GIVEN, name: value}, name="check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_variable_of_ours_has_a_form() -> None:
+    parameters = json.loads((ROOT / "infra" / "main.parameters.json").read_text())["parameters"]
+    business = parameters["businessSettings"]["value"]
+    ours = {name for name in asked() if name.startswith("SAS_") and name not in business}
+    others = {name for name in ours if "PRINCIPAL_" in name and not name.endswith("_TYPE")}
+    assert ours - others - {"SAS_OPERATOR_MAIL"} == set(FORMS)
+
+
+def test_forms_and_the_template_allow_the_same_words() -> None:
+    main = (ROOT / "infra" / "main.bicep").read_text()
+    for parameter, name in (
+        ("operatorPrincipalType", "SAS_OPERATOR_PRINCIPAL_TYPE"),
+        ("serviceBusSku", "SAS_SERVICE_BUS_SKU"),
+        ("stateReplication", "SAS_STATE_REPLICATION"),
+    ):
+        before = main.partition(f"param {parameter} ")[0]
+        allowed = re.findall(r"'(\w+)'", before[before.rindex("@allowed(") :])
+        assert all(re.fullmatch(FORMS[name][0], word) for word in allowed)
+        assert all(word in FORMS[name][1] for word in allowed)
+
+
+def test_a_check_changes_nothing_and_refuses_another_tier(tmp_path: Path) -> None:
+    answers = {**NEW, "az provider show": "NotRegistered", "az provider register": ""}
+    commands = Commands(tmp_path, {**answers, "azd env set": ""})
+    done = hook({**without("SAS_OPERATOR_MAIL"), "SAS_VNET_ENABLED": "true"}, tmp_path, "check")
+    assert (done.returncode, done.stderr) == (0, "")
+    reads = (["az", "account", "show"], ["az", "group", "exists"])
+    assert [call[:3] for call in commands.called()] == list(reads)
+
+    Commands(tmp_path, PREMIUM)
+    done = hook(GIVEN, tmp_path, "check")
+    assert done.returncode == 1
+    assert "azd env set SAS_SERVICE_BUS_SKU Premium" in done.stderr
 
 
 def test_a_hook_that_is_none_is_refused() -> None:
