@@ -113,10 +113,63 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_version() -> None:
             assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one), one
 
 
+DOWNLOADS = {
+    r"pipx run (?:--spec )?(\S+)": r"[\w-]+==\d+\.\d+\.\d+",
+    r"az bicep (?:install|upgrade)(.*)": r" --version v\d+\.\d+\.\d+",
+    r"\bpip install (.*)": r".*--require-hashes.*",
+    r"\bnpx (\S+)": r"[@\w/-]+@\d+\.\d+\.\d+",
+    r"\baz extension add(.*)": r".* --version \d+\.\d+\.\d+.*",
+    r"(?:curl|wget) (.*)": r"nothing fits",
+}
+"""What downloads a tool in a workflow, and how it is pinned."""
+
+
+def unpinned(text: str) -> list[str]:
+    """Return what a workflow downloads in whatever version is newest."""
+    found = [
+        one
+        for begins, pinned in DOWNLOADS.items()
+        for one in re.findall(begins, text)
+        if not re.fullmatch(pinned, one)
+    ]
+    for job in yaml.safe_load(text)["jobs"].values():
+        for step in job.get("steps", []):
+            action = step.get("uses", "").partition("@")[0]
+            version = {"Azure/setup-azd": "version"}.get(action)
+            if version and not re.fullmatch(
+                r"\d+\.\d+\.\d+", str(step.get("with", {}).get(version))
+            ):
+                found.append(action)
+    return found
+
+
 def test_every_tool_that_a_workflow_downloads_is_pinned() -> None:
     for path in WORKFLOWS:
-        for tool in re.findall(r"pipx run (?:--spec )?(\S+)", path.read_text()):
-            assert re.fullmatch(r"[\w-]+==\d+\.\d+\.\d+", tool), tool
+        assert unpinned(path.read_text()) == [], path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned", "loose"),
+    [
+        ("ci.yml", " --version v0.47.16", ""),
+        ("ci.yml", "pip-audit==2.10.1", "pip-audit"),
+        ("deploy.yml", "version: 1.28.2", "version: latest"),
+        ("deploy.yml", "with:\n          version: 1.28.2", "env:\n          version: 1.28.2"),
+    ],
+)
+def test_a_tool_in_its_newest_version_is_noticed(name: str, pinned: str, loose: str) -> None:
+    text = (ROOT / ".github" / "workflows" / name).read_text()
+    assert pinned in text
+    assert unpinned(text.replace(pinned, loose, 1))
+
+
+def test_the_workflow_has_an_azd_that_azure_yaml_accepts() -> None:
+    least = read_yaml(AZURE_YAML)["requiredVersions"]["azd"].removeprefix(">= ")
+    deploy = (ROOT / ".github" / "workflows" / "deploy.yml").read_text()
+    given = re.search(r"version: (\d+\.\d+\.\d+)", deploy)
+    assert given is not None
+    numbers = [[int(part) for part in one.split(".")] for one in (least, given[1])]
+    assert numbers[0] <= numbers[1]
 
 
 def test_workflows_have_few_rights_and_keep_no_credentials() -> None:

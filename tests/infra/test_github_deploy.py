@@ -174,3 +174,16 @@ def test_the_first_hook_finds_a_signed_in_az() -> None:
     runs = [step.get("run", "") for step in JOB["steps"]]
     first = next(number for number, run in enumerate(runs) if "azd provision" in run)
     assert "azure/login" in uses[:first]
+
+
+def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() -> None:
+    """A preview runs no hook: the check is a step of its own, which changes nothing."""
+    runs = [step.get("run", "") for step in JOB["steps"]]
+    uses = [step.get("uses", "").partition("@")[0] for step in JOB["steps"]]
+    made = next(place for place, run in enumerate(runs) if "azd env new" in run)
+    checked = runs.index("python3 -m tools.azd_hooks check")
+    settings_given = next(place for place, run in enumerate(runs) if "GITHUB_ENV" in run)
+    assert uses.index("azure/login") < checked
+    assert settings_given < made < checked < runs.index("azd provision --preview --no-prompt")
+    assert all("if" not in JOB["steps"][place] for place in (made, checked))
+    assert 'azd env new "$AZURE_ENV_NAME"' in runs[made]
