@@ -50,9 +50,13 @@ class Catalogue:
         """Return whether a type is known at that version."""
         return name.lower() in self._types
 
+    def definition(self, name: str) -> tuple[Types, dict[str, Any]]:
+        """Return a type's definition of a resource's body."""
+        return self._types[name.lower()]
+
     def check(self, name: str, value: Value) -> list[str]:
         """Return what is wrong with a resource's body."""
-        types, body = self._types[name.lower()]
+        types, body = self.definition(name)
         given = {"type", "apiVersion", "id"}
         if isinstance(value, Object):
             kept = {key: each for key, each in value.members.items() if key not in OF_BICEP}

@@ -34,7 +34,10 @@ def need_module(name: str) -> None:
 
 
 def need_shared(path: Path) -> None:
-    """Skip where the published definitions are not beside the project."""
+    """Skip where the published definitions are not beside the project, as on GitHub.
+
+    There ``test_open_enums.py`` and the compiler stand in; ``pytest -rs`` lists what is skipped.
+    """
     if not path.is_dir():
         reason = f"the published definitions are not beside the project: {path.name}"
         pytest.skip(reason, allow_module_level=True)
