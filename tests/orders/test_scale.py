@@ -84,3 +84,25 @@ def test_documents_of_security_are_there_and_name_what_holds_each_threat() -> No
     assert named
     for name in {path.split("::")[0].rstrip("`,.;)") for path in named}:
         assert list(ROOT.glob(name)) or Path(ROOT / name).exists(), name
+
+
+def test_every_number_of_messaging_units_on_the_page_can_be_deployed() -> None:
+    main = (ROOT / "infra" / "main.bicep").read_text()
+    before = main.partition("param messagingUnits")[0]
+    allowed = set(re.findall(r"\d+", before[before.rindex("@allowed(") :]))
+    named = re.findall(r"Premium with (\d+) units?|--premium (\d+)", SCALE)
+    listed = re.search(r"a namespace has ([\d, ]+) or (\d+) \|", SCALE)
+    assert named
+    assert {one or other for one, other in named} <= allowed
+    assert listed is not None
+    assert {*listed[1].split(", "), listed[2]} == allowed
+
+
+def test_the_advice_at_the_limit_of_orders_follows_from_the_table() -> None:
+    each = re.search(r"(\d+) orders a second for each unit", SCALE)
+    assert each is not None
+    advised = re.findall(r"up to (\d+): Premium with (\d+) units", SCALE)
+    assert len(advised) == 2
+    for orders, units in advised:
+        assert int(orders) <= int(units) * int(each[1])
+        assert int(orders) <= ACCOUNT_PER_S // (ROWS + PURGED)
