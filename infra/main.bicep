@@ -58,6 +58,9 @@ param operatorPrincipalId string = ''
 ])
 param operatorPrincipalType string = 'User'
 
+@description('Operators may also receive from the working queues: sas dlq, sas why and the desk look into them. It lets them remove messages too.')
+param operatorReadsQueues bool = true
+
 @description('Applications that send orders: name, and principalId (empty to grant rights elsewhere). Each gets a response queue; with bound: true also queues of orders of its own.')
 @minLength(1)
 @maxLength(200)
@@ -223,6 +226,7 @@ module platform 'modules/platform.bicep' = {
     location: location
     operatorPrincipalId: operatorPrincipalId
     operatorPrincipalType: operatorPrincipalType
+    operatorReadsQueues: operatorReadsQueues
     principalsGivenTwice: length(principals) - length(union(principals, []))
     applications: applications
     businessSettings: businessSettings

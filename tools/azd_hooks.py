@@ -39,6 +39,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
         "User|Group|ServicePrincipal",
         "give User, Group or ServicePrincipal",
     ),
+    "SAS_OPERATOR_READS_QUEUES": _SWITCH,
     "SAS_ORDERS_PER_DAY": ("[1-9][0-9]{0,6}|10000000", "give a whole number from 1 to 10000000"),
     "SAS_SCALER_READS_COUNTS": _SWITCH,
     "SAS_SECRET_SETTINGS": (

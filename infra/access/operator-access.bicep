@@ -1,4 +1,5 @@
-// What an operator may do: read orders, read alerts and rejected messages, send commands and replayed orders.
+// What an operator may do: read orders, alerts and rejected messages, send commands and replayed orders; with
+// readsQueues also look into the working queues and their dead letters, and remove messages there.
 
 param principalId string
 
@@ -16,18 +17,22 @@ param tableName string
 @description('Queues of orders of single applications: rejected orders are replayed to them.')
 param ownOrdersQueues array
 
+@description('Receive also from the queues that the functions receive from.')
+param readsQueues bool
+
 var list = loadJsonContent('../queues.json')
 var roles = loadJsonContent('../roles.json')
+var workingQueues = readsQueues ? concat(list.access.appReceives, ownOrdersQueues) : []
 
 module receives 'queue-roles.bicep' = {
   name: 'operator-receives'
   params: {
     namespaceName: namespaceName
-    queueNames: list.access.operatorReceives
+    queueNames: concat(list.access.operatorReceives, workingQueues)
     principalId: principalId
     principalType: principalType
     roleId: roles.serviceBusDataReceiver.id
-    reason: 'Operators read alerts and rejected messages.'
+    reason: 'Operators read alerts, rejected messages and dead letters.'
   }
 }
 

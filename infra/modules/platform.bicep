@@ -5,6 +5,7 @@ param tags object
 param location string
 param operatorPrincipalId string
 param operatorPrincipalType string
+param operatorReadsQueues bool
 
 @description('More than 0 refuses the deployment: give the operator and each application an identity of their own.')
 @minValue(0)
@@ -191,6 +192,7 @@ module operatorAccess '../access/operator-access.bicep' = if (principalsGivenTwi
     stateAccountName: state.outputs.name
     tableName: tableName
     ownOrdersQueues: messaging.outputs.ownOrdersQueues
+    readsQueues: operatorReadsQueues
   }
 }
 

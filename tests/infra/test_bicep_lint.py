@@ -128,7 +128,7 @@ BOUNDED = {
 UNBOUNDED = {
     *("operatorPrincipalId", "scalerReadsCounts", "businessSettings", "vnetEnabled"),
     "auditStateStore",
-    *("callbackApp", "callbackUrl"),
+    *("callbackApp", "callbackUrl", "operatorReadsQueues"),
 }
 """Empty is a value, an adopter's own, or a bool."""
 
