@@ -37,8 +37,10 @@ SCALE_CHECKS = DAY_S / 10
 """Assumed: the platform looks into the queue of each function every 10 seconds, to scale it
 (github.com/Azure/azure-functions-host/issues/2679), and each look is an operation.
 """
-HOST_RECORDS = 3
-"""Assumed: log records of the Functions host for each execution: the request and two traces."""
+HOST_RECORDS = 1
+"""Assumed: records of the Functions host for each execution: its request. It exports no log of one,
+because the worker of Python 3.13 announces OpenTelemetry (docs/telemetry.md); older ones do not.
+"""
 RECORD_BYTES = 1_000
 """Assumed: what Log Analytics bills for a span, a point of a metric, or a record of the host."""
 EXPORTS = DAY_S / 10
