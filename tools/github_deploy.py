@@ -80,7 +80,7 @@ def settings(variables: Mapping[str, str]) -> str:
 
 
 def _azd_values() -> dict[str, str]:
-    values = json.loads(_run("azd", "env", "get-values", "--output", "json", plain=True))
+    values = json.loads(_run("azd", "env", "get-values", form="json"))
     lacking = {"AZURE_ENV_NAME", "AZURE_LOCATION", "AZURE_SUBSCRIPTION_ID"} - set(values)
     if lacking:
         sys.exit(f"azd does not know {', '.join(sorted(lacking))}: run `azd provision` first")
@@ -101,7 +101,7 @@ def _principal(client: str) -> str:
 def _trust(client: str, wanted: str) -> None:
     """Trust this subject and no other: a branch or a pull request could deploy unreviewed."""
     app = ("az", "ad", "app", "federated-credential")
-    known = json.loads(_run(*app, "list", "--id", client, plain=True) or "[]")
+    known = json.loads(_run(*app, "list", "--id", client, form="json") or "[]")
     for one in known:
         if one["subject"] != wanted:
             _run(*app, "delete", "--id", client, "--federated-credential-id", one["id"])
@@ -116,7 +116,7 @@ def _grant(principal: str, scope: str) -> None:
     roles = ("az", "role", "assignment")
     of = ("--assignee-object-id", principal, "--assignee-principal-type", "ServicePrincipal")
     held = json.loads(
-        _run(*roles, "list", "--assignee", principal, "--scope", scope, plain=True) or "[]"
+        _run(*roles, "list", "--assignee", principal, "--scope", scope, form="json") or "[]"
     )
     for one in held:
         if not one["roleDefinitionId"].endswith(CONTRIBUTOR):
@@ -132,29 +132,33 @@ def _environment(repository: str) -> None:
         "deployment_branch_policy": {"protected_branches": True, "custom_branch_policies": False}
     }
     path = f"repos/{repository}/environments/{ENVIRONMENT}"
-    _run("gh", "api", "--method", "PUT", path, "--input", "-", given=json.dumps(rule), plain=True)
+    _run("gh", "api", "--method", "PUT", path, "--input", "-", given=json.dumps(rule), form="")
 
 
 def _set_variables(repository: str, values: Mapping[str, Any]) -> None:
     """Give the environment's variables the values that azd has. One that azd lacks is removed."""
     of = ("--repo", repository, "--env", ENVIRONMENT)
-    listed = _run("gh", "variable", "list", *of, "--json", "name", plain=True)
+    listed = _run("gh", "variable", "list", *of, "--json", "name", form="")
     present = {one["name"] for one in json.loads(listed or "[]")}
     for name in sorted({*asked(), *OF_SIGN_IN}):
         if values.get(name):
-            _run("gh", "variable", "set", name, *of, "--body", str(values[name]), plain=True)
+            _run("gh", "variable", "set", name, *of, "--body", str(values[name]), form="")
         elif name in present:
-            _run("gh", "variable", "delete", name, *of, plain=True)
+            _run("gh", "variable", "delete", name, *of, form="")
 
 
-def _run(*command: str, given: str | None = None, plain: bool = False) -> str:
-    """Run a command and return what it prints. az prints bare values unless ``plain``."""
-    form = () if plain else ("--output", "tsv")
+def _run(*command: str, given: str | None = None, form: str = "tsv") -> str:
+    """Run a command and return what it prints.
+
+    ``form`` is that of az and azd: said each time, because people set another one as their own.
+    gh has no such option: ``form`` is empty.
+    """
+    output = ("--output", form) if form else ()
     found = shutil.which(command[0])
     if found is None:
         sys.exit(f"{command[0]} was not found on PATH: install it and sign in")
     done = subprocess.run(  # noqa: S603  # no shell
-        [found, *command[1:], *form], input=given, capture_output=True, text=True, check=False
+        [found, *command[1:], *output], input=given, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr.strip()}")

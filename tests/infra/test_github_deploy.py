@@ -176,6 +176,16 @@ def test_the_first_hook_finds_a_signed_in_az() -> None:
     assert "azure/login" in uses[:first]
 
 
+def test_az_and_azd_are_told_what_to_print_whatever_a_person_has_set(tmp_path: Path) -> None:
+    calls = signed_in(tmp_path).called()
+    for call in calls:
+        if call[0] == "gh":
+            assert "--output" not in call
+            continue
+        whole = ("list" in call and "--query" not in call) or "get-values" in call
+        assert after(call, "--output") == ("json" if whole else "tsv"), call
+
+
 def test_before_a_preview_azd_has_an_environment_and_the_settings_are_checked() -> None:
     """A preview runs no hook: the check is a step of its own, which changes nothing."""
     runs = [step.get("run", "") for step in JOB["steps"]]
