@@ -26,7 +26,7 @@ var rules = [
     operator: 'GreaterThan'
     threshold: purgeLagHoursMax
     every: 'PT1H'
-    window: 'P1D' // it runs once a day
+    window: 'PT3H' // the purge runs every ten minutes
   }
   {
     name: 'logs-cut'

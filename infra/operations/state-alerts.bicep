@@ -52,7 +52,7 @@ resource throttled 'Microsoft.Insights/metricAlerts@2018-03-01' = {
   }
 }
 
-// A sweep asks each shard every few seconds. The log alert supervisor-silent is blind when logs are cut off.
+// A sweep asks each shard every ten seconds. The log alert supervisor-silent is blind when logs are cut off.
 resource idle 'Microsoft.Insights/metricAlerts@2018-03-01' = {
   name: '${namePrefix}state-store-idle'
   location: 'global'

@@ -183,7 +183,8 @@ def test_workflows_have_few_rights_and_keep_no_credentials() -> None:
 def test_the_workflow_lints_tests_builds_and_audits() -> None:
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     for step in ("make check", "make test", "pytest -rs tests/infra", "az bicep lint",
-                 "az bicep build", "pip-audit", "npm audit", "tools.infra_checkov --install"):  # fmt: skip
+                 "az bicep build", "pip-audit", "npm audit",
+                 "tools.infra_checkov --install"):  # fmt: skip
         assert step in text
 
 

@@ -43,6 +43,14 @@ def test_every_alert_that_is_wanted_is_there() -> None:
     assert set(re.findall(r"    name: '([\w-]+)'", QUEUE_ALERTS + QUERY_ALERTS)) >= WANTED
 
 
+def test_comments_on_how_often_things_run_agree_with_the_schedules() -> None:
+    """A window of a day kept the alert of a late purge on for a day after it was mended."""
+    assert "param purgeSchedule string = '0 5/10 * * * *'" in MAIN
+    assert "window: 'PT3H' // the purge runs every ten minutes" in QUERY_ALERTS
+    assert "param supervisorSchedule string = '*/10 * * * * *'" in MAIN
+    assert "asks each shard every ten seconds" in STATE_ALERTS
+
+
 def test_every_alert_on_logs_has_a_metric_alert_for_the_hours_without_logs() -> None:
     on_logs = set(re.findall(r"    name: '([\w-]+)'\n    description", QUERY_ALERTS))
     metric = set(re.findall(r"    name: '([\w-]+)'\n    description", QUEUE_ALERTS))
