@@ -286,8 +286,12 @@ def order_from(order_id: str, by_key: Mapping[str, Row], token: str) -> Order:
             undone_because=state.get("UndoneBecause"),
             token=token,
         )
-    steps = (_step_of(order_id, number, by_key, details) for number in range(count))
-    return replace(order, steps=tuple(steps))
+    steps = tuple(_step_of(order_id, number, by_key, details) for number in range(count))
+    for step in steps:
+        if step.call.generation > order.seq:  # each edit is a transition, and an agent undoes all
+            found = f"column Generation of step {step.number} is {step.call.generation}"
+            raise CorruptOrderError(order_id, f"{found}, with {order.seq} transitions")
+    return replace(order, steps=steps)
 
 
 def _step_of(order_id: str, number: int, by_key: Mapping[str, Row], details: Row) -> StepRecord:

@@ -317,7 +317,10 @@ def messages_from_json(text: str) -> tuple[Outgoing, ...]:
 
 
 def _message_from(item: dict[str, Any]) -> Outgoing:
-    return msgspec.convert(item, KINDS[item.pop("k")])
+    message: Outgoing = msgspec.convert(item, KINDS[item.pop("k")])
+    if isinstance(message, Request) and message.complete_by.tzinfo is None:
+        raise ValueError(f"complete_by {message.complete_by} of a message has no time zone")
+    return message
 
 
 def payload_rows(order_id: str, ref: PayloadRef, data: bytes) -> list[Entity]:

@@ -78,6 +78,21 @@ async def test_an_order_with_fewer_steps_than_its_workflow_is_not_acted_on() -> 
         await world.app.context.load(ORDER)
 
 
+async def test_a_step_with_more_inputs_than_transitions_is_not_acted_on() -> None:
+    """Its agent would undo every older input first, for hours."""
+    _, world = await changed(STEP, "Generation", 1000)
+    with pytest.raises(CorruptOrderError, match="column Generation of step 0 is 1000"):
+        await world.app.context.load(ORDER)
+
+
+async def test_a_journal_row_whose_request_has_a_time_without_zone_is_named() -> None:
+    request = '[{"k":"request","step":0,"direction":"do","epoch":1,"generation":0'
+    messages = f'{request},"complete_by":"2026-01-01T00:10:00","route":0}}]'
+    _, world = await changed(JOURNAL, "Messages00", messages)
+    with pytest.raises(CorruptOrderError, match="has no time zone"):
+        await world.app.context.store.journal(ORDER)
+
+
 @pytest.mark.parametrize("column", ["At", "Seq", "By"])
 async def test_a_journal_row_that_cannot_be_read_is_named(column: str) -> None:
     _, world = await changed(JOURNAL, column, None)
