@@ -83,7 +83,8 @@ def published(types: Types, wanted: Mapping[str, Any], value: Value, at: str) ->
 
 def of_the_types() -> dict[str, dict[str, Any]]:
     """Return what the file has to say, from the published types."""
-    known, found = catalogue(TYPES), {}
+    known = catalogue(TYPES)
+    found: dict[str, dict[str, Any]] = {}
     for target, body in resources(INFRA):
         if target in known:
             types, wanted = known.definition(target)
