@@ -30,6 +30,8 @@ _AWAY = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 """A link to a file of this repository that the project does not get."""
 _OF_THIS_REPOSITORY = "## What is checked without Azure"
 """The rest of infra/README.md is about tests that the project does not get."""
+_CHECKS = ("the checks `tests`, `infra` and `audit`", "the check `test`")
+"""What a rule for the branch requires: here, and in the project, whose workflow has one job."""
 _SETTING = re.compile(r"^( +azd env set )ORDERS_STOCK_URL.*$", re.MULTILINE)
 _IGNORED = {"__pycache__"}
 
@@ -79,5 +81,6 @@ def _changed(source: str, text: str, name: str, version: str) -> str:
             return json.dumps(settings, indent=2) + "\n"
         case "infra/README.md":
             text = _AWAY.sub(r"\1", text.partition(_OF_THIS_REPOSITORY)[0].rstrip() + "\n")
+            text = text.replace(*_CHECKS)
             return _SETTING.sub(r"\1STOCK_URL https://...    # and PAYMENT_URL", text)
     return text

@@ -206,3 +206,14 @@ def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -
     listed = read_list(project / "infra")
     assert inconsistent(listed) == []
     assert "agent-courier" in {queue["name"] for queue in listed["queues"]}
+
+
+def test_the_project_s_rule_for_the_branch_requires_the_checks_of_its_own_workflow(
+    project: Path,
+) -> None:
+    jobs = yaml.safe_load((project / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    page = (project / "infra" / "README.md").read_text()
+    rule = page.partition("A rule for `main`")[2].partition("- **")[0]
+    assert rule
+    assert set(re.findall(r"`(\w+)`", rule)) == set(jobs)
+    assert not any("strategy" in job for job in jobs.values())
