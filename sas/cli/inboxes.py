@@ -135,8 +135,9 @@ def _say_alert(one: Peeked, alert: AlertMessage | None, *, as_json: bool) -> Non
         return
     about = alert.order_id or alert.scope or "-"
     kind = f"{alert.kind} ({alert.cleared})" if alert.cleared else alert.kind
-    said = [time_of(one.enqueued_at), kind, about, alert.text]
-    output.say(output.row([*said, f"`{alert.command}`"] if alert.command else said))
+    said = [time_of(one.enqueued_at), kind, about, letters.who_worked(alert), alert.text]
+    said.append(f"`{alert.command}`" if alert.command else "")
+    output.say(output.row([cell for cell in said if cell]))
 
 
 def _alert_record(one: Peeked, alert: AlertMessage | None) -> Record:

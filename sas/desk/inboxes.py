@@ -17,6 +17,7 @@ from sas.codec.strict import MalformedError, convert
 from sas.desk.watch import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
+from sas.operate.letters import who_worked
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
 EVERY_S = 15.0
@@ -36,6 +37,8 @@ class Item:
     message_id: str
     order_id: str | None = None
     step: str | None = None
+    worked: str = ""
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,14 @@ def _item(queue: str, one: Peeked) -> Item:
     base = partial(Item, at=one.enqueued_at, queue=queue, message_id=one.message_id)
     with suppress(MalformedError):
         alert = convert(one.body, AlertMessage)
-        return base(kind=alert.kind, text=alert.text, order_id=alert.order_id, step=alert.step)
+        return base(
+            kind=alert.kind,
+            text=alert.text,
+            order_id=alert.order_id,
+            step=alert.step,
+            worked=who_worked(alert),
+            command=alert.command,
+        )
     with suppress(MalformedError):
         said = convert(one.body, RejectedMessage)
         text = f"{said.description} (from {said.source_queue})"

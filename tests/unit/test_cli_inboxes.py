@@ -32,7 +32,7 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
         ["step-failed", "B"],
         ["step-failed", "A"],
     ]
-    assert "the card was declined" in said.lines[0]
+    assert "agent payment, 1 attempt  step pay failed: the card was declined" in said.lines[0]
     assert said.lines[-1] == "2 alerts"
     records = night.sas("alerts", "--json", "--limit", "1").json
     assert [(one["Kind"], one["OrderID"], one["Step"]) for one in records] == [
