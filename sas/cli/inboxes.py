@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sas.cli import arguments as args
-from sas.cli import moving, output, queues, selection
+from sas.cli import moving, output, selection
 from sas.cli.arguments import Verb
 from sas.cli.moving import in_words
 from sas.cli.output import time_of
@@ -19,7 +19,7 @@ from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.operate import letters
+from sas.operate import letters, redriving
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.letters import READ_MAX
 from sas.ports import (
@@ -307,11 +307,11 @@ async def _move(
     if missing:
         raise NotPossibleError(f"{_not_there(missing)}: nothing was changed")
     if arguments.action == "remove":
-        moves, left = queues.removal(found, own.rejected, ids, own)
+        moves, left = redriving.removal(found, own.rejected, ids, own)
         heading = f"removal of {in_words(len(moves))} from {own.rejected}"
     else:
         chosen = None if arguments.all else ids
-        moves, left = queues.redrive(found, own.rejected, chosen, own, arguments.to)
+        moves, left = redriving.redrive(found, own.rejected, chosen, own, arguments.to)
         heading = f"resend of {in_words(len(moves))}"
     return await moving.carry_out(bus, moves, left, arguments, heading)
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from sas.cli import output
 from sas.codec.record import to_line
 from sas.operate import letters
-from sas.ports import Move, OperatorBus, Peeked
+from sas.operate.redriving import Planned
+from sas.ports import OperatorBus
 
 ASK_ABOVE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A message of the queue at ``path``, and what is to be done with it."""
-
-    path: str
-    lies: Peeked
-    move: Move
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

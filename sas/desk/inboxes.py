@@ -53,6 +53,16 @@ class Inbox:
     read_at: datetime | None = None
 
     @property
+    def resends(self) -> bool:
+        """Whether its messages can be sent again."""
+        return self.name != "alerts"
+
+    def find(self, queue: str, message_id: str) -> Item | None:
+        """Return a message by where it lies and its id."""
+        own = (one for one in self.items if (one.queue, one.message_id) == (queue, message_id))
+        return next(own, None)
+
+    @property
     def count(self) -> str:
         """How many messages there are; ``?`` before they were read."""
         if self.read_at is None or (self.problems and not self.items):
@@ -109,6 +119,11 @@ class Inboxes:
             problems = [f"{queue}: {why}" for queue, _, why in answers if why]
             known = self.boxes[name]
             self.boxes[name] = replace(known, items=items, problems=problems, read_at=self.now())
+
+    def forget(self, item: Item) -> None:
+        """Leave a message out that was sent again, until the queues are read."""
+        for name, box in self.boxes.items():
+            self.boxes[name] = replace(box, items=[one for one in box.items if one != item])
 
     def refused(self) -> list[Row]:
         """Return the orders that lie on ``orders-rejected``, each once, as rows of a list."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from aiohttp.typedefs import Middleware
 from sas.desk import charts, listing, page
 from sas.desk.content import compact, unmasked
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inboxes
+from sas.desk.inboxes import Inbox, Inboxes
 from sas.desk.sending import Sender, Sent
 from sas.desk.watch import LOADS_MAX, Watch, row_of
 from sas.domain.messages import Verb
@@ -27,10 +27,11 @@ from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, letters, why
+from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.ports import MessageBus, StateStore, UnavailableError
+from sas.operate.redriving import Planned
+from sas.ports import OperatorBus, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -45,7 +46,7 @@ class Office:
     """What a desk needs: the store and the bus of the operator, and who the operator is."""
 
     store: StateStore
-    bus: MessageBus
+    bus: OperatorBus
     queues: Queues
     by: str
     where: str = ""
@@ -114,6 +115,8 @@ class Desk:
                 web.get("/failures", self.failures),
                 web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
+                web.get("/inbox/{name}/resend", self.resend),
+                web.post("/inbox/{name}/resend", self.resend),
                 web.get("/sent/{key}", self.sent),
             ]
         )
@@ -244,10 +247,14 @@ class Desk:
 
     async def inbox(self, request: web.Request) -> web.Response:
         """Show the messages of one kind that lie in queues for an operator."""
+        box = self._box(request)
+        return self._page("inbox.html", active=box.name, box=box)
+
+    def _box(self, request: web.Request) -> Inbox:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox")
-        return self._page("inbox.html", active=box.name, box=box)
+        return box
 
     async def sent(self, request: web.Request) -> web.Response:
         """Show what became of many commands."""
@@ -314,6 +321,46 @@ class Desk:
         intent = Intent(Verb.RESUBMIT, self.office.by, step, reason=reason)
         sent = await self.sender.send(intent, seen, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{sent.key}")
+
+    async def resend(self, request: web.Request) -> web.Response:
+        """Say what sending a message again would do (GET), or do it, if that is still so (POST)."""
+        post = request.method == "POST"
+        given = await request.post() if post else request.query
+        path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
+        box = self._box(request)
+        item = box.find(path, message_id) if box.resends else None
+        if item is None:
+            raise NotPossibleError("this message does not lie there: look at the inbox again")
+        office = self.office
+        plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
+        sent, removed = plan.move.message, False
+        if sent is None:
+            raise NotPossibleError("this message can only be removed")
+        if post:
+            if sent.queue != given.get("target"):
+                raise NotPossibleError(f"nothing was sent: it would go to {sent.queue} now")
+            removed = await self._moved(plan)
+            self.inboxes.forget(item)
+        return self._page(
+            "resend.html",
+            active=box.name,
+            box=box,
+            item=item,
+            target=sent.queue,
+            resubmits=plan.resubmits(office.queues),
+            done=post,
+            removed=removed,
+        )
+
+    async def _moved(self, plan: Planned) -> bool:
+        """Send and remove; return whether it was removed."""
+        try:
+            async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:
+                async for removed in moving:
+                    return removed
+        except UndeliverableError as refused:
+            raise NotPossibleError(f"nothing was sent: {refused}") from None
+        raise NotPossibleError("nothing was sent: it is gone, or another reader has it")
 
     # -- Around -------------------------------------------------------------------------------
 
