@@ -10,7 +10,7 @@ from sas.cli import output
 from sas.codec.record import to_line
 from sas.operate import letters
 from sas.operate.redriving import Planned
-from sas.ports import OperatorBus
+from sas.ports import OperatorBus, UndeliverableError
 
 ASK_ABOVE = 10
 
@@ -66,8 +66,9 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
             async with aclosing(bus.move(path, some)) as moving:
                 async for is_removed in moving:
                     done, removed = done + 1, removed + is_removed
-    except BaseException:
-        if not removal:
+    except BaseException as failed:
+        certain = not done and isinstance(failed, UndeliverableError)  # nothing was sent
+        if not removal and not certain:
             output.complain(
                 f"sas: at least {done:,} of {count:,} were sent; to repeat loses nothing"
             )

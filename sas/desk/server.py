@@ -68,13 +68,17 @@ class Form:
 
 @dataclass
 class Desk:
-    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown."""
+    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown.
+
+    ``resent`` has what became of messages that were sent again.
+    """
 
     office: Office
     watch: Watch
     inboxes: Inboxes
     sender: Sender
     many: dict[str, Mapping[str, tuple[int, bool]]] = field(default_factory=dict)
+    resent: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
@@ -324,33 +328,28 @@ class Desk:
 
     async def resend(self, request: web.Request) -> web.Response:
         """Say what sending a message again would do (GET), or do it, if that is still so (POST)."""
-        post = request.method == "POST"
-        given = await request.post() if post else request.query
-        path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
+        given = await request.post() if request.method == "POST" else request.query
         box = self._box(request)
+        if done := self.resent.get(str(given.get("done", ""))):
+            return self._page("resend.html", active=box.name, box=box, done=True, **done)
+        path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
         item = box.find(path, message_id) if box.resends else None
         if item is None:
             raise NotPossibleError("this message does not lie there: look at the inbox again")
         office = self.office
         plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
-        sent, removed = plan.move.message, False
-        if sent is None:
+        if plan.move.message is None:
             raise NotPossibleError("this message can only be removed")
-        if post:
-            if sent.queue != given.get("target"):
-                raise NotPossibleError(f"nothing was sent: it would go to {sent.queue} now")
-            removed = await self._moved(plan)
-            self.inboxes.forget(item)
-        return self._page(
-            "resend.html",
-            active=box.name,
-            box=box,
-            item=item,
-            target=sent.queue,
-            resubmits=plan.resubmits(office.queues),
-            done=post,
-            removed=removed,
-        )
+        said: dict[str, Any] = {"item": item, "target": plan.move.message.queue}
+        if request.method != "POST":
+            said["resubmits"] = plan.resubmits(office.queues)
+            return self._page("resend.html", active=box.name, box=box, done=False, **said)
+        if said["target"] != given.get("target"):
+            raise NotPossibleError(f"nothing was sent: it would go to {said['target']} now")
+        key, said["removed"] = uuid4().hex, await self._moved(plan)
+        self.resent = dict([*self.resent.items(), (key, said)][-50:])
+        self.inboxes.forget(item)
+        raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
 
     async def _moved(self, plan: Planned) -> bool:
         """Send and remove; return whether it was removed."""
