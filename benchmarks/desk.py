@@ -12,7 +12,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -32,7 +32,7 @@ from sas.domain.queues import Queues
 from sas.domain.reply import answer
 from sas.domain.submit import submit
 from sas.domain.workflow import Step, Undo, Workflow, Workflows
-from sas.ports import Message, Peeked
+from sas.ports import Message, Move, Peeked
 from sas.simulation.store import MemoryStore
 
 STEPS = (Step("reserve", "stock", undo=Undo()), Step("pay", "payment", undo=Undo()))
@@ -62,6 +62,12 @@ class Scheduler:
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         assert limit, queue
         return []
+
+    async def check_sending(self, queue: str) -> None:
+        raise NotImplementedError(queue)
+
+    def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        raise NotImplementedError(path)
 
     async def close(self) -> None:
         pass

@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from devstack.azurite import install
@@ -42,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
         add("--data", type=Path, metavar="DIR", help="keep messages, tables and timer status here")
         add("--with", dest="beside", action="append", default=[], metavar="COMMAND",
             help="also run this command, with the host's settings in its environment")  # fmt: skip
+        add("--desk", action="store_true",
+            help="also run `sas desk`, if the app has it; --with passes it options")  # fmt: skip
         add("-v", "--verbose", action="store_true", help="show all log lines, by component")
     verbs.add_parser("install", help="install Azurite with npm for this user (up does so too)")
     return found
@@ -79,8 +83,18 @@ def _stack(arguments: argparse.Namespace) -> Stack:
         allow_remote=arguments.allow_remote,
         core_tools=arguments.func,
         at_once=arguments.stop == "at-once",
-        beside=arguments.beside,
+        beside=[*arguments.beside, *([_desk(arguments.ports)] if arguments.desk else [])],
     )
+
+
+def _desk(ports: str) -> str:
+    """Return the command of the operator's desk, which belongs to the app and not to devstack."""
+    if find_spec("sas") is None:
+        raise DevstackError(
+            "--desk runs `sas desk`: pip install 'scheduler-agent-supervisor[desk]'."
+        )
+    port = ["--port", "0"] if ports == "free" else []
+    return shlex.join([sys.executable, "-m", "sas.cli", "desk", *port])
 
 
 def _make_ready(stack: Stack) -> None:

@@ -354,6 +354,8 @@ class AgentActor:
             order_id=request.order_id,
             step=request.step_name,
             workflow=request.workflow,
+            agent=self._name,
+            attempts=request.epoch,
         )
         await self._context.report_unreadable(wrong, body, READ_AGAIN_AFTER)
 

@@ -350,7 +350,7 @@ def advice(error: BaseException) -> str:
         return (
             "Check the key in the connection string, or the role on the account: the app's "
             "identity needs Storage Table Data Contributor, an operator's (az login) Storage Table "
-            "Data Reader."
+            "Data Reader, and for circuits --probe Storage Table Data Contributor."
         )
     if code_of(error) in _TABLE_IS_GONE:
         return "The table is gone: restart the app, which creates it, or restore it."

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sas.cli import arguments as args
-from sas.cli import inboxes, moving, output, queues, workflows
+from sas.cli import inboxes, moving, output, workflows
 from sas.cli.arguments import Verb, Work
-from sas.cli.moving import Planned, in_words
+from sas.cli.moving import in_words
 from sas.cli.output import time_of
 from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
-from sas.operate import letters
+from sas.operate import letters, redriving
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.letters import WHY, WHY_TEXT, Fate, Letter, Verdict
+from sas.operate.redriving import Planned
 from sas.ports import BusUnavailableError, OperatorBus, Peeked, StateStore, UndeliverableError
 
 Record = dict[str, Any]
@@ -222,15 +223,13 @@ async def _redrive(
     safe: dict[str, list[Peeked]] = {}
     for one in wanted:
         letter, name = one.letter, one.letter.peeked.message_id
-        if letter.path == own.dead_letters:
-            left.append(f"{name} stays: the function of {own.dead_letters} takes it")
-        elif one.verdict.fate is not Fate.SAFE:
-            left.append(f"{name} stays: {one.verdict.fate.value}: {one.verdict.why}")
+        if why := redriving.why_it_stays(letter, one.verdict, own):
+            left.append(f"{name} stays: {why}")
         else:
             safe.setdefault(letter.path, []).append(letter.peeked)
     moves: list[Planned] = []
     for path, found in safe.items():
-        some, stay = queues.redrive(found, path, None, own)
+        some, stay = redriving.redrive(found, path, None, own)
         moves += some
         left += stay
     return await moving.carry_out(bus, moves, left, arguments, f"resend of {in_words(len(moves))}")

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from sas.cli import arguments as args
-from sas.cli import moving, output, queues, selection
+from sas.cli import moving, output, selection
 from sas.cli.arguments import Verb
 from sas.cli.moving import in_words
 from sas.cli.output import time_of
@@ -19,7 +19,7 @@ from sas.codec.record import to_line
 from sas.config import read_queues
 from sas.domain.ids import key_time
 from sas.domain.queues import Queues
-from sas.operate import letters
+from sas.operate import letters, redriving
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
 from sas.operate.letters import READ_MAX
 from sas.ports import (
@@ -135,8 +135,9 @@ def _say_alert(one: Peeked, alert: AlertMessage | None, *, as_json: bool) -> Non
         return
     about = alert.order_id or alert.scope or "-"
     kind = f"{alert.kind} ({alert.cleared})" if alert.cleared else alert.kind
-    said = [time_of(one.enqueued_at), kind, about, alert.text]
-    output.say(output.row([*said, f"`{alert.command}`"] if alert.command else said))
+    said = [time_of(one.enqueued_at), kind, about, letters.who_worked(alert), alert.text]
+    said.append(f"`{alert.command}`" if alert.command else "")
+    output.say(output.row([cell for cell in said if cell]))
 
 
 def _alert_record(one: Peeked, alert: AlertMessage | None) -> Record:
@@ -306,11 +307,11 @@ async def _move(
     if missing:
         raise NotPossibleError(f"{_not_there(missing)}: nothing was changed")
     if arguments.action == "remove":
-        moves, left = queues.removal(found, own.rejected, ids, own)
+        moves, left = redriving.removal(found, own.rejected, ids, own)
         heading = f"removal of {in_words(len(moves))} from {own.rejected}"
     else:
         chosen = None if arguments.all else ids
-        moves, left = queues.redrive(found, own.rejected, chosen, own, arguments.to)
+        moves, left = redriving.redrive(found, own.rejected, chosen, own, arguments.to)
         heading = f"resend of {in_words(len(moves))}"
     return await moving.carry_out(bus, moves, left, arguments, heading)
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from sas.cli import output
 from sas.codec.record import to_line
 from sas.operate import letters
-from sas.ports import Move, OperatorBus, Peeked
+from sas.operate.redriving import Planned
+from sas.ports import OperatorBus, UndeliverableError
 
 ASK_ABOVE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A message of the queue at ``path``, and what is to be done with it."""
-
-    path: str
-    lies: Peeked
-    move: Move
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +66,9 @@ async def _moved(bus: OperatorBus, planned: Sequence[Planned], *, as_json: bool)
             async with aclosing(bus.move(path, some)) as moving:
                 async for is_removed in moving:
                     done, removed = done + 1, removed + is_removed
-    except BaseException:
-        if not removal:
+    except BaseException as failed:
+        certain = not done and isinstance(failed, UndeliverableError)  # nothing was sent
+        if not removal and not certain:
             output.complain(
                 f"sas: at least {done:,} of {count:,} were sent; to repeat loses nothing"
             )

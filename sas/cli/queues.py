@@ -6,26 +6,24 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
 from sas.cli import arguments as args
 from sas.cli import moving, output, workflows
-from sas.cli.moving import Planned, in_words
+from sas.cli.moving import in_words
 from sas.cli.output import time_of
-from sas.codec.orders import with_submission_id
-from sas.codec.outward import CLOUDEVENTS_TYPE, RejectedMessage, rejected_body
+from sas.codec.outward import RejectedMessage
 from sas.codec.record import to_line
-from sas.codec.strict import Reason
 from sas.config import read_queues
-from sas.domain.ids import digest_id, key_time, parse_key_time
-from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues, lane
-from sas.engine.receiver import FIRST_AT, FIRST_ID, SOURCE, TIMES
-from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
+from sas.domain.ids import key_time, parse_key_time
+from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
+from sas.engine.receiver import FIRST_AT, SOURCE
+from sas.operate import redriving
+from sas.operate.errors import UnavailableError, UsageError
 from sas.operate.letters import READ_MAX, WHY, WHY_TEXT, alert_of, rejected_of
+from sas.operate.redriving import Seen
 from sas.ports import (
     BusUnavailableError,
-    Message,
-    Move,
     OperatorBus,
     Peeked,
     UndeliverableError,
@@ -60,8 +58,6 @@ SHOWN_MAX = 1000
 FIELDS = ("Queue", "Waiting", "Scheduled", "DeadLettered", "Oldest")
 
 Record = dict[str, object]
-Seen = tuple[Peeked, RejectedMessage | None]
-"""A message, and what it says if it is a rejected message."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -239,22 +235,11 @@ def _shown(body: str, most: int | None) -> str:
 async def _redrive(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path, ids = _path(arguments), None if arguments.all else arguments.id
     found = await bus.peek(path, READ_MAX)
-    moves, left = redrive(found, path, ids, queues, arguments.to)
+    moves, left = redriving.redrive(found, path, ids, queues, arguments.to)
     targets = Counter(one.move.message.queue for one in moves if one.move.message)
     of = ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
     heading = f"redrive of {in_words(len(moves))} of {path}: {of or 'nothing'}"
     return await moving.carry_out(bus, moves, left, arguments, heading)
-
-
-def redrive(
-    found: Sequence[Peeked],
-    path: str,
-    ids: Collection[str] | None,
-    queues: Queues,
-    to: str | None = None,
-) -> tuple[list[Planned], list[str]]:
-    """Return what sends these messages of a queue again, and why others stay. ``ids`` None: all."""
-    return _planned(found, path, ids, queues, lambda group: _again(group, path, queues, to))
 
 
 # -- remove -----------------------------------------------------------------------------------
@@ -273,100 +258,9 @@ def _check_removal(arguments: argparse.Namespace, queues: Queues) -> None:
 
 async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queues) -> int:
     path = _path(arguments)
-    moves, left = removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
+    moves, left = redriving.removal(await bus.peek(path, READ_MAX), path, arguments.id, queues)
     heading = f"removal of {in_words(len(moves))} from {path}"
     return await moving.carry_out(bus, moves, left, arguments, heading)
-
-
-def removal(
-    found: Sequence[Peeked], path: str, ids: Collection[str], queues: Queues
-) -> tuple[list[Planned], list[str]]:
-    """Return what removes these messages of a queue, and why others stay."""
-    return _planned(found, path, ids, queues, lambda _: None)
-
-
-# -- what both do -----------------------------------------------------------------------------
-
-
-def _planned(
-    found: Sequence[Peeked],
-    path: str,
-    ids: Collection[str] | None,
-    queues: Queues,
-    message_of: Callable[[Sequence[Seen]], Message | None],
-) -> tuple[list[Planned], list[str]]:
-    """Return the moves, and why other messages stay. Parts of a message go together."""
-    groups: dict[str, list[Seen]] = {}
-    for one in found:
-        part = rejected_of(one) if path == queues.rejected else None
-        key = part.id.rpartition("/")[0] if part else f"#{one.sequence}"
-        groups.setdefault(key, []).append((one, part))
-    moves: list[Planned] = []
-    left: list[str] = []
-    wanted = set(ids or ())
-    for group in groups.values():
-        names = {one.message_id for one, _ in group}
-        if ids is None or wanted & names:
-            wanted -= names
-            try:
-                move = Move(frozenset(one.sequence for one, _ in group), message_of(group))
-                moves.append(Planned(path, group[0][0], move))
-            except NotPossibleError as why:
-                left.append(f"{min(names)} stays: {why}")
-    return moves, left + [f"there is no {one} among the first 1,000" for one in sorted(wanted)]
-
-
-def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> Message:
-    """Return the message to send in the place of these.
-
-    Its id is new, or duplicate detection would drop it; after a crash it is the same again.
-    """
-    first = group[0][0]
-    new_id = f"redrive/{digest_id(path, str(first.sequence), key_time(first.enqueued_at))}"
-    if path.endswith(DEAD_LETTER_SUBQUEUE):
-        return _copy(first, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
-    parts = {part.part: part for _, part in group if part}
-    if not parts:
-        raise NotPossibleError("it is no rejected message: send it by hand")
-    said = next(iter(parts.values()))
-    if len(parts) < said.parts:
-        raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")
-    target, body = to or _origin(said, queues), rejected_body(list(parts.values()))
-    if said.reason == Reason.DEAD_LETTERED and target in _lanes(queues.orders):
-        body = with_submission_id(body, new_id)
-    is_event = target.startswith(queues.response_prefix)
-    content_type = CLOUDEVENTS_TYPE if is_event else "application/json"
-    return Message(target, new_id, body, content_type, said.correlation_id)
-
-
-def _copy(one: Peeked, new_id: str, target: str, queues: Queues) -> Message:
-    """Return a copy of a dead letter. Its first id goes with it: that may name its cause."""
-    dropped, source = {TIMES, FIRST_AT, SOURCE, WHY, WHY_TEXT}, one.source
-    if target == queues.dead_letters:  # its function asks why, and from where
-        dropped = {TIMES, FIRST_AT, SOURCE} if source else {TIMES, FIRST_AT}
-    else:
-        source = None
-    kept = {name: text for name, text in one.properties.items() if name not in dropped}
-    properties = {FIRST_ID: one.message_id} | kept | ({SOURCE: source} if source else {})
-    content_type = one.content_type or "application/json"
-    return Message(
-        target, new_id, one.body, content_type, one.correlation_id, properties=properties
-    )
-
-
-def _origin(said: RejectedMessage, queues: Queues) -> str:
-    """Return the queue that refused a message, if applications may send there themselves.
-
-    A body can forge its source (see Delivery): an operator must not make it an internal message.
-    """
-    source, of_applications = said.source_queue, (*_lanes(queues.orders), *_lanes(queues.callbacks))
-    if source in of_applications or source.startswith(queues.response_prefix):
-        return source
-    raise NotPossibleError(f"a sender can forge its source {source!r}: check it, and give --to")
-
-
-def _lanes(queue: str) -> tuple[str, str]:
-    return queue, lane(queue, urgent=True)
 
 
 VERBS = (

@@ -17,6 +17,7 @@ from sas.codec.strict import MalformedError, convert
 from sas.desk.watch import Row
 from sas.domain.order import OrderState
 from sas.domain.queues import DEAD_LETTER_SUBQUEUE, Queues
+from sas.operate.letters import who_worked
 from sas.ports import BusUnavailableError, MessageBus, Peeked
 
 EVERY_S = 15.0
@@ -36,6 +37,8 @@ class Item:
     message_id: str
     order_id: str | None = None
     step: str | None = None
+    worked: str = ""
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,16 @@ class Inbox:
     items: Sequence[Item] = ()
     problems: Sequence[str] = ()
     read_at: datetime | None = None
+
+    @property
+    def resends(self) -> bool:
+        """Whether its messages can be sent again."""
+        return self.name != "alerts"
+
+    def find(self, queue: str, message_id: str) -> Item | None:
+        """Return a message by where it lies and its id."""
+        own = (one for one in self.items if (one.queue, one.message_id) == (queue, message_id))
+        return next(own, None)
 
     @property
     def count(self) -> str:
@@ -107,6 +120,11 @@ class Inboxes:
             known = self.boxes[name]
             self.boxes[name] = replace(known, items=items, problems=problems, read_at=self.now())
 
+    def forget(self, item: Item) -> None:
+        """Leave a message out that was sent again, until the queues are read."""
+        for name, box in self.boxes.items():
+            self.boxes[name] = replace(box, items=[one for one in box.items if one != item])
+
     def refused(self) -> list[Row]:
         """Return the orders that lie on ``orders-rejected``, each once, as rows of a list."""
         found: dict[str, Row] = {}
@@ -123,7 +141,14 @@ def _item(queue: str, one: Peeked) -> Item:
     base = partial(Item, at=one.enqueued_at, queue=queue, message_id=one.message_id)
     with suppress(MalformedError):
         alert = convert(one.body, AlertMessage)
-        return base(kind=alert.kind, text=alert.text, order_id=alert.order_id, step=alert.step)
+        return base(
+            kind=alert.kind,
+            text=alert.text,
+            order_id=alert.order_id,
+            step=alert.step,
+            worked=who_worked(alert),
+            command=alert.command,
+        )
     with suppress(MalformedError):
         said = convert(one.body, RejectedMessage)
         text = f"{said.description} (from {said.source_queue})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from aiohttp.typedefs import Middleware
 from sas.desk import charts, listing, page
 from sas.desk.content import compact, unmasked
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
-from sas.desk.inboxes import Inboxes
+from sas.desk.inboxes import Inbox, Inboxes
 from sas.desk.sending import Sender, Sent
 from sas.desk.watch import LOADS_MAX, Watch, row_of
 from sas.domain.messages import Verb
@@ -27,10 +27,11 @@ from sas.domain.order import Order, OrderState
 from sas.domain.queues import Queues
 from sas.domain.workflow import Workflows
 from sas.features.claim_check import ClaimCheck
-from sas.operate import commands, finding, letters, why
+from sas.operate import commands, finding, letters, redriving, why
 from sas.operate.commands import Intent, refusal
 from sas.operate.errors import CommandError, NotPossibleError, UsageError
-from sas.ports import MessageBus, StateStore, UnavailableError
+from sas.operate.redriving import Planned
+from sas.ports import OperatorBus, StateStore, UnavailableError, UndeliverableError
 from sas.telemetry.tracing import logger
 
 log = logger(__name__)
@@ -45,7 +46,7 @@ class Office:
     """What a desk needs: the store and the bus of the operator, and who the operator is."""
 
     store: StateStore
-    bus: MessageBus
+    bus: OperatorBus
     queues: Queues
     by: str
     where: str = ""
@@ -67,13 +68,17 @@ class Form:
 
 @dataclass
 class Desk:
-    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown."""
+    """The pages. ``many`` has the orders that were shown in groups, with the seqs shown.
+
+    ``resent`` has what became of messages that were sent again.
+    """
 
     office: Office
     watch: Watch
     inboxes: Inboxes
     sender: Sender
     many: dict[str, Mapping[str, tuple[int, bool]]] = field(default_factory=dict)
+    resent: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = Guard(self._refused)
@@ -114,6 +119,8 @@ class Desk:
                 web.get("/failures", self.failures),
                 web.post("/failures", self.resubmit_many),
                 web.get("/inbox/{name}", self.inbox),
+                web.get("/inbox/{name}/resend", self.resend),
+                web.post("/inbox/{name}/resend", self.resend),
                 web.get("/sent/{key}", self.sent),
             ]
         )
@@ -244,10 +251,14 @@ class Desk:
 
     async def inbox(self, request: web.Request) -> web.Response:
         """Show the messages of one kind that lie in queues for an operator."""
+        box = self._box(request)
+        return self._page("inbox.html", active=box.name, box=box)
+
+    def _box(self, request: web.Request) -> Inbox:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
             raise NotPossibleError("there is no such inbox")
-        return self._page("inbox.html", active=box.name, box=box)
+        return box
 
     async def sent(self, request: web.Request) -> web.Response:
         """Show what became of many commands."""
@@ -314,6 +325,41 @@ class Desk:
         intent = Intent(Verb.RESUBMIT, self.office.by, step, reason=reason)
         sent = await self.sender.send(intent, seen, self.office.now())
         raise web.HTTPSeeOther(f"/sent/{sent.key}")
+
+    async def resend(self, request: web.Request) -> web.Response:
+        """Say what sending a message again would do (GET), or do it, if that is still so (POST)."""
+        given = await request.post() if request.method == "POST" else request.query
+        box = self._box(request)
+        if done := self.resent.get(str(given.get("done", ""))):
+            return self._page("resend.html", active=box.name, box=box, done=True, **done)
+        path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
+        item = box.find(path, message_id) if box.resends else None
+        if item is None:
+            raise NotPossibleError("this message does not lie there: look at the inbox again")
+        office = self.office
+        plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
+        if plan.move.message is None:
+            raise NotPossibleError("this message can only be removed")
+        said: dict[str, Any] = {"item": item, "target": plan.move.message.queue}
+        if request.method != "POST":
+            said["resubmits"] = plan.resubmits(office.queues)
+            return self._page("resend.html", active=box.name, box=box, done=False, **said)
+        if said["target"] != given.get("target"):
+            raise NotPossibleError(f"nothing was sent: it would go to {said['target']} now")
+        key, said["removed"] = uuid4().hex, await self._moved(plan)
+        self.resent = dict([*self.resent.items(), (key, said)][-50:])
+        self.inboxes.forget(item)
+        raise web.HTTPSeeOther(f"/inbox/{box.name}/resend?done={key}")
+
+    async def _moved(self, plan: Planned) -> bool:
+        """Send and remove; return whether it was removed."""
+        try:
+            async with aclosing(self.office.bus.move(plan.path, [plan.move])) as moving:
+                async for removed in moving:
+                    return removed
+        except UndeliverableError as refused:
+            raise NotPossibleError(f"nothing was sent: {refused}") from None
+        raise NotPossibleError("nothing was sent: it is gone, or another reader has it")
 
     # -- Around -------------------------------------------------------------------------------
 

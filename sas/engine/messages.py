@@ -17,7 +17,7 @@ import msgspec
 from sas.codec import internal, outward
 from sas.domain.content import Content, PayloadRef, size_of
 from sas.domain.ids import idempotency_key, key_time, message_id
-from sas.domain.messages import Alert, JournalEntry, Notice, Notify, Request, Wake
+from sas.domain.messages import Alert, AlertKind, JournalEntry, Notice, Notify, Request, Wake
 from sas.domain.order import Direction, Order, OrderState
 from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflow
@@ -31,6 +31,27 @@ _STATE_OF = {
     Notice.UNDONE: OrderState.COMPENSATED,
     Notice.REJECTED: OrderState.REJECTED,
 }
+
+_WHY = "sas why {order}"
+_REJECTED = "sas rejected show {message}"
+COMMANDS: Mapping[AlertKind, str] = {
+    AlertKind.STEP_FAILED: _WHY,
+    AlertKind.UNDO_FAILED: _WHY,
+    AlertKind.OVERDUE: _WHY,
+    AlertKind.COMMAND_REFUSED: _WHY,
+    AlertKind.REJECTED: _REJECTED,
+    AlertKind.DEAD_LETTERED: _REJECTED,
+    AlertKind.UNDELIVERABLE: _REJECTED,
+    AlertKind.BREAKER_OPEN: "sas circuits {agent}",
+    AlertKind.WAITING: "sas list --state running --workflow {workflow}",
+    AlertKind.NOT_PICKED_UP: "sas queues",
+    AlertKind.QUEUE_DELAY: "sas queues",
+    AlertKind.NOT_RUNNABLE: "sas incidents",
+    AlertKind.UNREADABLE: "sas incidents",
+    AlertKind.KEY_MISSING: "sas incidents",
+}
+"""The command to run first, by the kind of an alert. An incident that is over (cleared) has none:
+nothing is left to do. An unreadable part of one order has the command of that order."""
 
 NOTIFICATION_RESULTS_BYTES_MAX = 64 * 1024
 """A notification carries results up to this size. If it leaves them out, it says so."""
@@ -132,9 +153,26 @@ def notification(
 
 
 def alert(body: outward.AlertMessage, to: Addresses) -> Message:
-    """Return a message for the operator."""
+    """Return a message for the operator. It names the command to run, and a circuit's agent."""
+    kind, scope = AlertKind(body.kind), body.scope or ""
+    if kind is AlertKind.BREAKER_OPEN:
+        body = msgspec.structs.replace(body, agent=scope.removeprefix("agent "))
+    body = msgspec.structs.replace(body, command=_command(kind, body, scope))
     return Message(
         to.queues.alerts, body.id, outward.encode(body), properties={"sas_alert": body.kind}
+    )
+
+
+def _command(kind: AlertKind, body: outward.AlertMessage, scope: str) -> str | None:
+    known = {
+        "order": body.order_id,
+        "agent": body.agent,
+        "workflow": body.workflow or scope.partition(" version ")[0],
+        "message": f"{body.id.removesuffix('/alert')}/1",  # the first part of a rejected message
+    }
+    command = _WHY if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)
+    return command and command.format_map(
+        {name: shlex.quote(of or "") for name, of in known.items()}
     )
 
 
@@ -284,6 +322,5 @@ def _alert(
         agent=agents[step.call.route] if step and step.call.route < len(agents) else None,
         attempts=step.epoch if step else None,
         error=outward.Error(fault.code, fault.message) if fault else None,
-        command=f"sas why {shlex.quote(order.order_id)}",
     )
     return alert(body, to)

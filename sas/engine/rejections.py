@@ -64,7 +64,6 @@ class Rejections:
             text=text,
             id=f"{base}/alert",
             order_id=rejection.order_id,
-            command=f"sas rejected show {base}/1",
         )
         try:
             await self._outward.send([alert(body, self._to)], rejection.order_id or base)

@@ -124,6 +124,14 @@ def alert_of(one: Peeked) -> AlertMessage | None:
     return None
 
 
+def who_worked(alert: AlertMessage) -> str:
+    """Return the agent of an alert, and how often its step was dispatched, as far as is known."""
+    agent = f"agent {alert.agent}" if alert.agent else ""
+    times = alert.attempts
+    tried = "" if times is None else "1 attempt" if times == 1 else f"{times} attempts"
+    return ", ".join(filter(None, (agent, tried)))
+
+
 def rejected_of(one: Peeked) -> RejectedMessage | None:
     """Return the rejected message that a message holds, if it is one."""
     with suppress(MalformedError):

@@ -33,7 +33,7 @@ from sas.operate import commands
 from sas.operate.commands import Asked, Intent
 from tests import business
 from tests.contract import cases
-from tests.functions_rig import ROOT, Rig, rig, until
+from tests.functions_rig import EVERY_SECOND, ROOT, Rig, rig, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
@@ -177,6 +177,73 @@ async def test_an_operators_night(made: Rig, chromium: Browser, axe: str, tmp_pa
             await _the_others_are_resubmitted_at_once(made, page, axe)
             await _works_by_keyboard(page)
         await _looks_well_elsewhere(chromium, desk, axe, tmp_path)
+
+
+POISON = "NW-20001"
+
+
+async def test_a_poison_message_is_explained_and_resent(
+    made: Rig, chromium: Browser, axe: str
+) -> None:
+    """A message that crashed every instance that took it: the defect is mended, so it is resent."""
+    made.remote.set_faults(CALM)
+    await made.submit(POISON, workflow=CARE)
+    crashed = {"reason": "MaxDeliveryCountExceeded", "error_description": "it crashed five times"}
+    await made.give_up("orders", **crashed)
+    async with made.host(), desk_of(made) as desk, page_of(chromium, desk) as page:
+        await made.ends(POISON, "Rejected")
+        await page.locator("#inboxes").get_by_role("link", name="Rejected messages").click()
+        lies = page.locator("li", has=page.get_by_role("link", name=POISON))
+        await expect(lies).to_contain_text("it crashed five times")
+        await expect(lies).to_contain_text("(from orders)")
+        await lies.get_by_role("link", name="Send again").click()
+        will = page.locator(".will")
+        await expect(will).to_contain_text("It would be sent to orders again under a new id")
+        await expect(will).to_contain_text("it gets a new submission id")
+        await nobody_is_kept_out(page, axe)
+        assert await made.state(POISON) == "Rejected"  # nothing was sent yet
+        await page.get_by_role("button", name="Send to orders").click()
+        await expect(page.locator("#news")).to_contain_text(
+            "Sent to orders, and removed from orders-rejected."
+        )
+        await nobody_is_kept_out(page, axe)
+        assert await made.ends(POISON, "Processed")
+        assert made.broker.counts("orders-rejected").active == 0
+        await page.get_by_role("link", name=POISON).click()
+        await expect(page.locator("#head h1 .chip")).to_have_text("Processed")
+
+
+FIFTY = [f"NW-{number}" for number in range(21_001, 21_051)]
+AWAY = {  # without a circuit breaker, which would let them wait for the service
+    "SAS_BREAKER_FAILURES": "0",
+    "SAS_SUPERVISOR_SCHEDULE": EVERY_SECOND,
+    "SAS_AGENT_DELAY_MAX_SECONDS": "1",
+    "TESTS_TIME_ALLOWED_SECONDS": "3",
+}
+
+
+async def test_fifty_orders_are_resubmitted_after_an_outage(made: Rig, chromium: Browser) -> None:
+    made.remote.set_faults(CALM)
+    made.remote.set_faults(Faults(transient=1.0), "payment")
+    for order_id in FIFTY:
+        await made.submit(order_id, workflow=CARE)
+    async with made.host(**AWAY):
+        for order_id in FIFTY:
+            await made.ends(order_id, "Error")
+    made.remote.set_faults(CALM, "payment")
+    async with made.host(), desk_of(made) as desk, page_of(chromium, desk) as page:
+        await expect(page.locator("#hero h1")).to_have_text("50 orders need you.")
+        group = page.locator("#failures li")
+        await expect(group).to_contain_text("take-payment timed-out")
+        await expect(group).to_contain_text("no success within CompleteBy, 4 times")
+        await page.get_by_role("link", name="Resubmit these 50").click()
+        await page.get_by_label("Reason").fill("the payment service is back")
+        await page.get_by_role("button", name="Resubmit these 50").click()
+        await expect(page.locator("#news")).to_contain_text("Carried out: 50 of 50.")
+        for order_id in FIFTY:
+            assert await made.ends(order_id, "Processed")
+        await page.locator("#nav").get_by_role("link", name="Overview").click()
+        await expect(page.locator("#hero h1")).to_have_text("Nothing needs you.")
 
 
 async def _found_understood_and_mended(made: Rig, page: Page, axe: str, tmp_path: Path) -> None:

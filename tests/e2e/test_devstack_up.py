@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from devstack.__main__ import main
 from devstack.children import Child
 from tests.e2e.stack_kit import (
     ended,
@@ -26,6 +27,9 @@ from tests.e2e.stack_kit import (
     up_of,
 )
 from tests.fake_func import put_func_on_path
+from tests.functions_rig import ROOT, own_app
+
+SERVICES = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
 
 
 @pytest.fixture
@@ -115,6 +119,32 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
         await up.stop_async()
     assert up.exit_code == 0
     assert not any(is_running(pid) for pid in pids_in(screen))
+
+
+async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_path: Path) -> None:
+    folder = own_app(tmp_path / "app")
+    urls = [f"TESTS_{name}_URL=http://127.0.0.1:9" for name in SERVICES]
+    options = ["--ports", "free", "--desk", *(w for url in urls for w in ("--setting", url))]
+    argv = [sys.executable, "-m", "devstack", "up", str(folder), *options]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "SAS_OPERATOR": "ann", "PYTHONPATH": str(ROOT)}
+    up = Child("up", argv, logs=tmp_path, env=env)
+    up.start()
+    try:
+        await screen_of(up)
+        await until(lambda: "The desk waits for it." in said(up))  # no order made the table yet
+        assert "[beside-1] sas: there is no table 'orders'" in said(up)
+        await ends_within(30, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+
+
+def test_up_with_a_desk_that_is_not_installed_says_what_to_install(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("devstack.__main__.find_spec", lambda name: None)
+    assert main(["up", str(app_dir), "--ports", "free", "--desk"]) == 1
+    assert "pip install 'scheduler-agent-supervisor[desk]'" in capsys.readouterr().err
 
 
 async def ends_within(seconds: float, up: Child) -> None:

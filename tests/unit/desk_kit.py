@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -11,7 +11,7 @@ from html import unescape
 import aiohttp
 
 from sas.desk.server import Desk, Office, serving
-from sas.ports import BusUnavailableError, Message, Peeked, RefusedError
+from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError
 from tests.unit.actors_kit import CARE, QUEUES, Kit, kit, order
 
 DECLINED = "payment refused: the customer's card was declined"
@@ -25,6 +25,7 @@ class Line:
         self.runs = True
         self.away = ""
         self.sent: list[Message] = []
+        self.lying: dict[str, list[Peeked]] = {}
 
     async def send(self, messages: Sequence[Message]) -> None:
         if self.away:
@@ -37,7 +38,28 @@ class Line:
     async def peek(self, queue: str, limit: int) -> list[Peeked]:
         if self.away:
             raise BusUnavailableError(self.away)
-        return await self.made.bus.peek(queue, limit)
+        own = await self.made.bus.peek(queue, limit) if queue in self.made.bus.queues else []
+        return [*own, *self.lying.get(queue, ())][:limit]
+
+    async def check_sending(self, queue: str) -> None:
+        pass
+
+    async def move(self, path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        """Move messages that ``put`` put there. Another reader may have taken them."""
+        for move in moves:
+            rest = [one for one in self.lying[path] if one.sequence not in move.sequences]
+            if len(rest) == len(self.lying[path]):
+                continue
+            if move.message is not None:
+                await self.send([move.message])
+            self.lying[path] = rest
+            yield True
+
+    def put(self, path: str, body: bytes, message_id: str, **properties: str) -> None:
+        """Put a message into a queue."""
+        lying = self.lying.setdefault(path, [])
+        number, at = len(lying) + 1, self.made.clock.now()
+        lying.append(Peeked(message_id, body, at, properties, sequence=number))
 
     async def close(self) -> None:
         pass

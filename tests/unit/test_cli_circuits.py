@@ -9,17 +9,22 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 
+from sas.adapters.table import advice
+from sas.cli import arguments as args
 from sas.cli.main import main
 from sas.domain.ids import key_time
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, closed, opened, probe
-from sas.ports import ConflictError
+from sas.operate.errors import UNAVAILABLE
+from sas.ports import ConflictError, StoreUnavailableError
 from sas.simulation.store import MemoryStore
 from tests.unit.actors_kit import breaker_of, keep_breaker
 from tests.unit.cli_kit import store
 
 __all__ = ["store"]  # a fixture of the tests here
 
+OPEN_STORE = args.open_store
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = BreakerPolicy(open_for=timedelta(seconds=15), probe_for=timedelta(seconds=60))
 OPEN = opened(Breaker(), POLICY, NOW, "payment: 503")
@@ -159,3 +164,28 @@ def test_a_circuit_that_changed_meanwhile_is_not_probed(
     monkeypatch.setattr(store, "write_shared", lost)
     assert main(["circuits", "payment", "--probe"]) == 1
     assert "the circuit of 'payment' changed meanwhile: look" in capsys.readouterr().err
+
+
+def test_without_the_right_to_write_no_circuit_is_probed(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, BREAKERS)
+    forbidden = HttpResponseError("no")
+    forbidden.status_code = 403
+    right = f"the table. {advice(forbidden)}"
+    assert "for circuits --probe Storage Table Data Contributor" in right
+
+    async def refused(*_: object) -> None:
+        raise StoreUnavailableError(right)
+
+    async def connected(*_: object) -> MemoryStore:
+        return store
+
+    with monkeypatch.context() as patch:
+        patch.setattr(args, "open_store", OPEN_STORE)
+        patch.setattr("sas.adapters.table_store.connect_existing", connected)
+        patch.setattr(store, "write_shared", refused)
+        assert main(["circuits", "payment", "--probe"]) == UNAVAILABLE
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"sas: {right}\n")
+    assert asyncio.run(breaker_of(store, "payment")) == OPEN

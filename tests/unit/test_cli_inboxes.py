@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
@@ -10,7 +11,8 @@ from sas.cli import inboxes
 from sas.codec import internal
 from sas.codec.internal import CommandMessage, WakeMessage
 from sas.codec.orders import salvage
-from sas.ports import Message, RefusedError
+from sas.codec.outward import Rejection, encode, rejected_parts
+from sas.ports import BusUnavailableError, Message, Move, Peeked, RefusedError, UndeliverableError
 from tests.unit.actors_kit import QUEUES, Kit, done, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
@@ -32,7 +34,7 @@ def test_alerts_are_shown_the_newest_first_with_what_to_do(night: Night) -> None
         ["step-failed", "B"],
         ["step-failed", "A"],
     ]
-    assert "the card was declined" in said.lines[0]
+    assert "agent payment, 1 attempt  step pay failed: the card was declined" in said.lines[0]
     assert said.lines[-1] == "2 alerts"
     records = night.sas("alerts", "--json", "--limit", "1").json
     assert [(one["Kind"], one["OrderID"], one["Step"]) for one in records] == [
@@ -298,3 +300,106 @@ def test_without_the_right_to_the_table_it_is_one_sentence(
 ) -> None:
     store_away(monkeypatch)
     night.sas("dlq").refused(3, "you have no right")
+
+
+# -- wrong state, gone, no right, lost race: one sentence, and nothing changed ------------------
+
+NO_SENDING = "queue orders: to send you need the role Azure Service Bus Data Sender on it."
+NO_RECEIVING = "to take a message you need the role Azure Service Bus Data Receiver on it."
+VERBS = [
+    ("rejected", "resend", "bad-1"),
+    ("rejected", "remove", "bad-1", "--yes"),
+    ("dlq", "redrive", "fresh"),
+]
+
+
+def one_of_each(night: Night) -> dict[str, list[Peeked]]:
+    reject(night, "bad-1")
+    dead(night, "orders", order("fresh"), "fresh")
+    return {path: list(lying) for path, lying in night.lying.items()}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_without_the_right_to_receive_a_message_stays(
+    night: Night, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    before = one_of_each(night)
+
+    async def refused(path: str, moves: object) -> AsyncGenerator[bool]:
+        raise BusUnavailableError(f"queue {path}: {NO_RECEIVING}")
+        yield True  # type: ignore[unreachable]
+
+    monkeypatch.setattr(night, "move", refused)
+    said = night.sas(*verb)
+    assert (said.code, said.err.splitlines()[-1]) == (
+        3,
+        f"sas: queue {path_of(verb)}: {NO_RECEIVING}",
+    )
+    assert (night.lying, night.sent) == (before, [])
+
+
+def path_of(verb: tuple[str, ...]) -> str:
+    return REJECTED if verb[0] == "rejected" else "orders" + DEAD
+
+
+@pytest.mark.parametrize("verb", [VERBS[0], VERBS[2]])
+def test_without_the_right_to_send_a_message_stays(
+    night: Night, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    before = one_of_each(night)
+
+    async def refused(path: str, moves: Sequence[Move]) -> AsyncGenerator[bool]:
+        assert moves[0].message is not None
+        raise UndeliverableError(NO_SENDING, moves[0].message)
+        yield True  # type: ignore[unreachable]
+
+    monkeypatch.setattr(night, "move", refused)
+    night.sas(*verb).refused(3, NO_SENDING)
+    assert (night.lying, night.sent) == (before, [])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_message_that_another_operator_took_first_is_said_to_be_gone(
+    night: Night, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    one_of_each(night)
+
+    async def nothing(path: str, moves: object) -> AsyncGenerator[bool]:
+        return
+        yield True  # type: ignore[unreachable]
+
+    monkeypatch.setattr(night, "move", nothing)
+    night.sas(*verb).refused(1, "the others were gone, or another reader has them: look again")
+    assert night.sent == []
+
+
+@pytest.mark.parametrize("verb", [*VERBS, ("rejected", "show", "bad-1"), ("dlq", "explain", "x")])
+def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, ...]) -> None:
+    night.sas(*verb).refused(
+        1, f"there is no {'dead letter ' if verb[0] == 'dlq' else ''}{verb[2]}"
+    )
+    assert night.sent == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "why"),
+    [
+        (("rejected", "resend", "bad"), "stays: it is no rejected message: send it by hand"),
+        (("rejected", "resend", "forged"), "stays: a sender can forge its source 'scheduler'"),
+        (("dlq", "redrive", "repeat"), "stays: already done"),
+        (("dlq", "redrive", "poison"), "stays: not known"),
+        (("dlq", "redrive", "old"), "stays: the function of dead-letters takes it"),
+    ],
+)
+def test_a_message_that_must_stay_says_why(night: Night, verb: tuple[str, ...], why: str) -> None:
+    night.submit("done")
+    night.put(REJECTED, b"{}", message_id="bad")
+    rejection = Rejection(b"{}", "not-json", "say it in JSON", "scheduler", "m")
+    (part,) = rejected_parts(rejection, at=night.made.clock.now(), id_base="rejected/2")
+    night.put(REJECTED, encode(part), message_id="forged")
+    dead(night, "orders", order("done"), "repeat")
+    dead(night, "scheduler", b"\x00poison", "poison")
+    night.put("dead-letters", order("old"), message_id="old")
+    before = {path: list(lying) for path, lying in night.lying.items()}
+    night.sas(*verb).refused(1, why)
+    assert (night.lying, night.sent) == (before, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sas.cli.main import build_parser
 from sas.codec import outward
 from sas.codec.outward import (
     AlertMessage,
@@ -29,7 +31,7 @@ from sas.config import read_config
 from sas.domain.messages import AlertKind, Notice
 from sas.domain.order import OrderState
 from sas.domain.queues import Queues
-from sas.engine.messages import Addresses, notification
+from sas.engine.messages import Addresses, alert, notification
 from sas.ports import Message
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.remote import RemoteFaults
@@ -328,5 +330,31 @@ def test_any_rejected_message_keeps_to_the_contract(
 
 @pytest.mark.parametrize("kind", AlertKind)
 def test_every_kind_of_alert_keeps_to_the_contract(kind: AlertKind) -> None:
-    alert = AlertMessage(kind=kind.value, at="2026-03-01T12:00:00.000000Z", text="look", id="x")
-    assert errors(ALERT, json.loads(outward.encode(alert))) == []
+    body = AlertMessage(kind=kind.value, at="2026-03-01T12:00:00.000000Z", text="look", id="x")
+    assert errors(ALERT, json.loads(outward.encode(body))) == []
+
+
+NO_COMMAND = {AlertKind.CLEARED: "the incident is over: nothing is left to do"}
+
+
+@pytest.mark.parametrize("kind", AlertKind)
+def test_an_alert_of_every_kind_names_a_command_that_can_be_typed_or_has_a_reason(
+    kind: AlertKind,
+) -> None:
+    scope = {AlertKind.BREAKER_OPEN: "agent payment", AlertKind.WAITING: "care version 1, step pay"}
+    body = AlertMessage(
+        kind=kind.value, at="t", text="look", id="x/alert", order_id="A b", scope=scope.get(kind)
+    )
+    sent = json.loads(alert(body, Addresses(QUEUES, "/orders")).body)
+    if kind in NO_COMMAND:
+        assert "command" not in sent
+        return
+    program, *arguments = shlex.split(sent["command"])
+    assert program == "sas"
+    assert build_parser().parse_args(arguments)
+    assert (sent.get("agent") == "payment") is (kind is AlertKind.BREAKER_OPEN)
+
+
+def test_unreadable_rows_of_many_orders_lead_to_the_incidents() -> None:
+    body = AlertMessage(kind="unreadable", at="t", text="look", id="x", scope="supervisor")
+    assert json.loads(alert(body, Addresses(QUEUES, "/o")).body)["command"] == "sas incidents"
