@@ -22,7 +22,7 @@ $(VENV)/.ready: requirements-dev.txt tools/find-python.sh
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
 	@$(PY) -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.txt || \
 		{ echo "pip could not install what requirements-dev.txt pins: is the network there?"; exit 1; }
-	@pwd > $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sas-project.pth
+	@pwd > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sas-project.pth"
 	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m sas.cli "$$@"\n' > $(VENV)/bin/sas && chmod +x $(VENV)/bin/sas
 	@touch $@
 
