@@ -9,7 +9,23 @@ from datetime import timedelta
 from typing import Any
 
 from orders.content import CURRENCY, amount_due
-from sas import AwaitCallback, Call, HttpService, StillRunning
+from sas import AwaitCallback, Call, HttpService, RefusedError, StillRunning
+
+
+def _member(call: Call, step: str, name: str) -> Any:
+    """Return a member of an earlier step's result.
+
+    Raises:
+        RefusedError: the result has no such member: an operator skipped the step without it.
+    """
+    result = call.results.get(step)
+    if not isinstance(result, dict) or name not in result:
+        text = (
+            f"the result of {step} has no {name} (was the step skipped without --input?): "
+            f"undo the order, or do this step by hand and skip it with its result"
+        )
+        raise RefusedError("missing-result", text)
+    return result[name]
 
 
 class _ServiceAgent:
@@ -66,7 +82,7 @@ class ShippingAgent(_ServiceAgent):
         body = {
             "order_id": call.order_id,
             "ship_to": call.order["ship_to"],
-            "reservation_id": call.results["reserve-stock"]["reservation_id"],
+            "reservation_id": _member(call, "reserve-stock", "reservation_id"),
         }
         return await self._service.call("POST", "/shipments", key=call.key, body=body)
 
@@ -83,7 +99,7 @@ class InvoiceAgent(_ServiceAgent):
         body = {
             "order_id": call.order_id,
             "customer_id": call.order["customer_id"],
-            "charge_id": call.results["take-payment"]["charge_id"],
+            "charge_id": _member(call, "take-payment", "charge_id"),
             "amount": amount_due(call.order),
         }
         return await self._service.call("POST", "/mails", key=call.key, body=body)
@@ -106,7 +122,7 @@ class DeliveryAgent(_ServiceAgent):
 
     async def do(self, call: Call) -> Any:
         """Hand the parcel over, or ask where it is: the key is the same."""
-        body = {"order_id": call.order_id, "tracking": call.results["ship"]["tracking"]}
+        body = {"order_id": call.order_id, "tracking": _member(call, "ship", "tracking")}
         if self._callback_time is not None:
             body["answer_to"] = call.callback(self._callback_time).url
         answer = await self._service.call("POST", "/deliveries", key=call.key, body=body)

@@ -375,7 +375,7 @@ again.
 """
 SKIP = """\
 Count a failed step of an order in Error as done (or a failed undo as undone), because you did it by
-hand. --input is the result that later steps see.
+hand. --input is the result that later steps read; without it they see null.
 
   sas skip 10248 --step ship-goods --input '{"parcel": "P-17"}'
 """

@@ -17,7 +17,7 @@ from sas.cli.output import time_of
 from sas.codec.outward import AlertMessage, RejectedMessage
 from sas.codec.record import to_line
 from sas.config import read_queues
-from sas.domain.ids import key_time
+from sas.domain.ids import URGENT_SUFFIX, key_time
 from sas.domain.queues import Queues
 from sas.operate import letters, redriving
 from sas.operate.errors import NotPossibleError, UnavailableError, UsageError
@@ -267,10 +267,22 @@ def _show_rejected(
     if arguments.content:
         pairs.append(("body", part.body if part else one.body.decode(errors="replace")))
     again = f"`sas rejected resend {one.message_id}`"
-    pairs.append(("next", f"correct it and submit it again; if its cause was outside, {again}"))
+    todo = "undo or resubmit the order" if part and _is_internal(part) else _CORRECT
+    pairs.append(("next", f"{todo}; if its cause was outside, {again}"))
     for line in output.facts(pairs):
         output.say(line)
     return 0
+
+
+_CORRECT = "correct it and submit it again"
+
+
+def _is_internal(part: RejectedMessage) -> bool:
+    """Return whether it is a message between parts of the system: no application can send it."""
+    queues = read_queues(os.environ)
+    queue = part.source_queue.removesuffix(URGENT_SUFFIX)
+    fixed = {queues.scheduler, queues.replies, queues.callbacks}
+    return queue in fixed or queue.startswith(queues.agent_prefix)
 
 
 def _rejected_record(one: Peeked, part: RejectedMessage | None, *, content: bool) -> Record:

@@ -167,8 +167,9 @@ def _after_failure(order: Order) -> str:
             "after you undid it by hand."
         )
     return (
-        f"repair what the error of {step} says, then `sas resubmit {name}`; or "
-        f"`sas skip {name} --step {step}` if you did the step by hand; or `sas undo {name}`."
+        f"repair what the error of {step} says, then `sas resubmit {name}`; or, if you did the "
+        f"step by hand, `sas skip {name} --step {step} --input RESULT` (later steps read RESULT); "
+        f"or `sas undo {name}`."
     )
 
 

@@ -157,7 +157,9 @@ def outlook(order: Order, intent: Intent) -> str:
         case Verb.SKIP:
             if any(step.undo_failed for step in failed):
                 return f"count as undone by hand: {_each(failed)}"
-            return f"count as done, with the result {intent.input or 'null'}: {_each(failed)}"
+            given = intent.input
+            how = "; later steps will see null" if given is None else f", with the result {given}"
+            return f"count as done{how}: {_each(failed)}"
         case Verb.UNDO:
             return f"undo the order (there is no way back); {_ledger(order)}"
         case Verb.CANCEL:

@@ -190,7 +190,10 @@ def _waits_for_you(
     if step.undo_failed:
         todo = f"Repair it and resubmit, or undo {step.name} by hand and skip it."
     else:
-        todo = "Repair the cause and resubmit, skip the step if you did it by hand, or undo."
+        todo = (
+            "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
+            "which later steps read; or undo."
+        )
     return Waits("You.", "Nothing moves it but a command.", None, todo, step, agent, circuit)
 
 

@@ -24,7 +24,7 @@ from orders.workflows import workflows
 from sas.codec.strict import parse
 from sas.config import SettingError
 from sas.domain.workflow import OnFailure
-from sas.ports import AwaitCallback, Call, Callback, StillRunning
+from sas.ports import AwaitCallback, Call, Callback, RefusedError, StillRunning
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "northwind-orders.jsonl"
 
@@ -283,3 +283,26 @@ def test_a_carrier_that_is_to_tell_needs_an_address() -> None:
         orders.business(env)
     env |= {"SAS_CALLBACK_KEY": "k" * 32, "SAS_CALLBACK_URL": "https://app.example"}
     assert "delivery" in orders.business(env).agents
+
+
+@pytest.mark.parametrize("result", [None, "P-17", {}])
+@pytest.mark.parametrize(
+    ("agent", "before", "name"),
+    [
+        (ShippingAgent, "reserve-stock", "reservation_id"),
+        (InvoiceAgent, "take-payment", "charge_id"),
+        (DeliveryAgent, "ship", "tracking"),
+    ],
+)
+async def test_an_agent_refuses_a_step_whose_earlier_result_is_missing(
+    agent: type[ShippingAgent | InvoiceAgent | DeliveryAgent],
+    before: str,
+    name: str,
+    result: object,
+) -> None:
+    """An operator skipped the earlier step without its result: a retry cannot help."""
+    service = Service()
+    with pytest.raises(RefusedError, match=f"the result of {before} has no {name}") as refused:
+        await agent(service).do(call(**{before: result}))  # type: ignore[arg-type]
+    assert refused.value.code == "missing-result"
+    assert not service.calls

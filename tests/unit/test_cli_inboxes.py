@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
@@ -108,13 +109,14 @@ def test_a_wrong_use_is_one_sentence(night: Night, arguments: list[str], said: s
 # -- rejected ---------------------------------------------------------------------------------
 
 
-def reject(night: Night, order_id: str) -> None:
+def reject(night: Night, order_id: str, queue: str = "orders") -> None:
     """Put a rejected order where ``move`` of these tests can take it."""
     night.play(night.made.submit(order(order_id, workflow="nosuch"), f"m-{order_id}"))
     night.later(1)
     taken = night.made.bus.take(REJECTED)
     assert taken is not None
-    night.put(REJECTED, taken.body, message_id=taken.message_id)
+    body = {**json.loads(taken.body), "source_queue": queue}
+    night.put(REJECTED, json.dumps(body).encode(), message_id=taken.message_id)
 
 
 def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None:
@@ -137,6 +139,25 @@ def test_rejected_messages_are_listed_shown_and_sent_again(night: Night) -> None
     assert (sent.code, sent.lines[-1]) == (0, "sent 1 of 1, removed 1")
     assert [message.queue for message in night.sent] == ["orders"]
     assert night.sas("rejected", "list").lines[-1] == "1 rejected message"
+
+
+@pytest.mark.parametrize(
+    ("queue", "todo"),
+    [
+        ("orders", "correct it and submit it again"),
+        ("orders-shop", "correct it and submit it again"),
+        ("agent-payment-urgent", "undo or resubmit the order"),
+        ("agent-replies", "undo or resubmit the order"),
+        ("scheduler", "undo or resubmit the order"),
+    ],
+)
+def test_what_to_do_about_a_rejected_message_follows_from_its_queue(
+    night: Night, queue: str, todo: str
+) -> None:
+    reject(night, "bad-1", queue)
+    lines = night.sas("rejected", "show", "bad-1").lines
+    (said,) = [line for line in lines if line.startswith("next")]
+    assert todo in said
 
 
 def test_one_rejected_message_is_removed_by_the_id_of_its_order(

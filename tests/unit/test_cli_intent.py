@@ -106,6 +106,11 @@ def test_a_step_that_is_not_in_error_is_named_with_its_state() -> None:
         ),
         (
             "in error",
+            Intent(Verb.SKIP, "ann"),
+            "count as done; later steps will see null: step-1 (out-of-stock",
+        ),
+        (
+            "in error",
             Intent(Verb.SKIP, "ann", input='{"a":1}'),
             'count as done, with the result {"a":1}: step-1 (out-of-stock',
         ),

@@ -58,6 +58,7 @@ JOURNAL = [
         ("pending", "step-0 is ready; a scheduler claims it by 2026-"),
         ("processing", "step-0 is with its agent, to be done by 2026-"),
         ("in error", "repair what the error of step-1 says, then `sas resubmit o`"),
+        ("in error", "`sas skip o --step step-1 --input RESULT` (later steps read RESULT)"),
         ("undo failed", "`sas skip o --step step-1` after you undid it by hand"),
         ("processed", "nothing to do; `sas undo o` would undo the whole order"),
         ("compensated", "nothing to do: the whole order is undone"),

@@ -104,7 +104,7 @@ def test_an_order_in_error_waits_for_you_and_the_commands_are_named(night: Night
     assert said.lines[0].startswith("A is Error. It stopped at pay: the card was declined")
     assert fact(said.lines, "waits for") == "You."
     assert fact(said.lines, "last error") == "card-declined: the card was declined"
-    for verb in ("sas resubmit A", "sas skip A --step pay", "sas undo A"):
+    for verb in ("sas resubmit A", "sas skip A --step pay --input RESULT", "sas undo A"):
         assert verb in fact(said.lines, "do")
     assert fact(said.lines, "then") == "Nothing moves it but a command."
 
