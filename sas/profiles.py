@@ -103,6 +103,17 @@ def profiles(environ: Mapping[str, str], directory: Path) -> Mapping[str, Profil
     return dict(sorted(found.items()))
 
 
+def nothing_here(env: Mapping[str, str]) -> str | None:
+    """Return what to start, where no setting names a system and no stack runs; None elsewhere."""
+    named = any(env.get(key) for key in (*OF_BUS, *OF_TABLES))
+    if named or _upwards(Path.cwd(), DEVSTACK) is not None:
+        return None
+    return (
+        f"nothing runs here (no {DEVSTACK} in this directory or above): start `make up` or "
+        "`devstack up`; or name a system with"
+    )
+
+
 def service_bus(env: Mapping[str, str]) -> str | None:
     """Return the connection string, or the host name of the namespace, that settings have."""
     return next((env[name] for name in OF_BUS if env.get(name)), None)

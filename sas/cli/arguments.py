@@ -26,7 +26,7 @@ from sas.ports import (
     StoreMismatchError,
     StoreUnavailableError,
 )
-from sas.profiles import CONNECTION, service_bus
+from sas.profiles import CONNECTION, nothing_here, service_bus
 
 Work = Callable[[StateStore], Awaitable[int]]
 """What a verb does with the store; it returns the exit code."""
@@ -144,7 +144,16 @@ def read_storage(arguments: argparse.Namespace, env: Mapping[str, str]) -> Stora
     try:
         return Storage(read_tables(said), read_table_name(said))
     except SettingError as wrong:
+        nothing = _nothing_here(arguments, said)
+        if nothing is not None:
+            raise UsageError(f"{nothing} --storage or SAS_TABLES") from None
         raise UsageError(f"{wrong} (or give --env or --storage)") from None
+
+
+def _nothing_here(arguments: argparse.Namespace, env: Mapping[str, str]) -> str | None:
+    """Return the begin of a sentence for a directory in which nothing runs; None elsewhere."""
+    nothing = None if arguments.env else nothing_here(env)
+    return nothing and f"{nothing} --env (see `sas env`),"
 
 
 @asynccontextmanager
@@ -220,6 +229,9 @@ def read_bus(arguments: argparse.Namespace, env: Mapping[str, str]) -> Endpoint:
     if namespace and "=" in namespace:
         return Endpoint(connection_string=namespace)
     if not namespace:
+        nothing = _nothing_here(arguments, env)
+        if nothing is not None:
+            raise UsageError(f"{nothing} --connection or {CONNECTION}")
         raise UsageError(
             f"no connection: name an environment with --env, give --connection or set {CONNECTION} "
             "to a Service Bus connection string (the portal shows it under Shared access policies)"

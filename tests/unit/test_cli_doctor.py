@@ -61,7 +61,7 @@ def test_what_is_missing_is_wrong_with_what_to_do(
         *("your name in the journal", "reading the table"),
     ):
         assert found[what] == "wrong", what
-    assert "SAS_TABLES is missing" in said.out
+    assert "nothing runs here (no .devstack/env" in said.out
 
 
 def test_rights_are_told_apart_from_reach(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

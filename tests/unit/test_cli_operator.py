@@ -299,15 +299,20 @@ def test_the_storage_comes_from_the_argument_then_the_environment() -> None:
 
 
 def test_a_storage_that_cannot_be_reached_or_read_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: Said
+    monkeypatch: pytest.MonkeyPatch, capsys: Said, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SAS_TABLES", "nonsense")
     assert main(["list"]) == 2
     assert "the storage connection string cannot be read" in capsys.readouterr().err
     monkeypatch.delenv("SAS_TABLES")
     monkeypatch.delenv("AzureWebJobsStorage", raising=False)
+    monkeypatch.setenv("ServiceBus", "NAME.servicebus.windows.net")
     assert main(["list"]) == 2
     assert "the setting SAS_TABLES is missing" in capsys.readouterr().err
+    monkeypatch.delenv("ServiceBus")
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 2
+    assert "nothing runs here (no .devstack/env" in capsys.readouterr().err
 
 
 async def test_a_reason_travels_with_the_command(

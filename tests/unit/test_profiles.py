@@ -159,6 +159,31 @@ def test_without_any_profile_the_sentence_shows_how_one_looks(
     assert '[prod]\nnamespace = "NAME.servicebus.windows.net"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["list"], "--env (see `sas env`), --storage or SAS_TABLES"),
+        (["submit", "x.json"], "--env (see `sas env`), --connection or ServiceBus"),
+    ],
+)
+def test_where_nothing_runs_the_first_sentence_says_what_to_start(
+    words: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("x.json").write_text("{}")
+    assert main([*words, *(["--reply-queue", "responses-a"] if "submit" in words else [])]) == USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("sas: nothing runs here (no .devstack/env in this directory or above)")
+    assert f"start `make up` or `devstack up`; or name a system with {names}" in error
+
+
+def test_a_profile_without_a_table_or_a_namespace_says_which_setting_is_missing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_own(home, '[bare]\ntable = "trips"\n')
+    assert main(["--env", "bare", "list"]) == USAGE
+    assert "the setting SAS_TABLES is missing" in capsys.readouterr().err
+
+
 # -- The stack that runs here -----------------------------------------------------------------
 
 
