@@ -57,6 +57,8 @@ class Profile:
     name: str
     settings: Mapping[str, str]
     path: Path
+    wrong: str = ""
+    """Why it cannot be used, and what to do."""
 
 
 def settings(
@@ -89,10 +91,10 @@ def settings(
 
 
 def profiles(environ: Mapping[str, str], directory: Path) -> Mapping[str, Profile]:
-    """Return every profile. One's own file wins over the project's.
+    """Return every profile, the wrong ones too. One's own file wins over the project's.
 
     Raises:
-        ProfileError: a file cannot be read, or has what no profile has.
+        ProfileError: a file cannot be read.
     """
     base = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
     own, project = Path(base, "sas", "profiles.toml"), _upwards(directory, Path(IN_PROJECT))
@@ -125,14 +127,18 @@ def _names_a_system(key: str) -> bool:
 
 
 def _named(name: str, known: Mapping[str, Profile]) -> Profile:
-    if name in known:
-        return known[name]
+    good = [one.name for one in known.values() if not one.wrong]
+    found = known.get(name) or (None if good else next(iter(known.values()), None))
+    if found is not None and found.wrong:
+        raise ProfileError(found.wrong)
+    if found is not None:
+        return found
     if not known:
         raise ProfileError(
             f"there is no profile {name[:60]!r}: write one to ~/.config/sas/profiles.toml, or to "
             f"{IN_PROJECT} in the project:\n{_EXAMPLE}"
         )
-    raise ProfileError(f"there is no profile {name[:60]!r}: give one of {', '.join(known)}")
+    raise ProfileError(f"there is no profile {name[:60]!r}: give one of {', '.join(good)}")
 
 
 def _upwards(directory: Path, name: Path) -> Path | None:
@@ -151,15 +157,18 @@ def _read(path: Path) -> Iterator[Profile]:
     except (ValueError, RecursionError) as wrong:  # no TOML, or no UTF-8
         raise ProfileError(f"{path} is not TOML: {wrong}") from None
     for name, members in found.items():
-        if not isinstance(members, dict) or not _NAME.fullmatch(name):
-            raise ProfileError(
-                f"{path}: {name[:60]!r} is no profile: begin each with [NAME], for instance\n"
-                f"{_EXAMPLE}"
-            )
-        yield Profile(name, _settings_of(f"{path}, [{name}]", members), path)
+        try:
+            yield Profile(name, _settings_of(path, name, members), path)
+        except ProfileError as wrong:
+            yield Profile(name, {}, path, str(wrong))
 
 
-def _settings_of(where: str, members: Mapping[str, Any]) -> dict[str, str]:
+def _settings_of(path: Path, name: str, members: Any) -> dict[str, str]:
+    if not isinstance(members, dict) or not _NAME.fullmatch(name):
+        raise ProfileError(
+            f"{path}: {name[:60]!r} is no profile: begin each with [NAME], for instance\n{_EXAMPLE}"
+        )
+    where = f"{path}, [{name}]"
     names = {"namespace": OF_BUS[2], "tables": OF_TABLES[1], "table": "SAS_TABLE"}
     others = members.get("settings", {})
     unknown = ", ".join(sorted(members.keys() - names - {"settings"}))

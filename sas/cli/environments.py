@@ -113,7 +113,11 @@ def _run(arguments: argparse.Namespace) -> int:
     rows = [
         (one.name, *(_told(one.settings, names) for names in _SHOWN.values()), str(one.path))
         for one in known.values()
+        if not one.wrong
     ]
+    for one in known.values():
+        if one.wrong:
+            output.complain(f"sas: {one.wrong}")
     heading = ("Environment", *_SHOWN, "From")
     if arguments.json:
         for row in rows:

@@ -141,6 +141,21 @@ def test_a_file_that_is_wrong_says_where_and_what_to_write(
     assert said in error
 
 
+@pytest.mark.parametrize("wrong", ["[test]\nbus = 1\n", '["a b"]\n'])
+def test_a_wrong_profile_does_not_block_another_one_and_the_list_names_it(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_of_project(wrong + '[prod]\nnamespace = "shop.servicebus.windows.net"\n')
+    assert main(["env", "show", "prod"]) == 0
+    assert "shop.servicebus.windows.net" in capsys.readouterr().out
+    assert main(["env", "list"]) == 0
+    said = capsys.readouterr()
+    assert "prod" in said.out
+    assert said.err.startswith(f"sas: {path}")
+    assert main(["env", "show", "other"]) == USAGE
+    assert capsys.readouterr().err == "sas: there is no profile 'other': give one of prod\n"
+
+
 @pytest.mark.parametrize(
     "words", [["--env", "prdo", "list"], ["list", "--env", "prdo"], ["env", "show", "prdo"]]
 )
