@@ -77,10 +77,18 @@ def _texts(action: argparse.Action) -> list[str]:
     return [str(one) for one in action.choices or ()]
 
 
+_PROFILES = r"""sas env list --json 2>/dev/null | sed 's/.*"Environment":"\([^"]*\)".*/\1/'"""
+"""A command of the shell that prints the name of each profile: they differ by directory."""
+
+
 def _bash(words: Sequence[Words]) -> str:
     return f"""\
 _sas() {{
     local cur="${{COMP_WORDS[COMP_CWORD]}}" words="" verb="" i
+    if [ "${{COMP_WORDS[COMP_CWORD-1]}}" = --env ]; then
+        COMPREPLY=($(compgen -W "$({_PROFILES})" -- "$cur"))
+        return
+    fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "${{COMP_WORDS[i]}}" in
             --env) ((i++)) ;;
@@ -119,6 +127,10 @@ def _zsh(words: Sequence[Words]) -> str:
 #compdef sas
 _sas() {{
     local before="${{words[CURRENT-1]}}" verb="" said="" i
+    if [[ "$before" == --env ]]; then
+        compadd -- ${{(f)"$({_PROFILES})"}}
+        return
+    fi
     for ((i = 2; i < CURRENT; i++)); do
         case "${{words[i]}}" in
             --env) ((i++)) ;;
@@ -143,7 +155,8 @@ compdef _sas sas
 
 
 def _fish(words: Sequence[Words]) -> str:
-    lines = ["complete -c sas -f"]
+    profiles = f" -x -a {shlex.quote(f'({_PROFILES})')}"
+    lines = ["complete -c sas -f", f"complete -c sas -n __fish_use_subcommand -l env{profiles}"]
     for one in words:
         here = f"-n '__fish_seen_subcommand_from {one.verb}'"
         about = shlex.quote(one.summary)
@@ -153,7 +166,9 @@ def _fish(words: Sequence[Words]) -> str:
         of_options = dict(one.choices)
         for name, said in one.options:
             takes, about = " -r -F" if name in one.taking else "", shlex.quote(said)
-            if name in of_options:
+            if name == "--env":
+                takes = profiles
+            elif name in of_options:
                 takes = f" -x -a {shlex.quote(' '.join(of_options[name]))}"
             lines.append(f"complete -c sas {here} -l {name.removeprefix('--')}{takes} -d {about}")
     return "\n".join(lines) + "\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,19 @@ def test_bash_completes_verbs_options_and_what_an_option_can_be(
     assert completed(of, "rejected", "re") == ["resend", "remove"]
     assert completed(of, "show", "NW-1") == []
     assert completed(of, "show", "NW-1", "--last", "") == []  # a text follows: files, by default
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash")
+def test_bash_offers_the_profiles_of_this_directory_after_env(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".sas.toml").write_text("[prod]\n[preview]\n[test]\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    of = script(capsys, "bash")
+    assert completed(of, "--env", "pr") == ["preview", "prod"]
+    assert completed(of, "list", "--env", "") == ["preview", "prod", "test"]
 
 
 @pytest.mark.skipif(BASH is None, reason="there is no bash")
