@@ -390,7 +390,10 @@ def why(queue: str, error: ServiceBusError) -> str:
         case MessageSizeExceededError():
             advice = "The message is larger than the queue accepts."
         case ServiceBusAuthenticationError():
-            advice = "Check the key in the connection string, or the identity (yours: az login)."
+            advice = (
+                "Without a connection string, `az login` first. "
+                "Check the key in the connection string, if you use one."
+            )
         case ServiceBusAuthorizationError():
             advice = (
                 "To send to it needs the role Azure Service Bus Data Sender (a key's policy: Send)."

@@ -348,8 +348,9 @@ def advice(error: BaseException) -> str:
     """Return a sentence that says what to check."""
     if _is_forbidden(error):
         return (
-            "Check the key in the connection string, or the role on the account: the app's "
-            "identity needs Storage Table Data Contributor, an operator's (az login) Storage Table "
+            "Without a connection string, `az login` first. "
+            "Check the key in the connection string, if you use one, or the role on the account: the app's "
+            "identity needs Storage Table Data Contributor, an operator's Storage Table "
             "Data Reader, and for circuits --probe Storage Table Data Contributor."
         )
     if code_of(error) in _TABLE_IS_GONE:

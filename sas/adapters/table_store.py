@@ -558,8 +558,8 @@ async def connect_existing(endpoint: Endpoint, table: str) -> TableStore:
         await probe.close()
     if meta is None:
         raise NoStoreError(
-            f"there is no table {table!r} with orders at {where}: check the storage account and "
-            "the table's name (no order may have been submitted yet)"
+            f"no order yet: there is no table {table!r} with orders at {where} (otherwise "
+            "check the storage account and the table's name)"
         )
     shards = meta.get("Shards")
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:

@@ -102,7 +102,7 @@ async def _opened(stack: AsyncExitStack, storage: args.Storage) -> StateStore:
             return await stack.enter_async_context(args.open_store(storage))
         except (NotPossibleError, UnavailableError) as missing:
             if not said:
-                output.complain(f"sas: {missing}. The desk waits for it.")
+                output.complain(f"{missing}. The desk waits for it.")
                 said = True
             await asyncio.sleep(LOOK_AGAIN_S)
 

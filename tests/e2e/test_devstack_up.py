@@ -132,7 +132,7 @@ async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_
     try:
         await screen_of(up)
         await until(lambda: "The desk waits for it." in said(up))  # no order made the table yet
-        assert "[beside-1] sas: there is no table 'orders'" in said(up)
+        assert "[beside-1] no order yet: there is no table 'orders'" in said(up)
         await ends_within(30, up)
     finally:
         await up.stop_async()
