@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from sas.cli import arguments as args
@@ -10,7 +11,16 @@ from sas.cli import output
 from sas.cli.arguments import Verb
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
-from sas.project.new import MANIFEST, ProjectError, apply, changes, create
+from sas.project.new import (
+    MANIFEST,
+    ProjectError,
+    Step,
+    apply,
+    changes,
+    create,
+    since,
+    unmerged,
+)
 
 NEW = """\
 Write a project of your own into a new directory: function_app.py, host.json, settings, infra and
@@ -20,10 +30,14 @@ README. It runs on the installed packages; nothing of them is copied.
   sas new my-orders
   cd my-orders && make test && make up
 """
+NO_WHEELS = """\
+If no package index of yours has scheduler-agent-supervisor, put its two wheels into wheels/ first\
+"""
 UPGRADE = f"""\
-Show what the installed version's template has otherwise than the one that wrote this project
-({MANIFEST}). Without --apply nothing is changed. With it, files that you did not touch are
-written; for those that you changed, the template's version is put beside yours as NAME.template.
+Show what the template changed between the version that wrote this project ({MANIFEST}) and
+the installed one. Your own changes are not in the diff. Without --apply nothing is changed. With
+it, files that you did not touch are written; for those that you changed, the template's version
+is put beside yours as NAME.template: merge it into yours by hand, then remove it.
 
 Exit code 0: nothing to do, or done. 1: there are changes.
 
@@ -53,7 +67,11 @@ def _new(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.say(to_line({"Project": str(directory)}))
         return 0
-    output.say(f"{directory} is a project of your own. Next: cd {directory} && make test")
+    here = directory.resolve() == Path.cwd()
+    test = "make test" if here else f"cd {shlex.quote(str(directory))} && make test"
+    output.say(f"{directory} is a project of your own. Next: {test}")
+    if arguments.wheels is None:
+        output.say(f"{NO_WHEELS} (or run `sas new` with --wheels DIR).")
     return 0
 
 
@@ -68,8 +86,9 @@ def _add_upgrade(parser: argparse.ArgumentParser) -> None:
 def _upgrade(arguments: argparse.Namespace) -> int:
     project: Path = arguments.directory
     try:
-        found = changes(project)
-        beside = apply(project, found) if arguments.apply else []
+        before, found = since(project), changes(project)
+        if arguments.apply:
+            apply(project, found)
     except ProjectError as wrong:
         raise UsageError(str(wrong)) from None
     code = 1 if found and not arguments.apply else 0
@@ -80,14 +99,19 @@ def _upgrade(arguments: argparse.Namespace) -> int:
         return code
     for change in found:
         output.say(f"{change.path}: {change.step.value}")
-        if not arguments.apply:
+        if not arguments.apply or change.step is Step.MERGE:
             output.say(change.diff())
     if not found:
-        output.say("The template changed nothing since.")
+        output.say(f"The template changed nothing since {before}.")
     elif not arguments.apply:
-        output.say(f"{len(found)} files. `sas upgrade --apply` writes them.")
-    for name in beside:
-        output.say(f"Merge {name} into yours, then remove it.")
+        merges = sum(change.step is Step.MERGE for change in found)
+        output.say(
+            f"{len(found)} files of the template changed since {before}. `sas upgrade --apply` "
+            f"writes or removes {len(found) - merges} files; {merges} get NAME.template beside "
+            "them, merge by hand."
+        )
+    for name in unmerged(project):
+        output.say(f"Not merged yet: {name}. Merge it into yours by hand, then remove it.")
     return code
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,6 +16,8 @@ from sas.distribution import version
 from sas.project import template
 
 MANIFEST = Path(".sas", "template.json")
+BASE = Path(".sas", "base")
+"""The files as the template wrote them: a later upgrade tells its changes from the user's."""
 WHEELS = "wheels"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _WHEEL = "scheduler_agent_supervisor*.whl"
@@ -38,17 +38,19 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file that the template has otherwise than the project."""
+    """One file that the template changed. ``base`` is None if no earlier template wrote it."""
 
     path: str
     step: Step
-    before: str
+    base: str | None
+    mine: str
     after: str
 
     def diff(self) -> str:
-        """Return the difference, as ``diff -u`` writes it."""
-        before, after = (text.splitlines(keepends=True) for text in (self.before, self.after))
-        names = f"yours/{self.path}", f"template/{self.path}"
+        """Return what the template changed, as ``diff -u`` writes it."""
+        name, text = ("yours", self.mine) if self.base is None else ("base", self.base)
+        before, after = (one.splitlines(keepends=True) for one in (text, self.after))
+        names = f"{name}/{self.path}", f"template/{self.path}"
         return "".join(difflib.unified_diff(before, after, *names))
 
 
@@ -61,7 +63,8 @@ def create(project: Path, wheels: Path | None = None) -> str:
     name = project.resolve().name.lower().replace("_", "-")
     if not _NAME.fullmatch(name):
         raise ProjectError(
-            f"{project.name!r} cannot be the name of a project: use letters, digits and - between"
+            f"{project.name!r} cannot be the name of a project: "
+            "use letters and digits, with - between them"
         )
     if project.exists() and any(project.iterdir()):
         raise ProjectError(f"{project} is not empty: name a new directory")
@@ -70,77 +73,100 @@ def create(project: Path, wheels: Path | None = None) -> str:
         raise ProjectError(f"{wheels} holds no {_WHEEL}: run `make dist`, or leave --wheels out")
     project.mkdir(parents=True, exist_ok=True)
     template.make(project, name, version())
-    written = {path: _text(project / path) for path in sorted(_files(project))}
+    written = _texts(project)
     if found:
         (project / WHEELS).mkdir()
         for wheel in found:
             shutil.copy(wheel, project / WHEELS)
-    _write_manifest(project, name, written)
+    _remember(project, name, written)
     return name
 
 
-def changes(project: Path) -> list[Change]:
-    """Return what the installed template has otherwise than the one that wrote the project.
+def since(project: Path) -> str:
+    """Return the version whose template wrote the project, or was last applied to it.
 
     Raises:
         ProjectError: it was not written by ``sas new``.
     """
-    manifest = _manifest(project)
-    known: dict[str, str] = manifest["files"]
+    return str(_manifest(project)["version"])
+
+
+def changes(project: Path) -> list[Change]:
+    """Return what the installed template changed since that version.
+
+    Raises:
+        ProjectError: it was not written by ``sas new``.
+    """
+    made, base = _made(str(_manifest(project)["name"])), _texts(project / BASE)
     found = []
-    now = _made(manifest["name"])
-    for path, text in now.items():
+    for path, text in made.items():
         mine = _text(project / path) if (project / path).is_file() else None
-        if mine == text or _hash(text) == known.get(path):
+        if text in {mine, base.get(path)}:
             continue
-        if path not in known:
+        if path not in base:
             step = Step.ADD if mine is None else Step.MERGE
         elif mine is None:
             continue  # you removed it
         else:
-            step = Step.UPDATE if _hash(mine) == known[path] else Step.MERGE
-        found.append(Change(path, step, mine or "", text))
-    gone = {path: project / path for path in sorted(set(known) - set(now))}
-    texts = {path: _text(file) for path, file in gone.items() if file.is_file()}
-    untouched = (path for path, text in texts.items() if _hash(text) == known[path])
-    return found + [Change(path, Step.REMOVE, texts[path], "") for path in untouched]
+            step = Step.UPDATE if mine == base[path] else Step.MERGE
+        found.append(Change(path, step, base.get(path), mine or "", text))
+    gone = (path for path in sorted(set(base) - set(made)) if (project / path).is_file())
+    untouched = (path for path in gone if _text(project / path) == base[path])
+    return found + [Change(path, Step.REMOVE, base[path], base[path], "") for path in untouched]
 
 
-def apply(project: Path, found: list[Change]) -> list[str]:
-    """Write the changes. Return the files to merge: each is beside yours, as ``NAME.template``."""
-    beside = []
+def apply(project: Path, found: list[Change]) -> None:
+    """Write the changes. The template's version of a file to merge goes into ``NAME.template``.
+
+    Raises:
+        ProjectError: such a file of an earlier upgrade is still there.
+    """
+    merges = {_beside(change.path) for change in found if change.step is Step.MERGE}
+    if waiting := sorted(merges & set(unmerged(project))):
+        raise ProjectError(
+            f"{', '.join(waiting)} of an earlier upgrade is not merged: merge it into yours, "
+            "remove it, then apply this one"
+        )
     for change in found:
-        path = project / change.path
         if change.step is Step.REMOVE:
-            path.unlink()
+            (project / change.path).unlink()
             continue
-        if change.step is Step.MERGE:
-            path = path.with_name(f"{path.name}.template")
-            beside.append(path.relative_to(project).as_posix())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(change.after, encoding="utf-8")
+        path = change.path if change.step is not Step.MERGE else _beside(change.path)
+        _write(project / path, change.after)
     name = str(_manifest(project)["name"])
-    _write_manifest(project, name, _made(name))
-    return beside
+    _remember(project, name, _made(name))
+
+
+def unmerged(project: Path) -> list[str]:
+    """Return the ``NAME.template`` files that are still there."""
+    names = (_beside(path) for path in sorted(_texts(project / BASE)))
+    return [name for name in names if (project / name).is_file()]
+
+
+def _beside(path: str) -> str:
+    return f"{path}.template"
 
 
 def _made(name: str) -> dict[str, str]:
     """Return what the installed template writes, by path."""
     with tempfile.TemporaryDirectory() as made:
         template.make(Path(made), name, version())
-        return {path: _text(Path(made, path)) for path in sorted(_files(Path(made)))}
+        return _texts(Path(made))
 
 
-def _files(project: Path) -> Iterator[str]:
-    return (one.relative_to(project).as_posix() for one in project.rglob("*") if one.is_file())
+def _texts(directory: Path) -> dict[str, str]:
+    """Return the text of each file below, by path."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): _text(path) for path in files}
 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _manifest(project: Path) -> dict[str, Any]:
@@ -153,9 +179,11 @@ def _manifest(project: Path) -> dict[str, Any]:
     return found
 
 
-def _write_manifest(project: Path, name: str, written: dict[str, str]) -> None:
-    path = project / MANIFEST
-    path.parent.mkdir(exist_ok=True)
-    files = {name: _hash(text) for name, text in written.items()}
-    content = {"name": name, "version": version(), "files": files}
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _remember(project: Path, name: str, written: dict[str, str]) -> None:
+    """Keep what the template wrote, and its version."""
+    if (project / BASE).exists():
+        shutil.rmtree(project / BASE)
+    for path, text in written.items():
+        _write(project / BASE / path, text)
+    content = {"name": name, "version": version()}
+    _write(project / MANIFEST, json.dumps(content, indent=2) + "\n")

@@ -14,7 +14,7 @@ import pytest
 
 from sas.cli.main import main
 from sas.distribution import version
-from sas.project.new import MANIFEST, _hash, _write_manifest
+from sas.project.new import BASE, MANIFEST, _remember
 from sas.project.template import BUSINESS, TEMPLATE, sources
 from tests.infra.test_azd import azure_yaml_errors
 from tools.dist import ROOT
@@ -48,7 +48,8 @@ def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def files_of(project: Path) -> dict[str, str]:
     paths = (path for path in project.rglob("*") if path.is_file())
-    return {path.relative_to(project).as_posix(): path.read_text() for path in paths}
+    held = {path.relative_to(project).as_posix(): path.read_text() for path in paths}
+    return {path: text for path, text in held.items() if not path.startswith(f"{BASE.as_posix()}/")}
 
 
 def test_a_project_has_every_file_of_the_template_and_the_shared_ones_unchanged(
@@ -112,7 +113,7 @@ def test_its_workflows_are_valid(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["Tea Shop"], "cannot be the name of a project"),
+        (["Tea Shop"], "use letters and digits, with - between them"),
         (["full"], "is not empty: name a new directory"),
         (["shop", "--wheels", "full"], "holds no scheduler_agent_supervisor*.whl"),
     ],
@@ -132,6 +133,26 @@ def test_a_project_that_cannot_be_written_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
+@pytest.mark.parametrize(
+    ("directory", "step"),
+    [("my dir/shop", "Next: cd 'my dir/shop' && make test"), (".", "Next: make test")],
+)
+def test_the_next_step_can_be_pasted(
+    tmp_path: Path,
+    directory: str,
+    step: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert main(["new", directory]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].endswith(step)
+    assert "put its two wheels into wheels/ first" in said
+
+
 def test_a_directory_that_sas_new_did_not_write_cannot_be_upgraded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,8 +166,7 @@ def older(project: Path) -> None:
     That template had another host.json, no compose.yaml, another Makefile (which the adopter
     changed since), and a file ``tools/old.py``. The adopter removed ``orders.jsonl``.
     """
-    manifest = json.loads((project / MANIFEST).read_text())
-    files = {path: text for path, text in files_of(project).items() if path in manifest["files"]}
+    files = {path: text for path, text in files_of(project).items() if path != str(MANIFEST)}
     files["host.json"] = '{"version": "2.0"}\n'
     files["Makefile"] = "test:\n"
     files["tools/old.py"] = "# old\n"
@@ -157,7 +177,9 @@ def older(project: Path) -> None:
     (project / "infra" / "emulator" / "compose.yaml").unlink()
     (project / "orders.jsonl").unlink()
     (project / "orders" / "agents.py").write_text("# mine\n")
-    _write_manifest(project, "tea-shop", files)
+    _remember(project, "tea-shop", files)
+    manifest = {"name": "tea-shop", "version": "0.0.9"}
+    (project / MANIFEST).write_text(json.dumps(manifest))
 
 
 def test_an_upgrade_shows_what_the_template_changed_and_changes_nothing(
@@ -178,7 +200,8 @@ def test_an_upgrade_shows_what_the_template_changed_and_changes_nothing(
     }
     assert '-{"version": "2.0"}\n' in said
     assert "+++ template/host.json\n" in said
-    assert "4 files. `sas upgrade --apply` writes them." in said
+    assert "4 files of the template changed since 0.0.9. `sas upgrade --apply` writes or" in said
+    assert "removes 3 files; 1 get NAME.template beside them, merge by hand." in said
     assert files_of(project) == before
 
 
@@ -188,7 +211,7 @@ def test_an_applied_upgrade_keeps_what_the_adopter_changed(
     as_new = files_of(project)
     older(project)
     assert main(["upgrade", str(project), "--apply"]) == 0
-    assert "Merge Makefile.template into yours" in capsys.readouterr().out
+    assert "Not merged yet: Makefile.template." in capsys.readouterr().out
     held = files_of(project)
     assert held["Makefile"] == "test:\n\techo mine\n"
     assert held["Makefile.template"] == as_new["Makefile"]
@@ -196,8 +219,40 @@ def test_an_applied_upgrade_keeps_what_the_adopter_changed(
     for path in ("host.json", "infra/emulator/compose.yaml"):
         assert held[path] == as_new[path]
     assert not {"tools/old.py", "orders.jsonl"} & set(held)
-    assert json.loads(held[MANIFEST.as_posix()])["files"]["host.json"] == _hash(held["host.json"])
+    assert (project / BASE / "host.json").read_text() == held["host.json"]
+    assert json.loads(held[MANIFEST.as_posix()])["version"] == version()
     assert main(["upgrade", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert f"The template changed nothing since {version()}." in said
+    assert "Not merged yet: Makefile.template." in said
+    (project / "Makefile.template").unlink()
+    assert main(["upgrade", str(project)]) == 0
+    assert "Not merged yet" not in capsys.readouterr().out
+
+
+def test_the_diff_of_a_file_that_both_changed_has_the_changes_of_the_template_only(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older(project)
+    assert main(["upgrade", str(project)]) == 1
+    shown = capsys.readouterr().out
+    assert "--- base/Makefile\n" in shown
+    assert "echo mine" not in shown
+    assert main(["upgrade", str(project), "--apply"]) == 0
+    applied = capsys.readouterr().out
+    assert "--- base/Makefile\n" in applied
+    assert "echo mine" not in applied
+
+
+def test_an_upgrade_does_not_replace_what_an_earlier_one_left_to_merge(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older(project)
+    (project / "Makefile.template").write_text("half merged\n")
+    before = files_of(project)
+    assert main(["upgrade", str(project), "--apply"]) == 2
+    assert "Makefile.template of an earlier upgrade is not merged" in capsys.readouterr().err
+    assert files_of(project) == before
 
 
 def test_the_agents_of_a_project_are_changed_by_its_own_command(project: Path) -> None:
