@@ -151,7 +151,9 @@ async def _run(stack: Stack, env_file: EnvFile, *, verbose: bool) -> None:
     await stack.start()
     try:
         env_file.write(stack.host_settings())
-        found = f"Other programs find them in {env_file.path}."
+        found = (
+            f"`sas` finds them by itself in {env_file.path}. Only other programs need these lines."
+        )
     except DevstackError as error:
         found = str(error)
     _print(_screen(stack, found, verbose=verbose))
@@ -176,7 +178,7 @@ def _screen(stack: Stack, found: str, *, verbose: bool) -> str:
     rows += [("beside", _pid(one), one.argv[-1]) for one in stack.beside]
     lines = [f"Azure on this machine, for {stack.app_dir}", ""]
     lines += [f"  {name:<14} {pid:<12} {where}" for name, pid, where in rows]
-    lines += ["", "Paste these lines into another shell (the host already has them):", ""]
+    lines += ["", "The settings of the host, for another shell:", ""]
     lines += [*export_lines(stack.host_settings()), "", found]
     where = "below" if verbose else f"in {stack.logs}; errors are shown below (-v shows all)"
     return "\n".join([*lines, f"Logs are {where}. Ctrl-C stops everything."])

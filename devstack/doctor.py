@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,21 +67,24 @@ def check_node_version(output: str) -> list[str]:
     return [said] if major is None or int(major.group(1)) < _NODE_MIN else []
 
 
-def busy_ports(ports: Iterable[int] = tuple(PORTS)) -> list[str]:
-    """Check that the ports of `--ports fixed` are free; one sentence for each process."""
+def busy_ports(ports: Mapping[int, str] = PORTS, free: str = "say --ports free") -> list[str]:
+    """Check that the ports of `--ports fixed` are free; one sentence for each process.
+
+    `ports` says what each one is for, and `free` how to take others.
+    """
     busy = [port for port in ports if _busy(port)]
     known = listeners(busy)
     held: dict[Listener | None, list[str]] = {}
     for port in busy:
-        held.setdefault(known.get(port), []).append(f"{port} ({PORTS.get(port, 'wanted')})")
-    return [_held(holder, names) for holder, names in held.items()]
+        held.setdefault(known.get(port), []).append(f"{port} ({ports[port]})")
+    return [_held(holder, names, free) for holder, names in held.items()]
 
 
-def _held(holder: Listener | None, names: list[str]) -> str:
+def _held(holder: Listener | None, names: list[str], free: str) -> str:
     what = f"Port {names[0]} is" if len(names) == 1 else f"Ports {', '.join(names)} are"
     if holder is None:
-        return f"{what} busy, by a process of another user: end that one, or say --ports free."
-    stop = f"stop it (`kill {holder.pid}`), or say --ports free"
+        return f"{what} busy, by a process of another user: end that one, or {free}."
+    stop = f"stop it (`kill {holder.pid}`), or {free}"
     return f"{what} held by {holder}: {stop}."
 
 

@@ -16,9 +16,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from devstack.children import free_port
+from devstack.doctor import PORTS, busy_ports
 from samples.services.contract import SERVICES
+from sas.cli.desk import PORT as DESK_PORT
 
 PORT_BASE = 7101
+FREE = "run `make up UP='--ports free'`"
 PROJECT = Path(__file__).parents[1]
 
 
@@ -50,6 +53,14 @@ def command(arguments: Sequence[str] | None = None) -> list[str]:
     return up + others
 
 
+def busy(words: Sequence[str]) -> list[str]:
+    """Return a sentence for each process that holds a port which this command line needs."""
+    if words[words.index("--ports") + 1] == "free":
+        return []
+    services = {PORT_BASE + index: f"service {name}" for index, name in enumerate(SERVICES)}
+    return busy_ports(PORTS | services | {DESK_PORT: "the desk"}, FREE)
+
+
 def _line(words: Sequence[str]) -> str:
     return shlex.join([sys.executable, *words])
 
@@ -66,4 +77,6 @@ def _free_port_base() -> int:
 
 if __name__ == "__main__":
     words = command()
+    if held := busy(words):
+        sys.exit("\n".join(held))
     os.execv(words[0], words)  # noqa: S606  # our own command, no shell

@@ -50,5 +50,16 @@ class Services:
         return app
 
 
+def main(port: int) -> None:
+    """Serve until Ctrl-C."""
+    try:
+        web.run_app(Services().app(), host="127.0.0.1", port=port, print=None)
+    except OSError as error:
+        sys.exit(
+            f"services.py cannot listen on port {port} ({error.strerror}): stop what listens "
+            f"there, or change {port} in the Makefile (target up) and in local.settings.json"
+        )
+
+
 if __name__ == "__main__":
-    web.run_app(Services().app(), host="127.0.0.1", port=int(sys.argv[1]), print=None)
+    main(int(sys.argv[1]))

@@ -110,10 +110,9 @@ def changes(project: Path) -> list[Change]:
         else:
             step = Step.UPDATE if mine == base[path] else Step.MERGE
         found.append(Change(path, step, base.get(path), mine or "", text))
-    for path in sorted(set(base) - set(made)):
-        if (project / path).is_file() and _text(project / path) == base[path]:
-            found.append(Change(path, Step.REMOVE, base[path], base[path], ""))
-    return found
+    gone = (path for path in sorted(set(base) - set(made)) if (project / path).is_file())
+    untouched = (path for path in gone if _text(project / path) == base[path])
+    return found + [Change(path, Step.REMOVE, base[path], base[path], "") for path in untouched]
 
 
 def apply(project: Path, found: list[Change]) -> None:

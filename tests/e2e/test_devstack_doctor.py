@@ -34,11 +34,11 @@ def app_dir(tmp_path: Path) -> Path:
 
 
 def test_the_doctor_finds_a_busy_port_and_says_how_to_mend_it(unused_tcp_port: int) -> None:
-    assert busy_ports([unused_tcp_port]) == []
+    assert busy_ports({unused_tcp_port: "wanted"}) == []
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", unused_tcp_port))
         holder.listen()
-        [problem] = busy_ports([unused_tcp_port])
+        [problem] = busy_ports({unused_tcp_port: "wanted"})
     assert problem.startswith(f"Port {unused_tcp_port} ")
     assert "say --ports free" in problem
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sas.cli.main import main
+from devstack.__main__ import parser
+from sas.cli.main import build_parser, main
 from sas.distribution import version
 from sas.project.new import BASE, MANIFEST, _remember
 from sas.project.template import BUSINESS, TEMPLATE, sources
@@ -272,3 +275,72 @@ def test_the_project_s_rule_for_the_branch_requires_the_checks_of_its_own_workfl
     assert rule
     assert set(re.findall(r"`(\w+)`", rule)) == set(jobs)
     assert not any("strategy" in job for job in jobs.values())
+
+
+def make(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(shutil.which("make")), *words],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def program(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+def test_every_phony_target_of_its_makefile_has_a_rule(project: Path) -> None:
+    content = (project / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", content, re.MULTILINE)
+    assert phony
+    assert set(phony[1].split()) == set(re.findall(r"^([a-z]+):", content, re.MULTILINE))
+
+
+def test_make_up_of_a_project_starts_its_services_and_the_desk(project: Path) -> None:
+    program(project / ".venv" / "bin" / "devstack", 'printf "%s\\n" "$@"')
+    (project / ".venv" / ".ready").touch()
+    said = make(project, "up").stdout.splitlines()
+    up = parser().parse_args(said[said.index("up") :])
+    services, desk = up.beside
+    assert services == ".venv/bin/python services.py 7201"
+    assert build_parser().parse_args(desk.split()[1:]).verb.name == "desk"
+
+
+def test_an_old_python_is_refused_before_anything_is_made(project: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.version_info = (3, 10, 1); exec(sys.argv[1])"
+    old = program(tmp_path / "old-python", f"""exec {sys.executable} -c '{code}' "$2" """)
+    ran = make(project, "setup", f"PYTHON={old}")
+    assert ran.returncode != 0
+    assert ran.stdout == (
+        f"{old} is missing or older than 3.11: install Python 3.11 or newer, "
+        "or say make PYTHON=/path/to/python\n"
+    )
+    assert not (project / ".venv").exists()
+
+
+def test_where_pip_finds_no_package_the_wheels_are_named(project: Path) -> None:
+    (project / "requirements-dev.txt").write_text("--no-index\nscheduler-agent-supervisor==0\n")
+    ran = make(project, "setup", f"PYTHON={sys.executable}")
+    assert ran.returncode != 0
+    assert "No matching distribution" in ran.stderr
+    assert "put its two wheels into wheels/ and run make again" in ran.stdout
+    assert not (project / ".venv" / ".ready").exists()
+
+
+def test_its_services_on_a_taken_port_say_where_to_change_it(project: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        ran = subprocess.run(
+            [sys.executable, "services.py", str(port)],
+            cwd=project, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 1
+    assert f"change {port} in the Makefile (target up) and in local.settings.json" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
 
 from devstack.__main__ import parser
+from samples import up
 from samples.remote_services import _parser, _services
 from samples.up import command
 from sas.cli.main import build_parser
@@ -15,8 +18,8 @@ from sas.cli.main import build_parser
 
 def beside(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the arguments of the services and of the desk."""
-    up = parser().parse_args(words[3:])
-    services, desk = (shlex.split(one) for one in up.beside)
+    known = parser().parse_args(words[3:])
+    services, desk = (shlex.split(one) for one in known.beside)
     assert services[1:3] == ["-m", "samples.remote_services"]
     assert desk[1:3] == ["-m", "sas.cli"]
     assert build_parser().parse_args(desk[3:]).verb.name == "desk"
@@ -27,19 +30,19 @@ def test_by_default_the_ports_are_the_usual_ones_and_all_of_it_forgets() -> None
     services, desk = beside(command([]))
     assert services == ["--port-base", "7101"]
     assert "--port" not in desk
-    up = parser().parse_args(command([])[3:])
-    assert (up.ports, up.data, up.setting) == ("fixed", None, [])
+    known = parser().parse_args(command([])[3:])
+    assert (known.ports, known.data, known.setting) == ("fixed", None, [])
 
 
 def test_free_ports_are_told_to_the_host() -> None:
     words = command(["--ports", "free", "-v", "--processes", "2"])
     services, desk = beside(words)
     base = int(services[1])
-    up = parser().parse_args(words[3:])
-    assert dict(up.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
-    assert dict(up.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
+    known = parser().parse_args(words[3:])
+    assert dict(known.setting)["ORDERS_STOCK_URL"] == f"http://127.0.0.1:{base}"
+    assert dict(known.setting)["ORDERS_CARRIER_URL"] == f"http://127.0.0.1:{base + 4}"
     assert desk[-2:] == ["--port", "0"]
-    assert (up.verbose, up.processes) == (True, 2)
+    assert (known.verbose, known.processes) == (True, 2)
 
 
 @pytest.mark.parametrize("name", ["data", "with space"])
@@ -56,3 +59,18 @@ def test_options_of_the_services_are_passed_on() -> None:
     services, _ = beside(command(["--services=--permanent 0 --transient 0 --slow 0"]))
     faults = _services(_parser().parse_args(services)).faults("payment")
     assert (faults.permanent, faults.transient, faults.slow) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("needed", ["PORT_BASE", "DESK_PORT"])
+def test_a_port_of_the_services_or_the_desk_is_checked_before_anything_starts(
+    needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        monkeypatch.setattr(up, needed, port)
+        [sentence] = [one for one in up.busy(command([])) if str(port) in one]
+        assert up.busy(command(["--ports", "free"])) == []
+    assert f"held by pid {os.getpid()}: " in sentence
+    assert sentence.endswith("or run `make up UP='--ports free'`.")
