@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     except FaultsError as wrong:
         parser.error(str(wrong))
     except DevstackError as failed:
-        console.print(f"[red]{failed}[/]", highlight=False)
+        console.print(f"[red]{failed}[/]", highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; no process is left")

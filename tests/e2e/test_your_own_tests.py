@@ -14,6 +14,10 @@ __all__ = ["project"]  # a fixture
 
 ALSO = (
     "tests",
+    "template",
+    "azure.yaml",
+    ".funcignore",
+    ".github",
     "samples",
     "docs",
     "benchmarks",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +15,13 @@ from sas.features.queue_delay.excuses import _owner as owner_of
 from tools.fuzz import mutation
 from tools.fuzz.__main__ import main
 from tools.fuzz.run import Fuzz, doors
+
+
+@pytest.fixture(autouse=True)
+def logging_is_on_again() -> Iterator[None]:
+    """The fuzz turns logging off in its process; other tests here read logs."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
