@@ -189,7 +189,7 @@ def every_field_set(order: Order) -> Order:
         turn=Dispatched("scheduler-9", NOW + 90 * SECOND, "the van is at stop 3"),
         epoch=12,
         failures=Failures(4, 3),
-        call=LastCall(2, NOW + 91 * SECOND, 2, '{"article":"é"}'),
+        call=LastCall(2, NOW + 91 * SECOND, 1, '{"article":"é"}'),
         result='"done"',
         error=Fault("code", "a sentence with 'quotes' and an é"),
         undo=UndoLedger(UndoStatus.FAILED, (2, 0)),

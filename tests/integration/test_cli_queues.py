@@ -172,7 +172,7 @@ async def test_a_target_that_does_not_exist_keeps_everything_where_it_lies(
     said = capsys.readouterr()
     assert "queue nowhere: " in said.err
     assert "There is no such queue" in said.err
-    assert "sas: at least 0 of 2 were sent" in said.err
+    assert "were sent" not in said.err
     assert await bodies(broker, SHOP + DEAD) == ["0", "1"]
 
 

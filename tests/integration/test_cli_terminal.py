@@ -375,7 +375,7 @@ async def upgrade(at: At) -> None:
     folder = at.folder / "mine"
     assert await at.sas("new", str(folder)) == 0
     assert await at.sas("upgrade", str(folder)) == 0
-    assert at.screen.last[-1] == "The template changed nothing since."
+    assert at.screen.last[-1] == "The template changed nothing since 0.1.0."
 
 
 async def completion(at: At) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -278,9 +279,13 @@ def test_the_project_s_rule_for_the_branch_requires_the_checks_of_its_own_workfl
 
 
 def make(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        name: text for name, text in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     return subprocess.run(
         [str(shutil.which("make")), *words],
         cwd=project,
+        env=env,  # `make test` may run this test
         capture_output=True,
         text=True,
         check=False,
