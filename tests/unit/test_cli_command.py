@@ -81,7 +81,7 @@ def test_bad_usage_ends_with_2_and_a_usage_line(
 @pytest.mark.parametrize(
     ("change", "arguments", "said"),
     [
-        ({"ServiceBus": ""}, [], "give --connection or set ServiceBus"),
+        ({"ServiceBus": ""}, [], "--connection or ServiceBus"),
         ({"ServiceBus": "nowhere"}, [], "neither a connection string"),
         ({"ServiceBus": "Endpoint=sb://x"}, [], "connection string cannot be read"),
         ({"SAS_QUEUE_ORDERS": "a/b"}, [], "SAS_QUEUE_ORDERS='a/b': use letters, digits"),
