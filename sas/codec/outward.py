@@ -73,8 +73,8 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     The alert of an incident has a ``scope`` and a ``since`` and no order. When the incident ends,
     ``cleared`` is its kind. The alert of a step has its ``agent`` where that is known, its
-    ``attempts`` (how often it was dispatched) and its ``error``; that of a circuit has its
-    ``agent``. ``command`` is what to run first (``sas.engine.messages``).
+    ``attempts`` (how often it was dispatched) and its ``error``; that of a circuit or of steps that
+    wait has the ``agent`` at fault. ``command`` is what to run first (``sas.engine.messages``).
     """
 
     kind: str

@@ -29,7 +29,7 @@ class Incident:
 
     ``scope`` names the part at fault: a workflow version, a lane, a queue. ``text`` says what is
     wrong and what to do; it names no order. ``since`` is when it began for this order, ``until`` is
-    when the supervisor looks at the order again.
+    when the supervisor looks at the order again. ``workflow`` and ``agent`` are those at fault.
     """
 
     kind: AlertKind
@@ -37,6 +37,8 @@ class Incident:
     text: str
     since: datetime
     until: datetime
+    workflow: str | None = None
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

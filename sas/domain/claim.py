@@ -120,7 +120,7 @@ def _route(step: StepRecord, rules: Rules) -> int:
     pinned = bool(step.undo.routes) and own.undo_time_allowed is None
     if pinned:
         return step.call.route
-    routes = (one for one in range(own.routes) if (step.number, one) not in rules.unavailable)
+    routes = (one for one in range(len(own.agents)) if (step.number, one) not in rules.unavailable)
     return next(routes, step.call.route)
 
 

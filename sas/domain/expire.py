@@ -260,6 +260,7 @@ def _again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> Decis
     incident = resting_incident(
         order,
         step,
+        rules,
         "timed out past its threshold. It rests, in the expectation that the fault is resolved, "
         "and is tried again automatically. Check its service; cancel orders that cannot wait.",
         now,
@@ -291,14 +292,17 @@ def _wake_again(order: Order, step: StepRecord, rules: Rules, now: datetime) -> 
 
 
 def resting_incident(
-    order: Order, step: StepRecord, text: str, now: datetime, until: datetime
+    order: Order, step: StepRecord, rules: Rules, text: str, now: datetime, until: datetime
 ) -> Incident:
     """Return the incident of a step, or its undo, that rests. ``text`` says why."""
     doing = step.process_state is StepState.PROCESSING
     workflow, name = _workflow_of(order), f"step {step.name}"
     name = name if doing else f"the undo of {name}"
-    scope = f"{workflow}, {name}"
-    return Incident(AlertKind.WAITING, scope, f"In {workflow} {name} {text}", now, until)
+    agents, route = rules.steps[step.number].agents, step.call.route
+    agent = agents[route if doing else step.undo.routes[0]]
+    text = f"In {workflow} {name} {text}"
+    scope, own = f"{workflow}, {name}", order.details.workflow
+    return Incident(AlertKind.WAITING, scope, text, now, until, own, agent)
 
 
 def _workflow_of(order: Order) -> str:

@@ -106,6 +106,7 @@ def _waited(order: Order, step: StepRecord, rules: Rules, now: datetime, instanc
     incident = resting_incident(
         order,
         step,
+        rules,
         "cannot begin: the circuit of its service is open, all call slots are taken, or its "
         "content cannot be read (another alert says so). "
         "No failure is counted, and it is tried again automatically. Check that service; cancel "

@@ -96,8 +96,8 @@ def undo_failed(
     """Decide about an undo that failed: Error, and an alert with the state of every undo."""
     failed = replace(step.moved(StepState.ERROR, now), error=fault, undo=step.undo.failed())
     steps = with_step(order.steps, failed)
-    routes, left = rules.steps[step.number].routes, step.undo.routes
-    where = f" at agent {left[0] + 1} of {routes}" if routes > 1 and left else ""
+    agents, left = rules.steps[step.number].agents, step.undo.routes
+    where = f" at agent {agents[left[0]]}" if len(agents) > 1 and left else ""
     text = (
         f"the undo of step {step.name}{where} failed: {fault.message}. {ledger(steps)}. "
         "Resubmit to try the undo again, or skip it once it is undone by hand."

@@ -84,7 +84,7 @@ class ExtendedWait:
 @dataclass(frozen=True, slots=True)
 class StepRules:
     """The rules of one step. ``after`` are the numbers of the steps that must be Processed first,
-    ``routes`` is the number of agents that can do it.
+    ``agents`` are those that can do it, by route.
     """
 
     name: str
@@ -95,7 +95,7 @@ class StepRules:
     call_limit: timedelta | None = None
     backoff: Backoff = NO_BACKOFF
     extended_wait: ExtendedWait | None = None
-    routes: int = 1
+    agents: tuple[str, ...] = ("",)
 
     @property
     def undo_time(self) -> timedelta:
@@ -251,7 +251,7 @@ class Workflow:
             undo.call_limit if undo else None,
             step.backoff,
             step.extended_wait,
-            len(step.agents),
+            step.agents,
         )
 
 

@@ -153,21 +153,18 @@ def notification(
 
 
 def alert(body: outward.AlertMessage, to: Addresses) -> Message:
-    """Return a message for the operator. It names the command to run, and a circuit's agent."""
-    kind, scope = AlertKind(body.kind), body.scope or ""
-    if kind is AlertKind.BREAKER_OPEN:
-        body = msgspec.structs.replace(body, agent=scope.removeprefix("agent "))
-    body = msgspec.structs.replace(body, command=_command(kind, body, scope))
+    """Return a message for the operator. It names the command to run."""
+    body = msgspec.structs.replace(body, command=_command(AlertKind(body.kind), body))
     return Message(
         to.queues.alerts, body.id, outward.encode(body), properties={"sas_alert": body.kind}
     )
 
 
-def _command(kind: AlertKind, body: outward.AlertMessage, scope: str) -> str | None:
+def _command(kind: AlertKind, body: outward.AlertMessage) -> str | None:
     known = {
         "order": body.order_id,
         "agent": body.agent,
-        "workflow": body.workflow or scope.partition(" version ")[0],
+        "workflow": body.workflow,
         "message": f"{body.id.removesuffix('/alert')}/1",  # the first part of a rejected message
     }
     command = _WHY if kind is AlertKind.UNREADABLE and body.order_id else COMMANDS.get(kind)

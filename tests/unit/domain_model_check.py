@@ -269,7 +269,7 @@ def events(order: Order, rules: Rules, *, vain: bool = False) -> Iterator[Event]
 
 def shut_variations(rules: Rules) -> Iterator[Shut]:
     """Yield every choice of routes that may be shut, the same for all steps."""
-    most = max(own.routes for own in rules.steps)
+    most = max(len(own.agents) for own in rules.steps)
     for choice in product((False, True), repeat=most if most > 1 else 0):
         closed = {route for route, shut in enumerate(choice) if shut}
         yield frozenset(product(range(len(rules.steps)), closed))

@@ -115,6 +115,7 @@ async def test_steps_that_rest_for_the_same_service_are_told_of_once() -> None:
     (alert,) = made.alerts()
     assert (alert.kind, alert.scope) == ("waiting", "chain version 1, step reserve")
     assert alert.command == "sas list --state running --workflow chain"
+    assert (alert.workflow, alert.agent) == ("chain", "stock")
     assert made.words("O-24")[-1] == "extended wait"
 
 

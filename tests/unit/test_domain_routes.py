@@ -267,7 +267,7 @@ def test_an_undo_elsewhere_that_is_refused_puts_its_step_into_error_saying_where
         Alert(
             AlertKind.UNDO_FAILED,
             0,
-            "the undo of step a at agent 1 of 2 failed: the parcel has left. "
+            "the undo of step a at agent a failed: the parcel has left. "
             "a: undo failed at another agent, b: Processing. "
             "Resubmit to try the undo again, or skip it once it is undone by hand.",
         ),
@@ -391,7 +391,7 @@ def test_an_undo_that_failed_at_one_agent_and_is_undone_by_hand_goes_on_at_the_n
     order.undo()
     order.claim()
     order.refused("a")
-    assert "the undo of step a at agent 2 of 2 failed" in str(order.sent)
+    assert "the undo of step a at agent a-1 failed" in str(order.sent)
     assert order.skip()
     assert (order.states, order.ledger, order.woken) == (["Compensating"], ["undoing"], True)
     order.claim()

@@ -98,10 +98,10 @@ def test_a_step_that_names_an_agent_twice_is_refused_listing_them(
         workflow(*named("a", alternatives=alternatives))
 
 
-def test_the_decisions_see_how_many_agents_can_do_a_step_and_not_which() -> None:
+def test_the_rules_of_a_step_name_its_agents_by_route() -> None:
     step = Step("b", "one", alternatives=("two", "three"))
     rules = workflow(*named("a"), step).rules
-    assert [own.routes for own in rules.steps] == [1, 3]
+    assert [own.agents for own in rules.steps] == [("agent",), ("one", "two", "three")]
     assert rules.unavailable == frozenset()
     assert step.agents == ("one", "two", "three")
 

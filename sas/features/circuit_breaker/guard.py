@@ -220,4 +220,4 @@ def _incident(agent: str, found: Breaker, now: datetime) -> Incident:
         "out until a probe succeeds; requests wait, and no failure is counted for it."
     )
     kind, scope = _name(agent)
-    return Incident(kind, scope, text, found.since or now, now + _ACTIVE_FOR)
+    return Incident(kind, scope, text, found.since or now, now + _ACTIVE_FOR, agent=agent)

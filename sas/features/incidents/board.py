@@ -205,6 +205,8 @@ def _alert(active: ActiveIncident, now: datetime) -> AlertMessage:
         at=key_time(now),
         text=rules.alert_text(active, now),
         id=f"{_id_of(active)}/{active.alerts_sent + 1}",
+        workflow=active.workflow,
+        agent=active.agent,
         scope=active.scope,
         since=key_time(active.since),
     )
@@ -217,6 +219,8 @@ def _over(active: ActiveIncident, now: datetime) -> AlertMessage:
         text=rules.over_text(active),
         id=f"{_id_of(active)}/over",
         cleared=active.kind.value,
+        workflow=active.workflow,
+        agent=active.agent,
         scope=active.scope,
         since=key_time(active.since),
     )

@@ -66,6 +66,8 @@ class ActiveIncident:
     orders: tuple[str, ...] = ()
     alerts_sent: int = 0
     last_alert_at: datetime | None = None
+    workflow: str | None = None
+    agent: str | None = None
 
 
 def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> ActiveIncident:
@@ -76,6 +78,8 @@ def seen(active: ActiveIncident | None, found: Sightings, now: datetime) -> Acti
     return replace(
         active,
         text=what.text,
+        workflow=what.workflow,
+        agent=what.agent,
         last_seen=now,
         until=max(active.until, what.until),
         times=active.times + found.times,
