@@ -23,6 +23,7 @@ from sas.sim.system import System
 from sas.sim.watch import Watch
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
+from sas.simulation.loop import run
 from sas.simulation.world import HostRules
 
 QUIET_S = 12 * HOUR
@@ -109,7 +110,7 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return asyncio.run(_Play(project, plan, tell=tell).run())
+        return run(_Play(project, plan, tell=tell).run())
     finally:
         logging.disable(disabled)
 
