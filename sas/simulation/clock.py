@@ -68,7 +68,6 @@ class VirtualClock:
         self._count += 1
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-
         def woken(ended: asyncio.Future[None]) -> None:
             if not ended.cancelled():
                 self.stay()

@@ -45,8 +45,8 @@ class SimulationLoop(asyncio.SelectorEventLoop):
             if not ready:
                 break
             handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001  as the base class does
             if self._stopping:
                 return
         idle, self._idle = self._idle, None
@@ -62,7 +62,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def ready() -> Sized:
     """Return what is ready to run beside the current task. No public call tells it."""
-    return asyncio.get_running_loop()._ready  # type: ignore[attr-defined,no-any-return]
+    return asyncio.get_running_loop()._ready  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
 
 
 async def others_run(turns: int) -> None:
