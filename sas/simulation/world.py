@@ -16,7 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
 from sas.simulation.bus import BusFault, MemoryBus, Queued
@@ -24,7 +24,6 @@ from sas.simulation.clock import VirtualClock
 from sas.simulation.loop import others_run
 from sas.simulation.store import MemoryStore, StoreFault
 
-F = TypeVar("F")
 ABANDON_S = 0.02
 """How long the host takes to give a message back."""
 STORE_WAITS_S = (0.5, 2.5, 7.0)
@@ -415,24 +414,19 @@ class World:
     # --- faults by chance ---
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
-        faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
-        if operation == "put_payload":
-            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
-        if operation == "commit":
-            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
-            faults[StoreFault.CONFLICT] = self.faults.store_conflict
-        return self._drawn(faults)
+        if self._happens(self.faults.store_down):
+            return StoreFault.UNAVAILABLE
+        writes = operation in {"commit", "put_payload"}
+        if writes and self._happens(self.faults.store_lost_answer):
+            return StoreFault.LOST_ANSWER
+        conflicts = operation == "commit" and self._happens(self.faults.store_conflict)
+        return StoreFault.CONFLICT if conflicts else None
 
     def _bus_fault(self, _message: Message) -> BusFault | None:
-        return self._drawn(
-            {
-                BusFault.UNAVAILABLE: self.faults.bus_down,
-                BusFault.LOST_ANSWER: self.faults.bus_lost_answer,
-            }
-        )
-
-    def _drawn(self, shares: Mapping[F, float]) -> F | None:
-        return next((fault for fault, share in shares.items() if self._happens(share)), None)
+        if self._happens(self.faults.bus_down):
+            return BusFault.UNAVAILABLE
+        lost = self._happens(self.faults.bus_lost_answer)
+        return BusFault.LOST_ANSWER if lost else None
 
     def _happens(self, share: float) -> bool:
         return share > 0 and not self.calm and self.rng.random() < share
