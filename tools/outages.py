@@ -109,7 +109,8 @@ def main() -> int:
     asked.add_argument("--minutes", type=float, default=1e6, help="time for --drawn (no limit)")
     given = asked.parse_args()
     if given.drawn:
-        return play_drawn(*given.drawn, given.minutes)
+        first, end = given.drawn
+        return play_drawn(first, end, given.minutes)
     durations = [d for d in DURATIONS if DURATIONS[d] <= DURATIONS[given.longest]]
     todo = cases(given.seeds, durations)
     found: dict[Case, Cost] = {}

@@ -6,9 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sized
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SETTLE_CALLS_MAX = 100_000
 """Most calls before the clock moves on, in case a task never waits."""
@@ -30,7 +31,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
         await self._idle
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """See ``AbstractEventLoop.call_soon``."""
         handle = asyncio.Handle(callback, args, self, context)
