@@ -40,7 +40,7 @@ _BASES = {
 
 
 class Watch:
-    """Hears of everything that happens in a system, and says what breaks an invariant."""
+    """Observes everything that happens in a system, and reports what breaks an invariant."""
 
     def __init__(self, system: System, broken: Broken) -> None:
         self._system, self._broken = system, broken

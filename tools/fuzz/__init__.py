@@ -1,4 +1,4 @@
-"""Fuzz every door: what comes from outside is accepted, or refused with a clear error.
+"""Fuzz every entry point: input from outside is accepted, or refused with a clear error.
 
     python -m tools.fuzz --inputs 200000 --seed 1
 

@@ -14,7 +14,7 @@ from sas.cli.output import Progress, complain, say
 from tools.fuzz.run import Found, Fuzz, fuzzed
 
 DESCRIPTION = """\
-Fuzz every door: queue messages, HTTP callbacks, rows of the table, files, settings. Each input is a
+Fuzz every entry point: queue messages, HTTP callbacks, rows of the table, files, settings. Each input is a
 valid one that was changed by a seed. It must be accepted, or refused with a clear error; nothing is
 lost, and no other order is harmed. Exit code 1: an input went wrong. It is printed as short as it
 can be made, with the command that repeats it.
