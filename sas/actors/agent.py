@@ -77,8 +77,8 @@ _NO_BUG = (RefusedError, SilentError, MustWaitError, UnavailableError)
 
 
 class NotBegunError(UnavailableError):
-    """The time of a request went by before its first call: the store was slow. Nothing was tried,
-    so the request is put back, and asks for time when it comes again.
+    """The time of a request passed before its first call, because the store was slow. Nothing was
+    tried, so the request is put back, and asks for more time when it comes again.
     """
 
 
@@ -194,7 +194,7 @@ class AgentActor:
         if deadline.left() <= 0:
             return None
         if self._workflows is not None:
-            try:  # this instance may lack its secret fields, and its agent may lack its steps
+            try:  # without the workflow, its secret fields and its steps are not known here
                 self._workflows.find(request.workflow)
             except UnknownWorkflowError as lacks:
                 text = f"order {request.order_id} waits for a deploy: {lacks}"

@@ -1,7 +1,7 @@
 """What must hold after every transition, and once nothing is under way any more.
 
-docs/reliability.md lists the invariants by number. Each check returns what is wrong as sentences, so
-that a simulation can report all of it.
+docs/reliability.md lists the invariants by number. Each check returns what is wrong as sentences,
+so that a simulation can report all of it.
 """
 
 from __future__ import annotations
