@@ -318,7 +318,7 @@ def change(order: Order, one: StepChange) -> str:
 
 
 def sent(order: Order, message: Outgoing, *, when: str = "") -> str:
-    """Return which message a journal row sent, in a few words. ``when`` is told of a request."""
+    """Return which message a journal row sent, in a few words. ``when`` shows its time."""
     match message:
         case Wake():
             return "wake a scheduler"

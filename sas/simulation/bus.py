@@ -381,7 +381,7 @@ class MemoryBus:
             queue.expired.append(queued)
 
     def _dead_letter(self, queue: Queue, queued: Queued, reason: str) -> None:
-        """Move a message to where its queue forwards dead letters. There it lives anew."""
+        """Move a message to where its queue forwards dead letters, with a new delivery count."""
         name = queue.rules.forwards_dead_letters_to or queue.name + DEAD_LETTERS
         if name not in self.queues:
             self.declare(name)

@@ -77,7 +77,7 @@ class HostRules:
 
 
 class Functions(Protocol):
-    """The functions of one instance; ``start`` makes them anew, with nothing in memory."""
+    """The functions of one instance. ``start`` makes new ones, with an empty memory."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -241,7 +241,7 @@ class World:
                 await self.clock.step(min(self._next_event(), end))
 
     async def run_for(self, seconds: float) -> None:
-        """Run for some virtual time, whatever is under way then."""
+        """Run for some virtual time, even if work is still under way at its end."""
         with suppress(TimeoutError):
             await self.run(lambda: False, seconds / 3600)
 

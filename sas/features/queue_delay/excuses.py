@@ -1,9 +1,9 @@
-"""Excuses: a step past its CompleteBy has not failed while a message of it lies in a queue.
+"""Excuses: a step past its CompleteBy has not failed while a message of it waits in a queue.
 
-To the supervisor, a request that waits in a long queue looks like one whose agent crashed. If that
-counted, a burst of orders would undo healthy ones, and each reset would add one more request to the
-same queue. So before a timeout counts, the supervisor looks into the queues of that step, and only
-into those: another queue neither excuses it nor fails it.
+To the supervisor, a request that waits in a long queue looks like one whose agent crashed. If such
+a wait counted, a burst of orders would undo healthy orders, and each reset would add one more
+request to the same queue. So before a timeout counts, the supervisor looks into the queues of that
+step, and only into those: another queue neither excuses it nor fails it.
 """
 
 from __future__ import annotations
