@@ -101,7 +101,7 @@ class Sender:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def close(self) -> None:
-        """End the waiting. The commands are carried out all the same."""
+        """Stop waiting. The commands are still carried out."""
         for task in self._waiting:
             task.cancel()
         await self.settled()

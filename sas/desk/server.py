@@ -250,7 +250,7 @@ class Desk:
         )
 
     async def inbox(self, request: web.Request) -> web.Response:
-        """Show the messages of one kind that lie in queues for an operator."""
+        """Show the messages of one kind in the queues for an operator."""
         box = self._box(request)
         return self._page("inbox.html", active=box.name, box=box)
 
@@ -283,7 +283,7 @@ class Desk:
             intent = await self._intent(form, order)
             seen: int | None = _seq(str(given.get("seq", "")))
             if intent.verb is Verb.CANCEL:
-                seen = None  # right however far the order has come
+                seen = None  # a cancel is right even if the order changed
             elif seen != order.seq:
                 form.stale = True
                 changed = await commands.what_changed(self.office.store, order, seen or 0)

@@ -278,7 +278,7 @@ class Watch:
 
 
 class Ear:
-    """The bus of one instance. ``watch`` hears of its replies before they are sent."""
+    """The bus of one instance. ``watch`` sees its replies before they are sent."""
 
     def __init__(self, bus: MessageBus, clock: Clock) -> None:
         self._bus, self._clock = bus, clock

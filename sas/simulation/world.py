@@ -119,8 +119,8 @@ class World:
     At most ``at_once`` functions run at once over all, ``rules.calls_max`` of each queue in each
     instance. The partitions of the store in ``store.away`` and the queues that are away do not
     answer: see ``MemoryBus.cut``. While no due row can be read, the timer may pause for
-    ``timer_idle``: that only saves time. ``tell`` hears of each fault in a sentence,
-    ``on_failed`` of each error of a function.
+    ``timer_idle``: that only saves time. ``tell`` gets a sentence for each fault, ``on_failed``
+    each error of a function.
     """
 
     seed: int
