@@ -96,7 +96,7 @@ def test_orders_of_others_are_counted_apart() -> None:
 
 
 def test_what_comes_after_an_orders_end_is_no_other_orders() -> None:
-    """A step beside the one that failed is told once the order has come to its end."""
+    """A step that ran beside the failed one is notified after the end of the order."""
     tally = expecting("A", "B")
     tally.note(told("A", "failed", awaits="operator"))
     assert tally.note(told("A", "step-completed", step="pay"))
