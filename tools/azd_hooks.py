@@ -288,7 +288,7 @@ def _ask_mail(env: Mapping[str, str]) -> None:
     """Ask for the mail addresses of alerts; warn if there are none."""
     text = env.get(MAIL, "")
     if not text and sys.stdin.isatty():
-        text = input("Mail addresses for alerts, commas between (empty: nobody is told): ").strip()
+        text = input("Mail addresses for alerts, commas between (empty: none): ").strip()
         azd = shutil.which("azd")
         if text and azd:
             _check_mail(text)
@@ -308,7 +308,7 @@ def _check_mail(text: str) -> None:
 def _warn_of_silence() -> None:
     _say(
         "************************************************************************\n"
-        "WARNING: NOBODY IS TOLD OF ALERTS. An order that fails waits unseen.\n"
+        "WARNING: NOBODY GETS ALERTS BY MAIL. Failed orders wait unnoticed.\n"
         f"    azd env set {MAIL} ann@example.com,bob@example.com && azd provision\n"
         "************************************************************************"
     )

@@ -349,7 +349,7 @@ class AgentActor:
             kind=AlertKind.UNREADABLE.value,
             at=key_time(self._context.clock.now()),
             text=f"Step {request.step_name} of order {request.order_id} waits: {wrong}. It is "
-            "tried again by itself, and no failure is counted.",
+            "tried again automatically, and no failure is counted.",
             id=f"unreadable/{digest_id(request.id)}",
             order_id=request.order_id,
             step=request.step_name,

@@ -268,7 +268,7 @@ async def _remove(bus: OperatorBus, arguments: argparse.Namespace, queues: Queue
 VERBS = (
     args.Verb(
         "queues",
-        "show what lies in the queues; send it again, or remove it",
+        "show the messages of queues; send them again, or remove them",
         DESCRIPTION,
         _add_arguments,
         _run,

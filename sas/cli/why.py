@@ -127,8 +127,8 @@ async def _message(
         return Message(f"not known: {next(iter(found.problems.values()))}")
     if step.dispatched and not agents:
         return Message("not known: give --app, so that the queue of its agent can be read")
-    holder = "its agent has it, or lost it" if step.dispatched else "a scheduler has it, or lost it"
-    return Message(f"in no queue: {holder}")
+    actor = "its agent" if step.dispatched else "a scheduler"
+    return Message(f"in no queue: {actor} is handling it, or it was lost")
 
 
 def _with_agent(
@@ -162,7 +162,7 @@ async def _tell_rejected(
     return 0
 
 
-# -- What is said -----------------------------------------------------------------------------
+# -- The output -------------------------------------------------------------------------------
 
 
 def _lines(answer: Answer) -> list[str]:

@@ -98,7 +98,7 @@ class Receiving:
             kept = self._inbox.kept()
             if kept >= KEPT_MAX:
                 raise LinkError(
-                    f"{kept:,} notifications that nobody follows are in front. Read them with "
+                    f"{kept:,} notifications that no loop follows block the queue. Read them with "
                     "events(), follow their orders, or use a response queue of your own."
                 )
             if self._inbox.unread() < RECEIVE_MAX:

@@ -93,7 +93,7 @@ class Sender:
         try:
             sent.ended = await commands.wait(self._store, sent.asked, self._queues, WAIT_S)
         except (UnavailableError, CommandError) as away:
-            sent.problem = f"what became of it is not known: {away}"
+            sent.problem = f"the result is not known: {away}"
         self._watch.forget(one.order_id for one in sent.asked)
 
     async def settled(self) -> None:

@@ -335,7 +335,7 @@ class Desk:
         path, message_id = str(given.get("queue", "")), str(given.get("id", ""))
         item = box.find(path, message_id) if box.resends else None
         if item is None:
-            raise NotPossibleError("this message does not lie there: look at the inbox again")
+            raise NotPossibleError("this message is not in that queue: look at the inbox again")
         office = self.office
         plan = await redriving.plan_one(office.bus, office.store, office.queues, path, message_id)
         if plan.move.message is None:

@@ -194,7 +194,7 @@ def _waits_for_you(
             "Repair the cause and resubmit; if you did the step by hand, skip it with its result, "
             "which later steps read; or undo."
         )
-    return Waits("You.", "Nothing moves it but a command.", None, todo, step, agent, circuit)
+    return Waits("You.", "It goes on only after a command.", None, todo, step, agent, circuit)
 
 
 def _waits_for_step(step: StepRecord, now: datetime) -> Waits:

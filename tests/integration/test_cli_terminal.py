@@ -281,7 +281,7 @@ async def why(at: At) -> None:
     await at.store.commit(cases.submitted("B"))
     assert await at.sas("why", "B") == 0
     said = " ".join(" ".join(line.strip() for line in at.screen.last).split())
-    assert "in no queue: a scheduler has it, or lost it" in said
+    assert "in no queue: a scheduler is handling it, or it was lost" in said
     at.fits()
 
 
