@@ -52,7 +52,7 @@ from sas.adapters.transaction import (
     payload_from,
     payload_rows,
 )
-from sas.bounds import PAYLOAD_BYTES_MAX, check_bounds, check_bytes
+from sas.bounds import PAYLOAD_BYTES_MAX, SHARDS_MAX, check_bounds, check_bytes
 from sas.domain.change import Change, Due, HeldDue, OutDue, check_finished
 from sas.domain.content import PayloadRef, ref_of
 from sas.domain.ids import all_shards, digest_id, key_time, parse_key_time, shard_of
@@ -77,7 +77,6 @@ AZURITE = (
 """Meaning of ``UseDevelopmentStorage=true``, which the Tables SDK lacks. The key is public."""
 
 LOADS_MAX = 5
-SHARDS_MAX = 256
 FORMAT = 1
 """Format of the rows, in the table's meta row. A version that writes what older ones must not work
 on raises it; they then put every message back.
