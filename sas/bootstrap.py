@@ -81,7 +81,7 @@ class Application:
         await self.receiver.within_time(timer())
 
     async def close(self) -> None:
-        """Close every connection. What fails is ignored: the others are closed all the same.
+        """Close every connection. A failure is ignored, and the others are still closed.
 
         At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
         """

@@ -419,7 +419,7 @@ def _alert_webhook(env: Mapping[str, str]) -> Webhook:
 
 
 def _is_safe_address(url: str) -> bool:
-    """Return whether nobody on the way can read what is posted to an address."""
+    """Return whether a post to an address is safe from readers on the network."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -442,8 +442,8 @@ def _webhook_key(text: str) -> bytes:
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
-    Its text would be used as the secret, and whoever knows the vault's name knows it. The business
-    has secret settings too: those are refused whatever their names are.
+    Otherwise its text would be used as the secret, and everyone who knows the vault's name knows
+    that text. Secret settings of the business are checked too, under any name.
     """
     for name, text in env.items():
         ours = name.startswith(_OUR_SETTINGS)

@@ -103,7 +103,7 @@ class Purge:
 
         Both are empty if the order went meanwhile.
 
-        The past is the last errors, the journal, the causes and the payloads, those in use last.
+        The past: last errors, journal, causes, payloads without a reference, payloads in use.
         """
         order_id = order.order_id
         state = keys.state(order_id)

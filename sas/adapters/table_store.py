@@ -2,9 +2,9 @@
 
 **Our own write is never taken for another instance's.** After a refusal (404, 409, 412) or an
 unknown outcome the store reads the journal row of this seq. That row never changes. It carries
-our commit id if, and only if, our transaction was written, whatever happened afterwards. If it
-is missing after an unknown outcome, the same transaction is tried again, never a new decision:
-should the first one arrive late, one of the two is refused.
+our commit id if, and only if, our transaction was written, even if other writes followed. If it is
+missing after an unknown outcome, the same transaction is tried again, never a new decision: if the
+first one arrives late, one of the two is refused.
 
 **A finished order is removed so that no crash leaves half of one.** Up to 100 rows go in one
 transaction, those of several orders of a shard together, each guarded by its state row's ETag. If
@@ -76,8 +76,8 @@ AZURITE = (
 
 LOADS_MAX = 5
 FORMAT = 1
-"""Format of the rows, in the table's meta row. A version that writes what older ones must not work
-on raises it; they then put every message back.
+"""Format of the rows, in the table's meta row. A version whose rows must not be used by older
+versions raises it. Older versions then put every message back.
 """
 
 OVERTAKEN = "W/\"datetime'2000-01-01T00%3A00%3A00.0000000Z'\""
@@ -243,7 +243,7 @@ class TableStore:
                 except RefusedTransactionError as refused:
                     if (token := await self._our_token(partition, change)) is not None:
                         return replace(change.after, token=token)
-                    # An index row to delete may be missing already, because somebody deleted it
+                    # An index row to delete may be missing already, because it was deleted
                     # by hand. Without this its order could never change again.
                     if refused.status != 404 or not left[refused.index].is_index_delete:
                         raise ConflictError(

@@ -68,9 +68,9 @@ class Outbox:
     ) -> None:
         """Send the messages of a journal row. Its out row, if it has one, is removed afterwards.
 
-        If an internal message cannot be sent, alerts and notifications are sent all the same:
-        nobody waits for a queue that is away. ``outside`` is False if that happened before. With
-        an out row they wait, because that row sends all of them again.
+        If an internal message cannot be sent, alerts and notifications are still sent: their
+        readers need not wait for an internal queue. ``outside`` is False if they were sent before.
+        With an out row they wait, because that row sends all of them again.
 
         Raises:
             BusUnavailableError, StoreUnavailableError: an internal message could not be sent, or
