@@ -17,6 +17,7 @@ from itertools import pairwise, permutations
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
+from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
     MESSAGE_BYTES_MAX,
     ORDER_BYTES_LIMIT,
@@ -88,7 +89,6 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("callbacks",),
 }
 """The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
-SHARDS_MAX = 256
 
 
 class SettingError(ValueError):

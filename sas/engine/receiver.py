@@ -197,6 +197,11 @@ def delay_s(times: int, delay_max_s: float = DELAY_MAX_S) -> float:
     return most * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
 
 
+def is_copy(message: Message) -> bool:
+    """Return whether a message is the copy of one that was put back."""
+    return FIRST_ID in message.properties
+
+
 def _as_first_sent(delivery: Delivery) -> Delivery:
     first_id, source = delivery.properties.get(FIRST_ID), delivery.properties.get(SOURCE)
     return replace(
