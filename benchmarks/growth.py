@@ -264,8 +264,8 @@ async def with_processes(numbers: Sequence[int], orders: int) -> list[Point]:
             spent = cpu_ms_of(stack)
             for name in spent:
                 values[f"CPU ms an order: {name}"] = (spent[name] - before[name]) / orders
-            values["orders/s that two cores allow"] = 2000 * orders / (
-                sum(spent.values()) - sum(before.values())
+            values["orders/s that two cores allow"] = (
+                2000 * orders / (sum(spent.values()) - sum(before.values()))
             )
             points.append(Point(number, values))
             _show(points[-1], "host processes")
