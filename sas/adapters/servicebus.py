@@ -301,7 +301,7 @@ def without_pauses(sender: ServiceBusSender) -> ServiceBusSender:
     of the SDK without these internal methods opens the link in its own way.
     """
     opening: Any = sender
-    create = getattr(opening, "_create_handler", None)
+    create: Any = getattr(opening, "_create_handler", None)
 
     def create_handler(auth: Any) -> None:
         create(auth)

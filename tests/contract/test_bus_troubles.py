@@ -98,7 +98,8 @@ async def test_a_new_link_opens_without_the_pauses_of_the_sdk_and_reads_no_certi
         await sender.send_messages(ServiceBusMessage(b"{}"))
     assert len(waits) >= 5
     assert len(certificates) == 1
-    waits.clear(), certificates.clear()
+    waits.clear()
+    certificates.clear()
     await bus.send([message(queue)])
     assert len(links_to(broker, queue)) == 1
     assert (waits, certificates) == ([], [])
