@@ -30,7 +30,7 @@ dependency away for seconds to days, a deploy in the middle. Time is virtual: da
 infra/queues.json and host.json of the project give the rules of the queues and of the host.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
-same story. --trace tells it. A seed that breaks an invariant is made as short as possible.
+same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
 
 Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
 
@@ -39,7 +39,7 @@ Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
   sas sim --app orders --seed 42 --trace
 """
 SHOWN = 5
-"""Broken seeds that are told one by one."""
+"""Most broken seeds that are printed one by one."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
