@@ -28,13 +28,18 @@ READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold: its number, and what was seen."""
+    """An invariant that did not hold: its number, and what was seen.
+
+    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
+    number is 0 where no invariant is concerned.
+    """
 
     number: int
     text: str
+    about: str = ""
 
     def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}"
+        return f"invariant {self.number}: {self.text}" if self.number else self.text
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
@@ -250,7 +255,8 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         if contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and in_force and not _left(step):
-        yield Violation(10, f"{where} is still in force")
+        about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
+        yield Violation(10, f"{where} is still in force", about)
 
 
 def _skipped(step: StepRecord) -> bool:

@@ -31,11 +31,14 @@ from sas.sim.plan import (
     Submit,
     faults_of,
 )
+from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.platform import STRANGE_QUEUE
 from sas.sim.services import ModelService, call_limits
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
+from sas.sim.wire import SimulatedLoop
 from sas.simulation.bus import QueueRules
+from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import HostRules, of_no_host
 
 SEND_AGAIN_S = 30.0
@@ -57,6 +60,7 @@ class Stage(System):
         queues: Mapping[str, QueueRules],
         rules: HostRules,
         tell: Callable[[str], None] = lambda _text: None,
+        given: Given | None = None,
     ) -> None:
         faults, remote = faults_of(plan)
         super().__init__(world_of(plan.seed, queues, rules, faults), workflows)
@@ -68,7 +72,11 @@ class Stage(System):
         clock = self.world.clock
         limits = call_limits(workflows)
         outside = {item.agent for item in plan.items if isinstance(item, Outside)}
+        self.own = self._own_agents(given, remote, limits) if given else None
         for name in sorted(workflows.agents()):
+            if self.own is not None:
+                self.agents[name] = self.own.agent(name)
+                continue
             self.agents[name] = ModelService(
                 clock,
                 self.ledger,
@@ -84,6 +92,25 @@ class Stage(System):
         for item in plan.items:
             self._prepare(item)
 
+    def _own_agents(
+        self, given: Given, faults: RemoteFaults, limits: Mapping[str, Mapping[str, timedelta]]
+    ) -> OwnAgents:
+        """Return the adopter's agents. Their clients reach a model service by the event loop."""
+        world, tell = self.world, self.call_back
+        own = OwnAgents(
+            given, world.clock, self.ledger, faults, world.rng, limits, self.submitted, tell
+        )
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)  # noqa: S101  play made it
+        loop.follow(world.clock, own.serve)
+        return own
+
+    def _content(self, order_id: str, workflow: str, *, edited: bool = False) -> Any:
+        """Return the content of an order: one of the adopter's if its own agents read it."""
+        if self.own is None or workflow == NO_WORKFLOW:
+            return {"edited": True} if edited else {"id": order_id}
+        return self.own.given.order_of(workflow, f"{self.world.seed}/{order_id}/{edited}")
+
     def _host(self, number: int, clock: ClockApart, business: Business) -> Host:
         ear = Ear(self.world.bus, clock)
         self.ears.append(ear)
@@ -96,6 +123,9 @@ class Stage(System):
 
     async def close(self) -> None:
         """See ``System.close``."""
+        if self.own is not None:
+            with suppress(RuntimeError):  # a client that never closes
+                await self.world.clock.run(self.own.close())
         await super().close()
         for task in self._senders:
             task.cancel()
@@ -153,7 +183,7 @@ class Stage(System):
         for _ in range(item.times):
             while True:
                 try:
-                    content = {"id": item.order_id}
+                    content = self._content(item.order_id, item.workflow)
                     self.put_order(item.order_id, item.workflow, content, urgent=item.urgent)
                     break
                 except BusUnavailableError:
@@ -231,7 +261,8 @@ class Stage(System):
         if failed and item.verb in {"resubmit", "skip"}:
             members["step"] = failed[0]
             if item.edited:
-                members["input"] = msgspec.Raw(b'{"edited":true}')
+                content = self._content(order.order_id, order.details.workflow, edited=True)
+                members["input"] = msgspec.Raw(msgspec.json.encode(content))
         if item.verb == "skip":
             self._undone_by_hand(order)
         for _ in range(1 + item.twice):
