@@ -232,7 +232,7 @@ class OwnAgents:
             attempt.requests += 1
         position = attempt.requests
         key = _key_of(request, attempt.call)
-        known = f"Idempotency-Key {key}" if key else "no key"
+        known = f"key {key}" if key else "no key"
         what = f"{request.method} {request.path} of agent {agent.name}, with {known}"
         self.story(what)
         answer: HttpAnswer | None
@@ -434,7 +434,8 @@ def alone(seed: int) -> Iterator[None]:
     """
     drawn = random.Random(seed)  # noqa: S311  it repeats itself
 
-    def refuse(_socket: object, where: object, *_given: object) -> None:
+    def refuse(opened: socket.socket, where: object, *_given: object) -> None:
+        opened.close()
         attempt = _attempt.get()
         who = f"agent {attempt.agent.name}" if attempt else "an agent"
         raise NotSimulatedError(f"{who} connects to {where} by a socket of its own")

@@ -54,7 +54,7 @@ def html(tally: Tally, workflows: Workflows, app: str) -> str:
             f"<title>Simulation of {escape(app)}</title><style>{_STYLE}</style>",
             f"<h1>Simulation of {escape(app)}</h1>",
             *_verdict(tally),
-            *_list("What to look at", list(tally.advice(workflows))),
+            *_list("What to look at", [*_own_faults(tally), *tally.advice(workflows)]),
             "<h2>How orders ended</h2>",
             *_table(["workflow", *_STATES, "p50", "p99"], _ends(tally)),
             *_charts(tally),
@@ -88,6 +88,10 @@ def _verdict(tally: Tally) -> Iterator[str]:
     yield f'<p class="bad">{seeds}{len(tally.broken)} seeds broke an invariant.</p>'
     lines = [f"seed {seed}: {broken[0]}" for seed, broken in tally.broken[:50]]
     yield from _list("Broken", lines)
+
+
+def _own_faults(tally: Tally) -> list[str]:
+    return [f"{about} (seed {seed})" for about, seed in sorted(tally.own_faults.items())]
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from sas.domain.ids import idempotency_key, reply_id, shard_of
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Workflows
 from sas.ports import Business, BusUnavailableError, Message
+from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.plan import (
     NO_WORKFLOW,
     Apart,
@@ -31,7 +32,6 @@ from sas.sim.plan import (
     Submit,
     faults_of,
 )
-from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.platform import STRANGE_QUEUE
 from sas.sim.services import ModelService, call_limits
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, NoReturn
 
 from sas.simulation.clock import START, VirtualClock
@@ -82,7 +81,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Return the virtual time in seconds."""
         return (self._clock.now() - START).total_seconds() if self._clock else 0.0
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -93,7 +92,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         timer = _Timer(when, callback, args, self, context)
         assert self._clock is not None  # noqa: S101  the simulation begins with it
         timer.wake = self._clock.call_later(
-            max(when - self.time(), 0.0), lambda: None if timer.cancelled() else timer._run()
+            max(when - self.time(), 0.0), lambda: None if timer.cancelled() else timer.run()
         )
         return timer
 
@@ -101,14 +100,16 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         if isinstance(handle, _Timer):
             handle.wake.cancel()
 
-    async def getaddrinfo(self, host: Any, port: Any, **_how: Any) -> list[Any]:
+    async def getaddrinfo(  # type: ignore[override]
+        self, _host: Any, port: Any, **_how: Any
+    ) -> list[Any]:
         """Find every host."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (_NOWHERE, port))]
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connect to nothing: ``create_connection`` takes the socket's place."""
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], Any], *_where: Any, sock: Any = None, **_how: Any
     ) -> tuple[Any, Any]:
         """Connect a client to the model service. TLS is left out."""
@@ -120,15 +121,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         protocol.connection_made(wire)
         return wire, protocol
 
-    def add_reader(self, *_given: Any) -> NoReturn:
+    def add_reader(self, *_given: Any) -> NoReturn:  # type: ignore[override]
         """Refuse."""
         raise NotSimulatedError("it reads a socket or a file of its own")
 
-    def add_writer(self, *_given: Any) -> NoReturn:
+    def add_writer(self, *_given: Any) -> NoReturn:  # type: ignore[override]
         """Refuse."""
         raise NotSimulatedError("it writes to a socket or a file of its own")
 
-    def run_in_executor(self, *_given: Any) -> NoReturn:
+    def run_in_executor(self, *_given: Any) -> NoReturn:  # type: ignore[override]
         """Refuse."""
         raise NotSimulatedError("it runs in a thread")
 
@@ -138,6 +139,10 @@ class _Timer(asyncio.TimerHandle):
 
     __slots__ = ("wake",)
     wake: asyncio.Future[None]
+
+    def run(self) -> None:
+        """Make the call."""
+        self._run()
 
 
 class _Wire(asyncio.Transport):
