@@ -136,7 +136,12 @@ def _unread(system: System) -> Iterator[Violation]:
 
 
 def _aside(system: System) -> str:
-    return "".join(one.body.decode() for one in system.bus.messages(QUEUES.rejected))
+    """Return what was put aside, also what an operator sent again."""
+    return "".join((*_lying_aside(system), *(body.decode() for body in system.redriven)))
+
+
+def _lying_aside(system: System) -> list[str]:
+    return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
 
 
 def _told(system: System) -> defaultdict[str, dict[str, str]]:
@@ -165,8 +170,11 @@ def _of_order(
     told = Counter(told_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
-        if told["rejected"] != 1:
+        again = any(order.order_id in body.decode() for body in system.redriven)
+        if not told["rejected"] or (told["rejected"] > 1 and not again):
             yield Violation(12, f"{where} was told rejected {told['rejected']} times")
+        if not any(order.order_id in one for one in _lying_aside(system)):
+            yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
         yield from _effects(system, order, step, where)
@@ -186,6 +194,7 @@ def _messages(
     """Everything that the journal says was to be sent was sent, and nothing else."""
     due: Counter[str] = Counter()
     for entry in journal:
+        due["rejected"] += entry.what is JournalWord.REJECTED  # of an order that came again
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):

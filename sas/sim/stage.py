@@ -16,7 +16,9 @@ import msgspec
 from sas.domain.ids import idempotency_key, reply_id, shard_of
 from sas.domain.order import Order, OrderState, StepState
 from sas.domain.workflow import Workflows
-from sas.ports import Business, BusUnavailableError, Message
+from sas.operate.letters import rejected_of
+from sas.operate.redriving import Planned, redrive
+from sas.ports import Business, BusUnavailableError, Message, Peeked
 from sas.sim.own_agents import Given, OwnAgents
 from sas.sim.plan import (
     NO_WORKFLOW,
@@ -29,15 +31,16 @@ from sas.sim.plan import (
     Outside,
     Plan,
     Press,
+    Redrive,
     Submit,
     faults_of,
 )
-from sas.sim.platform import STRANGE_QUEUE
+from sas.sim.platform import QUEUES, STRANGE_QUEUE
 from sas.sim.services import ModelService, call_limits
 from sas.sim.system import AT_REST, ClockApart, Host, System, world_of
 from sas.sim.watch import Ear
 from sas.sim.wire import SimulatedLoop
-from sas.simulation.bus import QueueRules
+from sas.simulation.bus import Queue, QueueRules
 from sas.simulation.remote import RemoteFaults
 from sas.simulation.world import HostRules, of_no_host
 
@@ -153,7 +156,7 @@ class Stage(System):
                 self._later(item.at_s, item, lambda: self._kill(item))
             case Forge():
                 self._later(item.at_s, item, lambda: self._forge(item))
-            case Press():
+            case Press() | Redrive():
                 self._left += 1
                 self.world.clock.call_later(item.at_s, lambda: self._watch(item, WATCHES_MAX))
             case Deploy():
@@ -240,16 +243,22 @@ class Stage(System):
 
         return deploy
 
-    def _watch(self, item: Press, left: int) -> None:
-        """Give a command; one for an order in Error as soon as the operator sees it there."""
-        stored = self.store.orders.get(item.order_id)
-        state = stored.order.process_state if stored else OrderState.PENDING
-        if item.verb in _FOR_ERROR and state not in AT_REST and left:
+    def _watch(self, item: Press | Redrive, left: int) -> None:
+        """Let the operator act as soon as there is something to act on, or at last."""
+        if left and not self._is_due(item):
             self.world.clock.call_later(WATCH_S, lambda: self._watch(item, left - 1))
             return
         self._left -= 1
         self.tell(str(item))
-        self._press(item)
+        self._press(item) if isinstance(item, Press) else self._redrive(item)
+
+    def _is_due(self, item: Press | Redrive) -> bool:
+        """Return whether an order is in Error for its command, or something was put aside."""
+        if isinstance(item, Redrive):
+            return bool(self.bus.queues[QUEUES.rejected].waiting)
+        stored = self.store.orders.get(item.order_id)
+        state = stored.order.process_state if stored else OrderState.PENDING
+        return item.verb not in _FOR_ERROR or state in AT_REST
 
     def _press(self, item: Press) -> None:
         stored = self.store.orders.get(item.order_id)
@@ -270,6 +279,39 @@ class Stage(System):
                 self.put_command(order.order_id, item.verb, order.seq - item.stale, **members)
             except BusUnavailableError:
                 self.tell("the operator sees that the command could not be sent")
+
+    def _redrive(self, item: Redrive) -> None:
+        """Move messages as ``sas rejected resend`` does: each is sent first, and removed then."""
+        queue = self.bus.queues[QUEUES.rejected]
+        for planned in self._redrives(queue, item):
+            assert planned.move.message is not None  # noqa: S101  a redrive sends
+            try:
+                for _ in range(1 + item.twice):
+                    self.bus._enqueue(planned.move.message)  # noqa: SLF001
+            except BusUnavailableError:
+                self.tell("the operator sees that a message could not be sent again")
+                continue
+            gone = [one for one in queue.waiting if one.sequence in planned.move.sequences]
+            queue.waiting = [one for one in queue.waiting if one not in gone]
+            self.redriven += [one.message.body for one in gone]
+
+    def _redrives(self, queue: Queue, item: Redrive) -> list[Planned]:
+        """Return what the operator sends again, by the rules of the command."""
+        found = [
+            Peeked(
+                *(one.message.message_id, one.message.body, one.enqueued_at),
+                *(one.message.properties, one.sequence),
+            )
+            for one in queue.waiting
+            if self.bus.reachable(queue)
+        ]
+        moves, _ = redrive(found, queue.name, None, QUEUES)
+        sent = {number for one in moves for number in one.move.sequences}
+        for one in found if item.back else ():
+            said = rejected_of(one)
+            if one.sequence not in sent and said and said.source_queue in self.hosts[0].handlers:
+                moves += redrive([one], queue.name, None, QUEUES, said.source_queue)[0]
+        return moves
 
     def _undone_by_hand(self, order: Order) -> None:
         """Undo what failed to be undone at another agent, as an operator does who skips it."""
