@@ -17,7 +17,6 @@ from sas.sim.own_agents import Given
 from sas.sim.plan import Chance, Kill, Plan, Press, Submit, drawn
 from sas.sim.play import Played, Project, play
 from tests import own_businesses as own
-from tests.long import long
 
 ROOT = Path(__file__).parents[2]
 ORDER = Submit(1.0, "O-0", "order", False, 1)
@@ -50,12 +49,6 @@ def test_agents_that_do_right_hold_every_invariant(agent: type[own.Careful]) -> 
     plays = played(agent, LOST, UNDONE)
     assert [one.violations for one in plays] == [[]] * len(plays)
     assert any("its answer is lost" in line for one in plays for line in one.story)
-
-
-@pytest.mark.parametrize("seed", long(range(300)))
-def test_the_agents_of_the_sample_hold_every_invariant(seed: int) -> None:
-    sample = project_of("orders", ROOT, own=True)
-    assert play(sample, drawn(seed, sample.workflows)).violations == []
 
 
 @pytest.mark.parametrize(
@@ -154,12 +147,6 @@ def test_the_command_says_which_step_is_not_idempotent_and_the_seed_that_shows_i
     shown = project_of(app, directory, own=True)
     story = play(shown, drawn(int(seed), shown.workflows), tell=True).story
     assert any(line.endswith(what) and "BROKEN: invariant 7" in line for line in story)
-
-
-def test_the_sample_runs_with_its_own_agents(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["sim", "--app", "orders", "--agents", "own", "--project", str(ROOT), "--first", "6"]
-    assert main([*asked, "--seeds", "8", "--jobs", "1"]) == 0
-    assert "every invariant held" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
