@@ -178,10 +178,28 @@ def _of_order(
         return
     for step in order.steps:
         yield from _effects(system, order, step, where)
+    if _replayed(journal) != _moved(order):
+        yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
     yield from _messages(order, journal, told_ids, alerted, where)
     yield from _of_state(state, told, where)
     if order.order_id not in {touched for touched, _ in system.commands.values()}:
         yield from _of_untouched(system, order, told, where)
+
+
+def _replayed(journal: Sequence[JournalEntry]) -> dict[int, StepState]:
+    """Return the states of steps to which a journal leads; Pending ones are left out."""
+    states: dict[int, StepState] = {}
+    for entry in journal:
+        for one in entry.changes:
+            if states.get(one.step, StepState.PENDING) is not one.before:
+                return {}
+            states[one.step] = one.after
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
+
+
+def _moved(order: Order) -> dict[int, StepState]:
+    states = {one.number: one.process_state for one in order.steps}
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
 
 
 def _messages(
