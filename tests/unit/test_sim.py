@@ -26,6 +26,7 @@ from sas.sim.plan import (
     Away,
     Chance,
     Forge,
+    Item,
     Kill,
     Plan,
     Press,
@@ -150,7 +151,7 @@ def test_an_order_of_no_workflow_must_be_told_that_it_is_rejected(
     assert "was not told that it is rejected" in violation.text
 
 
-REDRIVEN = (
+REDRIVEN: tuple[Item, ...] = (
     *(Submit(1.0 + n, f"O-{n}", "order", False, 1) for n in range(3)),
     *(Chance("given_up", 0.3), Chance("store_throttled", 0.3)),
     *(Redrive(at_s, back, twice) for at_s, back, twice in ((60, True, True), (300, True, False))),
