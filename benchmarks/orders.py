@@ -1,8 +1,8 @@
 """Orders a second, latency, requests per order: ``python -m benchmarks.orders``.
 
 Everything runs on this machine (broker, Azurite, one host process, services without
-faults), so absolute figures say as much about the machine as about the code. The
-comparable ones are ratios within one run. ``--memory 10000`` watches a host process grow.
+faults), so absolute figures depend on the machine as much as on the code. Compare only
+ratios within one run. ``--memory 10000`` measures how the memory of a host process grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOCK_TICKS = 100.0
 
 @dataclass(slots=True)
 class Run:
-    """Latencies of completed orders, in seconds, and how long all took.
+    """Latencies of completed orders in seconds, and the duration of the run.
 
     ``done`` is from submitting to the commit that completed the order (the event's own time),
     ``told`` until this client had the event.
@@ -128,7 +128,7 @@ async def counts() -> None:
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "first")
                 store, bus = application.context.store, application.context.bus
                 if not isinstance(store, TableStore) or not isinstance(bus, ServiceBus):
-                    raise TypeError("counted are the real adapters only")
+                    raise TypeError("only requests of the real adapters can be counted")
                 before = store.table.meter.now() + bus.meter
                 await closed_loop(client, Run(4), COUNTED_ORDERS, "counted")
                 spent = store.table.meter.now() + bus.meter - before

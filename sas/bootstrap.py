@@ -21,8 +21,9 @@ from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
 from sas.adapters.servicebus import ServiceBus
 from sas.adapters.webhook import post
+from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
-from sas.config import SHARDS_MAX, Config, SettingError, read_config
+from sas.config import Config, SettingError, read_config
 from sas.domain.queues import Queues
 from sas.domain.workflow import WorkflowError, Workflows
 from sas.engine.context import Context
@@ -80,7 +81,7 @@ class Application:
         await self.receiver.within_time(timer())
 
     async def close(self) -> None:
-        """Close every connection. What fails is ignored: the others are closed all the same.
+        """Close every connection. A failure is ignored, and the others are still closed.
 
         At the end of the event loop the SDK's own tasks are cancelled too, and its clients fail.
         """
@@ -258,21 +259,6 @@ def actors(  # noqa: PLR0913  one value for each setting
         context, business.workflows, order_of_callback if callback_keys else None
     )
 
-    def agent_actor(name: str) -> AgentActor:
-        guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
-        if business.limits.get(name, 0):
-            guards.append(CallLimit(context, name, business.limits[name]))
-        return AgentActor(
-            context,
-            name,
-            business.agents[name],
-            policy,
-            guards=guards,
-            long_steps=ContinuedSteps(context, name),
-            callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
-            workflows=business.workflows,
-        )
-
     return Application(
         context=context,
         receiver=Receiver(
@@ -281,7 +267,10 @@ def actors(  # noqa: PLR0913  one value for each setting
         business=business,
         submitter=Submitter(context, business, order_bytes_max, deploy_wait),
         scheduler=Scheduler(context, business, deploy_wait),
-        agents={name: agent_actor(name) for name in business.agents},
+        agents={
+            name: _agent(context, business, name, policy, circuit, callback_keys)
+            for name in business.agents
+        },
         supervisor=Supervisor(
             context, business.workflows.rules, excuses, min(SWEEP_TIME, function_time)
         ),
@@ -294,6 +283,29 @@ def actors(  # noqa: PLR0913  one value for each setting
         purger=Purger(context, retention, exporter, function_time, purge_shards),
         callbacks=callbacks,
         alert_webhook=AlertWebhook(context.clock, webhook, post_alert),
+    )
+
+
+def _agent(
+    context: Context,
+    business: Business,
+    name: str,
+    policy: RetryPolicy,
+    circuit: BreakerPolicy,
+    callback_keys: CallbackKeys,
+) -> AgentActor:
+    guards: list[CallGuard] = [CircuitBreaker(context, name, circuit)]
+    if business.limits.get(name, 0):
+        guards.append(CallLimit(context, name, business.limits[name]))
+    return AgentActor(
+        context,
+        name,
+        business.agents[name],
+        policy,
+        guards=guards,
+        long_steps=ContinuedSteps(context, name),
+        callbacks=callback_keys.issuer(context.clock) if callback_keys else no_callbacks,
+        workflows=business.workflows,
     )
 
 

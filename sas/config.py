@@ -17,6 +17,7 @@ from itertools import pairwise, permutations
 from urllib.parse import urlsplit
 
 from sas.adapters.endpoints import Endpoint
+from sas.bounds import SHARDS_MAX
 from sas.codec.orders import (
     MESSAGE_BYTES_MAX,
     ORDER_BYTES_LIMIT,
@@ -88,7 +89,6 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("callbacks",),
 }
 """The groups of functions that an app has, for each value of SAS_FUNCTIONS."""
-SHARDS_MAX = 256
 
 
 class SettingError(ValueError):
@@ -419,7 +419,7 @@ def _alert_webhook(env: Mapping[str, str]) -> Webhook:
 
 
 def _is_safe_address(url: str) -> bool:
-    """Return whether nobody on the way can read what is posted to an address."""
+    """Return whether a post to an address is safe from readers on the network."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -442,8 +442,8 @@ def _webhook_key(text: str) -> bytes:
 def _check_references(env: Mapping[str, str]) -> None:
     """Refuse a reference that the platform did not replace by its secret.
 
-    Its text would be used as the secret, and whoever knows the vault's name knows it. The business
-    has secret settings too: those are refused whatever their names are.
+    Otherwise its text would be used as the secret, and everyone who knows the vault's name knows
+    that text. Secret settings of the business are checked too, under any name.
     """
     for name, text in env.items():
         ours = name.startswith(_OUR_SETTINGS)

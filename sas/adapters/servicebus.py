@@ -47,7 +47,7 @@ from sas.telemetry.tracing import carried
 from sas.telemetry.usage import Usage
 
 NEVER = (MessagingEntityNotFoundError, MessageSizeExceededError, ServiceBusAuthorizationError)
-"""Errors that no retry can mend: no such queue, message too large, no right to send.
+"""Errors that no retry can repair: no such queue, message too large, no right to send.
 
 A full queue is not one of them (its reader makes room), nor a disabled queue (an operator
 enables it again), nor failed authentication (a token may be issued later).
@@ -163,7 +163,7 @@ class ServiceBus:
             try:
                 await _send_by(sender, pending, self.meter)
             except (*LATER, MessageSizeExceededError) as error:
-                refused = error  # raised below, behind the block that would close the sender
+                refused = error  # raised after the block that would close the sender
         if refused is not None:
             raise refused
 

@@ -35,7 +35,7 @@ the simulation, which counts effects by Idempotency-Key. A step that has its eff
 undo leaves it, is told. sim.json of the project names example orders and the answers of services.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
-same story. --trace tells it. A seed that breaks an invariant is made as short as possible.
+same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
 
 Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
 
@@ -45,7 +45,7 @@ Exit code 0: every invariant held. 1: one did not. 2: the app cannot be loaded.
   sas sim --app orders --agents own
 """
 SHOWN = 5
-"""Broken seeds that are told one by one."""
+"""Most broken seeds that are printed one by one."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ async def plan_one(
                 raise NotPossibleError(f"{message_id} stays: {why}")
     moves, left = redrive(found, path, [message_id], queues)
     if left or len(moves) != 1:
-        raise NotPossibleError(left[0] if left else f"{message_id} lies there more than once")
+        raise NotPossibleError(left[0] if left else f"{message_id} is in the queue more than once")
     return moves[0]
 
 

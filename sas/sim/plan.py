@@ -28,8 +28,8 @@ _HOW_OFTEN = (60, 80, 50, 4, 1)
 COPIES_S = 60.0
 _COPYING = frozenset({"crash", "duplicate", "late", "given_up", "lease_lost", "bus_lost_answer"})
 """Faults by which a message that is put back leaves a copy on ``orders``, a queue without duplicate
-detection. Every copy is put back too. At the shares of a simulation they would multiply beyond
-number in an outage that is longer than ``COPIES_S``; at those of Azure they do not
+detection. Every copy is put back too. At the shares of a simulation the copies would multiply
+without end in an outage longer than ``COPIES_S``; at the shares of Azure they do not
 (docs/adr/0024).
 """
 NO_WORKFLOW = "of-nobody"
@@ -157,7 +157,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What an agent is asked for happens outside, and ends by a callback."""
+    """The work of an agent happens outside, and ends with a callback."""
 
     agent: str
 
@@ -300,7 +300,7 @@ _MOODS: dict[str, dict[str, float]] = {
     "operator": {"refused": 0.8, "lost_answer": 1.0, "undo_refused": 0.5},
     "letters": {"given_up": 0.2, "late": 0.3, "stalls": 0.05, "store_throttled": 0.3},
 }
-"""Shares that are larger in some simulations, so that rare faults meet each other."""
+"""Shares that are larger in some simulations, so that rare faults happen together."""
 
 
 def _chances(rng: random.Random, mood: str) -> list[Item]:

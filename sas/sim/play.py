@@ -1,4 +1,4 @@
-"""Play one plan: what happened, what was broken, and the story if somebody wants to read it."""
+"""Play one plan: what happened, what was broken, and on request the story."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _FOR_ERROR = frozenset({"resubmit", "skip", "acknowledge"})
 
 
 class Stage(System):
-    """A system that a plan happens to. ``tell`` hears of each item in a sentence."""
+    """Plays a plan on a system. ``tell`` gets a sentence for each item."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ EXPLORED: list[tuple[str, int]] = []
 REPLIES = ("done", "refused", "undone", "undo refused")
 WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"
-"""CompleteBy passes while a message of the step lies in a queue."""
+"""CompleteBy passes while a message of the step waits in a queue."""
 REST = Backoff(timedelta(seconds=1))
 WAIT = timedelta(hours=1)
 CALL_LIMIT = timedelta(minutes=10)
@@ -218,7 +218,7 @@ def key_of(order: Order) -> Key:
 
 
 def noted(step: StepRecord) -> StepRecord:
-    """Return a step whose agent, if it is out, has told its progress."""
+    """Return a step whose agent, if a request is out, has sent progress."""
     turn = step.turn
     return replace(
         step, turn=replace(turn, note="on its way") if isinstance(turn, Dispatched) else turn

@@ -265,7 +265,7 @@ class Protocol:
         yield from self.called(state, request)
 
     def called(self, state: State, request: Flying) -> Iterator[State]:
-        """Let the remote service do what is asked, or refuse it without effect."""
+        """Let the remote service carry out a call, or refuse it without effect."""
         known = state.remote[request.step][request.route]
         known += (Effect(),) * (request.generation + 1 - len(known))
         was = known[request.generation]
@@ -410,7 +410,7 @@ class Protocol:
                 return undo(order, rules, now=LATE)
 
     def keep(self, order: Order) -> OrderKey:
-        """Forget times, results and most of a fault, but no epoch: they fence what is out.
+        """Forget times, results and most of a fault, but no epoch: epochs fence the requests.
 
         A call that was made may still arrive: the last one may have begun just now.
         """

@@ -31,7 +31,7 @@ ORDER = b'{"order_id":"A-1","workflow":"order","reply_queue":"responses-web-shop
 
 
 class Lake:
-    """What lies in the queues, and what was sent."""
+    """The messages in the queues, and those that were sent."""
 
     def __init__(self) -> None:
         self.lying: dict[str, list[Peeked]] = {}

@@ -416,7 +416,7 @@ def test_a_callback_key_of_bytes_that_are_no_text_is_refused() -> None:
     ],
 )
 def test_a_reference_that_was_not_resolved_is_no_secret(name: str, reference: str) -> None:
-    """Whoever knows the vault's name knows it."""
+    """Everyone who knows the vault's name knows the text of the reference."""
     with pytest.raises(SettingError, match=f"{name} is a Key Vault reference that was not res"):
         read_config(LEAST | {name: reference})
 

@@ -1,4 +1,4 @@
-"""``sas sim``: the same seed is the same story, broken rules are found, and adopters are told."""
+"""``sas sim``: the same seed plays the same story, and broken invariants are found and reported."""
 
 from __future__ import annotations
 
