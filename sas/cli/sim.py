@@ -12,7 +12,6 @@ from sas.cli import arguments as args
 from sas.cli import output
 from sas.cli.arguments import Verb
 from sas.cli.output import OutputError, Progress
-from sas.cli.sim_given import given_of
 from sas.cli.workflows import load
 from sas.codec.record import to_line
 from sas.operate.errors import UsageError
@@ -30,9 +29,9 @@ lost answers, throttling, killed instances, clocks apart, services that fail, ha
 dependency away for seconds to days, a deploy in the middle. Time is virtual: days take seconds.
 infra/queues.json and host.json of the project give the rules of the queues and of the host.
 
---agents own plays the agents of the application too: their HTTP calls reach a model HTTP service in
-the simulation, which counts effects by Idempotency-Key. A step that has its effect twice, or whose
-undo leaves it, is told. sim.json of the project names example orders and the answers of services.
+--agents own runs the agents of the application. Their HTTP calls reach a model HTTP service in the
+simulation, which counts effects by Idempotency-Key. The output names each step that has its effect
+twice, and each undo that leaves it. sim.json of the project has example orders and the answers.
 
 After every transition, and at the end, the invariants are checked. The same seed always plays the
 same story. --trace prints it. A seed that breaks an invariant is made as short as possible.
@@ -112,6 +111,8 @@ def project_of(app: str, directory: Path, *, own: bool = False) -> Project:
     from sas.sim.play import Project  # noqa: PLC0415
 
     if own:
+        from sas.cli.sim_given import given_of  # noqa: PLC0415
+
         given = given_of(app, directory)
         return Project.of(given.make().workflows, directory, given)
     if ":" in app:
