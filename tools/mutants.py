@@ -391,6 +391,12 @@ MUTANTS = (
         "                return ApplyResult.REPEATED\n",
         "            if order is not None:\n                return ApplyResult.REPEATED\n",
     ),
+    Mutant(
+        "a redrive keeps the submission id of what was given up",
+        "sas/operate/redriving.py",
+        "body = with_submission_id(body, new_id)",
+        "pass",
+    ),
 )
 """Mutants of the protocol and of the edge of the platform."""
 
