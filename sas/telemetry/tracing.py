@@ -159,7 +159,7 @@ def _listened_to() -> bool:
 
 
 class _Within:
-    """Runs a block in the context of ``parent``. Its trace is passed on, although nobody records.
+    """Runs a block in the context of ``parent``. The trace is passed on, recorded or not.
 
     Written out, because it is entered for each message, call and due row.
     """
