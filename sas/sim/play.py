@@ -116,15 +116,11 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-<<<<<<< HEAD
-        return run(_Play(project, plan, tell=tell).run())
-=======
         game = _Play(project, plan, tell=tell)
         if project.given is None:
-            return asyncio.run(game.run())
+            return run(game.run())
         with alone(plan.seed), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
             return runner.run(game.run())
->>>>>>> 9ce8f1b5df46c184dea7ee3450b750c5a388a72d
     finally:
         logging.disable(disabled)
 

@@ -104,19 +104,14 @@ class Queue:
 class MemoryBus:
     """Queues in memory. A message to a queue that was not declared is undeliverable.
 
-        A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
-        completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
+    A function host uses ``receive`` and then ``complete`` or ``abandon``. ``take`` receives and
+    completes at once. ``meter`` counts what the system asks for; receiving is the host's part.
 
-        Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
-        decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
+    Faults: ``fail_next`` sets those of the next messages; ``plan`` is called with each message and
+    decides, for seeded simulations; ``cut`` takes the whole namespace or some queues away.
 
-    <<<<<<< HEAD
-        ``on_sent`` hears of each message that a queue took, ``on_given_up`` of each dead letter,
-        ``on_completed`` of each message that its receiver completed, and ``on_changed`` of each change.
-    =======
-        ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
-        and ``on_completed`` for each message that its receiver completed.
-    >>>>>>> 9ce8f1b5df46c184dea7ee3450b750c5a388a72d
+    ``on_sent`` is called for each message that a queue took, ``on_given_up`` for each dead letter,
+    ``on_completed`` for each message that its receiver completed, ``on_changed`` for each change.
     """
 
     def __init__(self, clock: Clock) -> None:

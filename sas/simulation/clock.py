@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sas.simulation.loop import SimulationLoop, ready
+from sas.simulation.loop import LeanLoop, ready
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class VirtualClock:
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""
         loop = asyncio.get_running_loop()
-        if isinstance(loop, SimulationLoop):
+        if isinstance(loop, LeanLoop):
             await loop.idle()
             return
         others = ready()

@@ -15,7 +15,7 @@ SETTLE_CALLS_MAX = 100_000
 """Most calls before the clock moves on, in case a task never waits."""
 
 
-class SimulationLoop(asyncio.SelectorEventLoop):
+class LeanLoop(asyncio.SelectorEventLoop):
     """Runs calls in the order of its base class, which asks the selector in each turn.
 
     This one asks it only if nothing is ready, and nobody waits for that.
@@ -57,7 +57,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of ``work``, run as ``asyncio.run`` does."""
-    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
+    with asyncio.Runner(loop_factory=LeanLoop) as runner:
         return runner.run(work)
 
 

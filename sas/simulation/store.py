@@ -83,20 +83,15 @@ class Stored:
 class MemoryStore:
     """Orders in memory. One turn of the event loop is one transaction.
 
-        Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
-        ...). ``plan`` is called before each operation with its name and the order id (or shard, or
-        lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
-        two, so that other instances can act in between, and fails if it raises. The ``partitions``
-    <<<<<<< HEAD
-        that are ``away`` do not answer: see ``World``. ``on_written`` hears of each change that was
-        committed, ``on_removed`` of each out row and held message before it goes, ``on_changed`` of
-        each change of due rows.
-    =======
-        that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-        change, ``on_removed`` for each out row and held message before it is removed.
-    >>>>>>> 9ce8f1b5df46c184dea7ee3450b750c5a388a72d
+    Faults: ``fail_next`` sets those of the next operations of a name (``"commit"``, ``"load"``,
+    ...). ``plan`` is called before each operation with its name and the order id (or shard, or
+    lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
+    two, so that other instances can act in between, and fails if it raises. The ``partitions``
+    that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
+    change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
+    for each change of due rows.
 
-        ``meter`` counts the requests and rows that Table Storage would see.
+    ``meter`` counts the requests and rows that Table Storage would see.
     """
 
     def __init__(self, shards: int = 16) -> None:
