@@ -250,6 +250,28 @@ async def test_ctrl_c_while_things_start_leaves_nothing(app_dir: Path) -> None:
     assert not any(is_running(pid) for pid in started)
 
 
+async def test_ctrl_c_during_the_checks_is_an_ordinary_stop(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = app_dir / "bin" / "node"
+    node.parent.mkdir()
+    node.write_text("#!/bin/sh\nexec sleep 600\n")
+    node.chmod(0o755)
+    monkeypatch.setenv("PATH", str(node.parent), prepend=os.pathsep)
+    up = up_of(app_dir, "--ports", "free")
+    up.start()
+    try:
+        await until(lambda: bool(children_of(up.pid)))
+        [checked] = children_of(up.pid)
+        await ends_within(30, up)
+    finally:
+        await up.stop_async()
+    assert up.exit_code == 0
+    assert said(up) == "Stopped."
+    assert "Traceback" not in up.log_path.read_text()
+    await until(lambda: not is_running(checked))
+
+
 def children_of(pid: int) -> list[int]:
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
