@@ -8,7 +8,8 @@ PY := $(VENV)/bin/python
 ORDERS ?= 830
 CHAOS = $(if $(filter file,$(origin ORDERS)),,--orders $(ORDERS)) \
 	$(foreach name,FAULTS SEED MINUTES,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
-TEST_PROCESSES ?= 4
+# Most tests wait for something most of the time: more processes than cores.
+TEST_PROCESSES ?= 6
 PYTEST := $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 help: ## what there is
