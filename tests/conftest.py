@@ -23,6 +23,7 @@ LONG_FILES = (
     "test_devstack_stack.py",
     "test_outages.py",
     "test_domain_protocol.py",
+    "test_domain_protocol_larger.py",
     "test_sim.py",
 )
 """One file runs in one process. These would be left over at the end, so they begin first."""

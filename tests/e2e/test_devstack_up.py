@@ -28,6 +28,10 @@ from tests.e2e.stack_kit import (
 from tests.fake_func import put_func_on_path
 from tests.functions_rig import ROOT, own_app
 
+OTHERS = [
+    pytest.param(*one, marks=pytest.mark.long)
+    for one in (("broker", "servicebus"), ("azurite table", "azurite"))
+]
 SERVICES = ("STOCK", "PAYMENT", "SHIPPING", "MAIL", "CARRIER")
 
 
@@ -120,6 +124,7 @@ async def test_a_command_runs_beside_with_the_hosts_settings_and_what_it_says_is
     assert not any(is_running(pid) for pid in pids_in(screen))
 
 
+@pytest.mark.long  # test_make_up starts a desk too
 async def test_up_with_a_desk_starts_it_with_the_hosts_settings_and_ends_it(tmp_path: Path) -> None:
     folder = own_app(tmp_path / "app")
     urls = [f"TESTS_{name}_URL=http://127.0.0.1:9" for name in SERVICES]
@@ -279,7 +284,7 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("component", "name"),
-    [("broker", "servicebus"), ("azurite table", "azurite"), ("host", "host-host")],
+    [("host", "host-host"), *OTHERS],
 )
 async def test_up_says_who_died_and_ends_with_a_code(
     app_dir: Path, component: str, name: str
