@@ -59,7 +59,7 @@ soak: setup ## memory and sockets of one worker over 20,000 orders with outages 
 test: setup ## every layer of tests, without the long ones (5 minutes on two cores)
 	$(PYTEST)
 
-test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models
+test-all: setup ## what `make test` leaves out: kills, fuzz, more seeds, larger models (15 minutes)
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 test-unit: setup ## the unit tests alone, in less than a minute

@@ -27,7 +27,7 @@ PROJECT_CONFIG = Path(__file__).parents[2] / "infra/emulator/Config.json"
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "Config.json"
-    queues = [{"Name": "q", "Properties": {"LockDuration": "PT5S"}}]
+    queues = [{"Name": "q", "Properties": {"LockDuration": "PT5M"}}]
     path.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": queues}]}}))
     return path
 
