@@ -19,7 +19,7 @@ from sas.actors.supervisor import Supervisor
 from sas.adapters import telemetry
 from sas.adapters.clock import SystemClock
 from sas.adapters.export import JsonLines
-from sas.adapters.servicebus import ServiceBus
+from sas.adapters.servicebus import ServiceBus, tls
 from sas.adapters.webhook import post
 from sas.bounds import SHARDS_MAX
 from sas.codec.orders import ORDER_BYTES_MAX
@@ -146,11 +146,16 @@ def bootstrap(business: Business, config: Config | None = None) -> Application:
 
 
 def load_ahead() -> None:
-    """Import in a thread what ``bootstrap`` needs: the SDK of the store, and with it aiohttp.
+    """Load in a thread what the first message needs. The host has other work before it comes.
 
-    They are a third of the import. The host has other work before the first message comes.
+    The SDK of the store, and with it aiohttp, are a third of the import.
     """
-    Thread(target=import_module, args=("sas.adapters.table_store",), daemon=True).start()
+
+    def load() -> None:
+        import_module("sas.adapters.table_store")
+        tls()
+
+    Thread(target=load, daemon=True).start()
 
 
 _open: set[asyncio.Task[None]] = set()
@@ -323,7 +328,7 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
         raise SettingError(
-            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: known are "
+            f"SAS_AGENT_LIMITS names {unknown[0]!r}, which is not an agent. The agents are "
             f"{', '.join(sorted(business.agents))}"
         )
     return {**business.limits, **settings.agent_limits}

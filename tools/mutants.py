@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "a refused commit counts as done",
         _RUNNER,
-        'log.info("order %s: a rival committed seq %s", change.after.order_id, entry.seq)\n'
+        'log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)\n'
         "            return False",
         "return True",
     ),
