@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
-from sas.desk.watch import Picture, Row
+from sas.desk.rows import Row
+from sas.desk.watch import Picture
 from sas.domain.order import OrderState
 
 MINUTES = 60
@@ -126,10 +127,10 @@ def _counted(picture: Picture) -> _Minutes:
 def _recent(picture: Picture, first: datetime) -> Iterator[Row]:
     yield from picture.under_way
     yield from picture.in_error
-    for row in reversed(picture.finished):  # the newest are last
-        if row.since is None or row.since < first:
+    for block in reversed(picture.blocks):  # the newest are last
+        if block.newest < first:
             return
-        yield row
+        yield from block
 
 
 def _minute(at: datetime, first: datetime) -> int:

@@ -155,8 +155,8 @@ class Desk:
         """List orders."""
         query = listing.Query.read(request.query)
         picture = self.watch.picture
-        every = (picture.in_error, picture.under_way, picture.finished[-1000:])
-        names = sorted({row.workflow for rows in every for row in rows if row.workflow})
+        every = (picture.in_error, picture.under_way, *picture.blocks)
+        names = {workflow for block in every for _, workflow in block.counts}
         return self._page(
             "list.html",
             active="orders",
@@ -164,7 +164,7 @@ class Desk:
             found=listing.listed(picture, query, self.inboxes.refused()),
             states=listing.STATES,
             ages=listing.AGES,
-            workflows=names,
+            workflows=sorted(names - {""}),
         )
 
     async def order(self, request: web.Request) -> web.Response:
