@@ -252,7 +252,7 @@ def row_of(order: Order) -> Row:
         order.details.submitted_at,
         order.seq,
         tuple(finding.fingerprints(order)),
-        "; ".join(step.error.message for step in failed if step.error) or _doing(order),
+        "; ".join(step.error.message for step in failed if step.error) or finding.doing(order),
         sum(step.process_state in done for step in order.steps),
         len(order.steps),
         order.acknowledged_by,
@@ -267,16 +267,6 @@ def _counts(blocks: Iterable[Block]) -> dict[OrderState, int]:
         for (state, _), count in block.counts.items():
             counts[state or OrderState.PROCESSING] += count
     return {state: counts[state] for state in OrderState}
-
-
-def _doing(order: Order) -> str:
-    """Return which steps of an order are open, in a few words."""
-    said = [
-        f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
-        for step in order.steps
-        if step.complete_by is not None
-    ]
-    return ", ".join(said)
 
 
 def _row_of(one: Summary) -> Row:

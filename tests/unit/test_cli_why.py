@@ -178,6 +178,16 @@ def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: N
     assert (record["Message"]["Queue"], record["Message"]["Before"]) == ("scheduler", 0)
 
 
+def test_the_list_of_orders_under_way_says_which_step_is_open(night: Night) -> None:
+    requested(night)
+    submitted(night, "B")
+    lines = night.sas("list", "--state", "running").lines
+    assert [line.split()[-4:] for line in lines[1:3]] == [
+        ["Processing", "reserve", "is", "out"],
+        ["Pending", "reserve", "is", "ready"],
+    ]
+
+
 def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:
     requested(night)
     found = night.made.order("A")

@@ -35,7 +35,9 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     async with desk_of(await night()) as browser:
         said = await browser.look("/orders/10248")
     assert f"It stopped at pay: {DECLINED}." in said
-    assert "It waits for You. Nothing moves it but a command. Agent payment" in said
+    assert (
+        "It waits for You. Nothing moves it but a command. Agent payment : circuit closed" in said
+    )
     assert f"Run again: pay (card-declined: {DECLINED})." in said
     assert "Undo the order (there is no way back); these steps began" in said
     assert "step failed by agent payment" in said
