@@ -107,14 +107,16 @@ class Block:
 
     def only(self, state: OrderState | None, workflow: str) -> Block:
         """Return its orders of one state and one workflow; None and "" mean any."""
+
+        def fits(one_state: OrderState | None, one_workflow: str) -> bool:
+            return state in {None, one_state} and workflow in {"", one_workflow}
+
+        count = sum(number for key, number in self.counts.items() if fits(*key))
+        if count in {0, len(self)}:
+            return self if count else Block()
         key = state, workflow
         if key not in self._parts:
-            rows = [
-                row
-                for row in self.rows
-                if (state is None or row.state is state) and workflow in {"", row.workflow}
-            ]
-            self._parts[key] = self if len(rows) == len(self) else Block(rows)
+            self._parts[key] = Block(row for row in self if fits(row.state, row.workflow))
         return self._parts[key]
 
     def prepare(self) -> None:
