@@ -328,7 +328,7 @@ def _limits(business: Business, settings: Config) -> Mapping[str, int]:
     unknown = sorted(set(settings.agent_limits) - set(business.agents))
     if unknown:
         raise SettingError(
-            f"SAS_AGENT_LIMITS names {unknown[0]!r}, and there is no such agent: known are "
+            f"SAS_AGENT_LIMITS names {unknown[0]!r}, which is not an agent. The agents are "
             f"{', '.join(sorted(business.agents))}"
         )
     return {**business.limits, **settings.agent_limits}

@@ -61,7 +61,7 @@ _LETTERS = re.compile("[A-Z]?[a-z]{4,}")
 DIFFERENT_MIN = 10
 """Least number of different characters (bytes) of a key. Random keys have more."""
 PATTERN_LENGTH = 6
-"""A random key has no such part twice, and none of this length that counts (abcdef, 111111)."""
+"""A random key has no sequence of this length (abcdef, 111111), and no such part twice."""
 SOURCE_LENGTH_MAX = 500
 _URI_REFERENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?![^/?#]*:))"  # a scheme, or no colon in the first segment
@@ -464,7 +464,7 @@ def _is_prose(key: str) -> bool:
 
 
 def _has_pattern(key: bytes) -> bool:
-    """Return whether a key was not made at random, as far as a short look tells."""
+    """Return whether a short check shows that a key was not made at random."""
     parts = [key[at : at + PATTERN_LENGTH] for at in range(len(key) - PATTERN_LENGTH + 1)]
     counts = any(
         len(steps) == 1 and steps <= {-1, 0, 1}

@@ -334,7 +334,7 @@ class AgentActor:
     async def _stored(self, request: RequestMessage) -> Order:
         order = await self._context.load(request.order_id)
         if order is None:
-            text = f"order {request.order_id} is no longer stored"
+            text = f"order {request.order_id} is not stored any more: it was purged or removed"
             raise RefusedError(FaultCode.UNKNOWN_ORDER, text)
         return order
 

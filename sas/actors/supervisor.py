@@ -249,7 +249,7 @@ class Supervisor:
             case OutDue():
                 return await self._send_out(row)
             case OtherDue(order_id=""):
-                raise ValueError(f"{row.row_key!r} is no key of a due row: remove it")
+                raise ValueError(f"{row.row_key!r} is not the key of a due row: remove it")
             case OtherDue():
                 raise OtherVersionError(f"its due row {row.row_key} is of a newer version")
             case HeldDue():

@@ -1,7 +1,7 @@
-"""Removes finished orders from the table: an order in one transaction, several where they fit.
+"""Removes finished orders from the table: each in one transaction, several together if they fit.
 
-An order with more rows than a transaction takes loses its past first. Its state row goes last, so
-an interrupted removal is found again.
+If an order has more rows than one transaction takes, its past is removed first. Its state row is
+removed last, so an interrupted removal is found again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Purge:
         return shard_of(order.order_id, self._shards)
 
     async def remove(self, *orders: Order) -> set[str]:
-        """Remove finished orders; return the ids of those that went.
+        """Remove finished orders; return the ids of the removed ones.
 
         Raises:
             IllegalMoveError: an order is not finished.
@@ -57,13 +57,13 @@ class Purge:
     async def _purge_batch(
         self, partition: str, batch: Sequence[tuple[str, list[Operation]]]
     ) -> set[str]:
-        """Remove some orders in one transaction; return those that went: all or none."""
+        """Remove some orders in one transaction; return the removed ones: all or none."""
         whole = [operation for _, deletions in batch for operation in deletions]
         done = whole and await self._transact_once(partition, whole)
         return {order_id for order_id, _ in batch} if done else set()
 
     async def _deletions(self, order: Order) -> list[Operation]:
-        """Return what removes an order in one transaction; empty if it changed or went meanwhile.
+        """Return what removes an order in one transaction; empty if it changed or is gone.
 
         Of an order with more rows than one transaction takes, the past is removed first.
         """
@@ -101,7 +101,7 @@ class Purge:
     ) -> tuple[list[Operation], list[Operation]]:
         """Return two lists of deletions: the past, and the rest with the state row first.
 
-        Both are empty if the order went meanwhile.
+        Both are empty if the order is gone.
 
         The past: last errors, journal, causes, payloads without a reference, payloads in use.
         """

@@ -496,7 +496,7 @@ def _summary(row: Row) -> Summary | None:
         why = row.get("UndoneBecause")
         order_id, workflow = row["OrderID"], row["Workflow"]
         if not (isinstance(order_id, str) and isinstance(workflow, str)):
-            raise TypeError("OrderID or Workflow is no text")  # noqa: TRY301  logged below
+            raise TypeError("OrderID or Workflow is not text")  # noqa: TRY301  logged below
         return Summary(at, order_id, state, workflow, submitted_at, why)
     except (KeyError, ValueError, TypeError) as wrong:
         log.warning("row %r of a list is passed over: %r", row.get("RowKey"), wrong)

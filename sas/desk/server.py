@@ -257,7 +257,7 @@ class Desk:
     def _box(self, request: web.Request) -> Inbox:
         box = self.inboxes.boxes.get(request.match_info["name"])
         if box is None:
-            raise NotPossibleError("there is no such inbox")
+            raise NotPossibleError("there is no such inbox: go back to the overview")
         return box
 
     async def sent(self, request: web.Request) -> web.Response:
@@ -302,7 +302,7 @@ class Desk:
         try:
             verb = Verb(form.verb)
         except ValueError:
-            raise UsageError(f"there is no verb {form.verb!r}") from None
+            raise UsageError(f"there is no verb {form.verb!r}: load the page again") from None
         reason = commands.check_reason(form.reason, "the reason")
         step = form.step or None
         if verb not in {Verb.RESUBMIT, Verb.SKIP}:

@@ -143,7 +143,7 @@ class TransitionRunner:
             if not blind:
                 await self._context.clock.sleep(backoff(attempt))
         raise ContentionError(
-            f"order {order_id}: rivals won all {CONFLICTS_MAX} attempts; its message is put back"
+            f"order {order_id}: other instances won {CONFLICTS_MAX} attempts; put its message back"
         )
 
     async def _decided_by_kept(self, order_id: str, source: Source, propose: Propose) -> bool:
@@ -202,7 +202,7 @@ class TransitionRunner:
         try:
             order = await self._context.commit(await self._offloaded(change))
         except ConflictError:
-            log.info("order %s: a rival committed seq %s", change.after.order_id, entry.seq)
+            log.info("order %s: another instance won seq %s", change.after.order_id, entry.seq)
             return False
         if entry.messages:
             workflow = None if self._workflow_of is None else self._workflow_of(order)

@@ -131,7 +131,7 @@ def _again(group: Sequence[Seen], path: str, queues: Queues, to: str | None) -> 
         return _copy(first, new_id, to or path.removesuffix(DEAD_LETTER_SUBQUEUE), queues)
     parts = {part.part: part for _, part in group if part}
     if not parts:
-        raise NotPossibleError("it is no rejected message: send it by hand")
+        raise NotPossibleError("it is not a rejected message: send it by hand")
     said = next(iter(parts.values()))
     if len(parts) < said.parts:
         raise NotPossibleError(f"only {len(parts)} of its {said.parts} parts are here")

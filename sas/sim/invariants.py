@@ -28,13 +28,18 @@ READ_BY_PEOPLE = frozenset({REPLIES_TO, QUEUES.alerts, QUEUES.rejected})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold: its number, and what was seen."""
+    """An invariant that did not hold: its number, and what was seen.
+
+    ``about`` says what a step of the adopter does wrong, in the same words for every order. The
+    number is 0 where no invariant is concerned.
+    """
 
     number: int
     text: str
+    about: str = ""
 
     def __str__(self) -> str:
-        return f"invariant {self.number}: {self.text}"
+        return f"invariant {self.number}: {self.text}" if self.number else self.text
 
 
 def of_change(change: Change, rows: int, rules: Rules) -> Iterator[Violation]:
@@ -131,7 +136,12 @@ def _unread(system: System) -> Iterator[Violation]:
 
 
 def _aside(system: System) -> str:
-    return "".join(one.body.decode() for one in system.bus.messages(QUEUES.rejected))
+    """Return what was put aside, also what an operator sent again."""
+    return "".join((*_lying_aside(system), *(body.decode() for body in system.redriven)))
+
+
+def _lying_aside(system: System) -> list[str]:
+    return [one.body.decode() for one in system.bus.messages(QUEUES.rejected)]
 
 
 def _told(system: System) -> defaultdict[str, dict[str, str]]:
@@ -160,15 +170,36 @@ def _of_order(
     told = Counter(told_ids.values())
     where = f"order {order.order_id} ({state.value})"
     if state is OrderState.REJECTED:
-        if told["rejected"] != 1:
+        again = any(order.order_id in body.decode() for body in system.redriven)
+        if not told["rejected"] or (told["rejected"] > 1 and not again):
             yield Violation(12, f"{where} was told rejected {told['rejected']} times")
+        if not any(order.order_id in one for one in _lying_aside(system)):
+            yield Violation(2, f"{where} lies on no queue: nobody can send it again")
         return
     for step in order.steps:
         yield from _effects(system, order, step, where)
+    if _replayed(journal) != _moved(order):
+        yield Violation(1, f"{where}: its journal, replayed, leads to other states of its steps")
     yield from _messages(order, journal, told_ids, alerted, where)
     yield from _of_state(state, told, where)
     if order.order_id not in {touched for touched, _ in system.commands.values()}:
         yield from _of_untouched(system, order, told, where)
+
+
+def _replayed(journal: Sequence[JournalEntry]) -> dict[int, StepState]:
+    """Return the states of steps to which a journal leads; Pending ones are left out."""
+    states: dict[int, StepState] = {}
+    for entry in journal:
+        for one in entry.changes:
+            if states.get(one.step, StepState.PENDING) is not one.before:
+                return {}
+            states[one.step] = one.after
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
+
+
+def _moved(order: Order) -> dict[int, StepState]:
+    states = {one.number: one.process_state for one in order.steps}
+    return {step: state for step, state in states.items() if state is not StepState.PENDING}
 
 
 def _messages(
@@ -181,6 +212,7 @@ def _messages(
     """Yield a violation unless exactly the messages of the journal were sent."""
     due: Counter[str] = Counter()
     for entry in journal:
+        due["rejected"] += entry.what is JournalWord.REJECTED  # of an order that came again
         for index, message in enumerate(entry.messages):
             own_id = message_id(order.order_id, entry.seq, index)
             if isinstance(message, Notify):
@@ -250,7 +282,8 @@ def _effects(system: System, order: Order, step: StepRecord, where: str) -> Iter
         if contents != [json.loads(step.call.edited)]:
             yield Violation(7, f"{where} was done with an older input")
     if order.process_state is OrderState.COMPENSATED and in_force and not _left(step):
-        yield Violation(10, f"{where} is still in force")
+        about = f"{order.details.workflow}: the undo of step {step.name} leaves its effect in force"
+        yield Violation(10, f"{where} is still in force", about)
 
 
 def _skipped(step: StepRecord) -> bool:

@@ -436,6 +436,12 @@ def of_no_host() -> None:
     _life.set(None)
 
 
+def life_here() -> tuple[int, int] | None:
+    """Return which life of which instance the current task runs in; None outside of all."""
+    inside = _life.get()
+    return None if inside is None else (id(inside[0]), inside[1])
+
+
 class PausingBus:
     """A bus that lets other tasks run before each message. A refusal takes its time."""
 

@@ -51,6 +51,9 @@ EPOCH_MAX = 2
 STATES_MAX = 40_000
 FAULT = Fault("sold-out", "there is none left")
 
+EXPLORED: list[tuple[str, int]] = []
+"""Each scope that was explored whole, and its number of states. The run of the tests prints it."""
+
 REPLIES = ("done", "refused", "undone", "undo refused")
 WAITED = ("waited", "undo waited")
 BEHIND = "expire behind"
@@ -337,6 +340,7 @@ def explore(case: Case) -> Graph:
             if edge.to not in graph.states:
                 graph.states[edge.to] = normal(edge.after)
                 waiting.append(graph.states[edge.to])
+    EXPLORED.append((f"decisions: {case}", len(graph.states)))
     return graph
 
 

@@ -405,7 +405,7 @@ def test_a_message_that_is_gone_is_one_sentence(night: Night, verb: tuple[str, .
 @pytest.mark.parametrize(
     ("verb", "why"),
     [
-        (("rejected", "resend", "bad"), "stays: it is no rejected message: send it by hand"),
+        (("rejected", "resend", "bad"), "stays: it is not a rejected message: send it by hand"),
         (("rejected", "resend", "forged"), "stays: a sender can forge its source 'scheduler'"),
         (("dlq", "redrive", "repeat"), "stays: already done"),
         (("dlq", "redrive", "poison"), "stays: not known"),

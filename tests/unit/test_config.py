@@ -271,7 +271,7 @@ def test_a_business_that_will_start_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* known are payment, st"),
+        (("SAS_AGENT_LIMITS", "cash:1"), "SAS_AGENT_LIMITS names 'cash', .* are payment, st"),
         (("SAS_QUEUE_SCHEDULER", "agent-stock"), "the queue 'agent-stock' would have two purposes"),
         (("SAS_SHARDS", "none"), "SAS_SHARDS='none': give a whole number"),
         (("ServiceBus", ""), "the setting ServiceBus is missing"),
