@@ -135,7 +135,9 @@ async def _conclude(
     books = await reconcile(run)
     found = report.lines(run, books, options.seed)
     found += await _shown(run, books)
-    found += samples.table() if samples else []
+    flat = samples is None or samples.flat
+    if samples is not None:
+        found += [*samples.table(), "FLAT" if flat else "NOT FLAT"]
     found.append("BALANCED" if books.balanced else "NOT BALANCED")
     (options.out / "report.txt").write_text("\n".join(found) + "\n", encoding="utf-8")
     picture = report.picture(run, samples.taken if samples else ())
@@ -143,7 +145,7 @@ async def _conclude(
     for line in found:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report and picture: {options.out}", highlight=False, soft_wrap=True)
-    return books.balanced and (samples is None or samples.flat)
+    return books.balanced and flat
 
 
 async def _shown(run: Run, books: Books) -> list[str]:
