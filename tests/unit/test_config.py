@@ -350,9 +350,7 @@ def test_the_connections_of_an_application_are_closed_when_its_event_loop_ends()
 
     async def run() -> None:
         made = kit(CHAIN)
-        closed_with_loop(
-            assemble(Store(), made.bus, made.clock, made.business, read_config(LEAST))
-        )
+        closed_with_loop(assemble(Store(), made.bus, made.clock, made.business, read_config(LEAST)))
         await asyncio.sleep(0)
         assert closed == []
 
