@@ -148,7 +148,8 @@ class Supervisor:
             self._next_shard += 1  # the next sweep goes on behind the last shard of this one
             rows = await self._due(shard, now, resting[shard], found)
             found.saw(rows)
-            await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
+            if rows:
+                await asyncio.gather(*(self._guarded(row, found, gate) for row in rows))
         if found.shards_failed and not found.shards_read:
             raise StoreUnavailableError("not one shard could be read: the next sweep does it")
         for task in self._context.sweep_tasks:

@@ -155,9 +155,9 @@ def due_rows(order: Order | None) -> frozenset[StepDue | DeadlineDue]:
     if order is None:
         return frozenset()
     steps = {
-        StepDue(step.complete_by, order.order_id, step.number, step.epoch)
+        StepDue(complete_by, order.order_id, step.number, step.epoch)
         for step in order.steps
-        if step.complete_by is not None
+        if (complete_by := step.complete_by) is not None
     }
     if order.deadline is None:
         return frozenset(steps)

@@ -182,7 +182,7 @@ class UndoStatus(Enum):
     @property
     def direction(self) -> Direction:
         """Whether the whole step is to be done or undone."""
-        forward = self in {UndoStatus.NOT_DECIDED, UndoStatus.FAILED_ELSEWHERE}
+        forward = self is UndoStatus.NOT_DECIDED or self is UndoStatus.FAILED_ELSEWHERE
         return Direction.DO if forward else Direction.UNDO
 
 
@@ -400,15 +400,16 @@ def roll_up(steps: Iterable[StepRecord]) -> OrderState:
     It is Processed only once no step is left to undo at another agent.
     """
     whole = tuple(steps)
-    states = {step.process_state for step in whole}
+    states = [step.process_state for step in whole]  # no set: it is slow for members of an enum
     if StepState.ERROR in states:
         return OrderState.ERROR
-    if states == {StepState.PROCESSED} and not any(step.undo.routes for step in whole):
+    done, undone = states.count(StepState.PROCESSED), states.count(StepState.COMPENSATED)
+    if done == len(states) > 0 and not any(step.undo.routes for step in whole):
         return OrderState.PROCESSED
-    if states == {StepState.COMPENSATED}:
+    if undone == len(states) > 0:
         return OrderState.COMPENSATED
-    if states & {StepState.COMPENSATING, StepState.COMPENSATED}:
+    if undone or StepState.COMPENSATING in states:
         return OrderState.COMPENSATING
-    if states & {StepState.PROCESSING, StepState.PROCESSED}:
+    if done or StepState.PROCESSING in states:
         return OrderState.PROCESSING
     return OrderState.PENDING

@@ -25,6 +25,7 @@ from sas.sim.watch import Watch
 from sas.sim.wire import SimulatedLoop
 from sas.simulation.bus import QueueRules
 from sas.simulation.clock import START
+from sas.simulation.loop import run
 from sas.simulation.world import HostRules
 
 QUIET_S = 12 * HOUR
@@ -117,7 +118,7 @@ def play(project: Project, plan: Plan, *, tell: bool = False) -> Played:
     try:
         game = _Play(project, plan, tell=tell)
         if project.given is None:
-            return asyncio.run(game.run())
+            return run(game.run())
         with alone(plan.seed), asyncio.Runner(loop_factory=SimulatedLoop) as runner:
             return runner.run(game.run())
     finally:

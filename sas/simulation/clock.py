@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Awaitable, Callable, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
+
+from sas.simulation.loop import LeanLoop, ready
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ class VirtualClock:
         self._now = start
         self._count = 0
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
+        self._ahead: datetime | None = None
 
     def now(self) -> datetime:
         """Return the virtual time in UTC, aware."""
@@ -51,9 +54,12 @@ class VirtualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
+        at = self._now + timedelta(seconds=seconds)
+        if self._is_next(at) and not ready():
+            self._now = at
+            return
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count += 1
-        at = self._now + timedelta(seconds=seconds)
         heapq.heappush(self._sleepers, (at, self._count, wake))
         await wake
 
@@ -61,7 +67,13 @@ class VirtualClock:
         """Call a function when the clock has advanced by ``seconds``; cancel the result to not."""
         self._count += 1
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wake.add_done_callback(lambda ended: None if ended.cancelled() else call())
+
+        def woken(ended: asyncio.Future[None]) -> None:
+            if not ended.cancelled():
+                self.stay()
+                call()
+
+        wake.add_done_callback(woken)
         heapq.heappush(self._sleepers, (self._now + timedelta(seconds=seconds), self._count, wake))
         return wake
 
@@ -77,11 +89,14 @@ class VirtualClock:
 
     async def settle(self) -> None:
         """Let tasks run until each waits for the time or for something outside."""
-        # No public call tells whether other tasks are ready to run.
-        ready: Sized = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # noqa: SLF001
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, LeanLoop):
+            await loop.idle()
+            return
+        others = ready()
         for _ in range(SETTLE_ROUNDS_MAX):
             await asyncio.sleep(0)
-            if not ready:
+            if not others:
                 return
 
     async def advance(self, seconds: float) -> None:
@@ -89,11 +104,31 @@ class VirtualClock:
         await self.advance_to(self._now + timedelta(seconds=seconds))
 
     async def step(self, moment: datetime) -> None:
-        """Advance the time to the next sleeper and wake it, but not beyond ``moment``."""
-        if (wake := self.next_wake) is not None and wake <= moment:
-            await self._wake_next()
-        else:
+        """Advance the time to the next sleeper and wake it, but not beyond ``moment``.
+
+        Wake those that follow before ``moment`` as well, unless somebody calls ``stay``.
+        """
+        if (wake := self.next_wake) is None or wake > moment:
             self._now = max(self._now, moment)
+            return
+        self._ahead = moment
+        try:
+            await self._wake_next()
+            while self._ahead and (wake := self.next_wake) and wake < self._ahead:
+                await self._wake_next()
+        finally:
+            self._ahead = None
+
+    def stay(self) -> None:
+        """Wake nobody else in this step: what was to happen next may have changed."""
+        self._ahead = None
+
+    def _is_next(self, at: datetime) -> bool:
+        """Return whether a step goes on until ``at``, and nobody wakes before."""
+        if self._ahead is None or at >= self._ahead:
+            return False
+        wake = self.next_wake
+        return wake is None or at < wake
 
     async def advance_to(self, moment: datetime) -> None:
         """Advance the time to ``moment``, and wake the sleepers in order."""

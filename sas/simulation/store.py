@@ -88,7 +88,8 @@ class MemoryStore:
     lease) and decides, for seeded simulations. ``pause`` runs before every operation with the same
     two, so that other instances can act in between, and fails if it raises. The ``partitions``
     that are ``away`` do not answer: see ``World``. ``on_written`` is called for each committed
-    change, ``on_removed`` for each out row and held message before it is removed.
+    change, ``on_removed`` for each out row and held message before it is removed, ``on_changed``
+    for each change of due rows.
 
     ``meter`` counts the requests and rows that Table Storage would see.
     """
@@ -100,10 +101,12 @@ class MemoryStore:
         self.pause: Callable[[str, str], Awaitable[None]] = _let_others_run
         self.on_written: Callable[[Change], None] = lambda _change: None
         self.on_removed: Callable[[OutDue | HeldDue], None] = lambda _due: None
+        self.on_changed: Callable[[], None] = lambda: None
         self.away: frozenset[str] = frozenset()
         self.meter = Usage()
         self._shards = all_shards(shards)
         self._due: dict[str, dict[str, Due]] = {shard: {} for shard in self._shards}
+        self._first_due: tuple[datetime | None] | None = None
         self._held: dict[HeldDue, Message] = {}
         self._settled: defaultdict[tuple[str, bool], list[tuple[datetime, str]]]
         self._settled = defaultdict(list)
@@ -140,7 +143,10 @@ class MemoryStore:
 
     def next_due(self) -> datetime | None:
         """Return the time of the first due row of all; no actor asks for it."""
-        return min((due.at for rows in self._due.values() for due in rows.values()), default=None)
+        if self._first_due is None:
+            ats = [due.at for rows in self._due.values() if rows for due in rows.values()]
+            self._first_due = (min(ats, default=None),)
+        return self._first_due[0]
 
     def fail_next(self, operation: str, *faults: StoreFault) -> None:
         """Inject these faults into the next calls of an operation, one each."""
@@ -458,6 +464,9 @@ class MemoryStore:
             rows[_due_key(out)] = out
 
     def _due_of(self, order_id: str) -> dict[str, Due]:
+        """Return the due rows of the shard of an order, to be changed."""
+        self._first_due = None
+        self.on_changed()
         return self._due[shard_of(order_id, len(self._shards))]
 
     def _list(self, before: Order | None, after: Order | None) -> None:

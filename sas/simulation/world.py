@@ -16,14 +16,14 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from sas.ports import BusUnavailableError, Message, MessageBus, Peeked, StoreUnavailableError
 from sas.simulation.bus import BusFault, MemoryBus, Queued
 from sas.simulation.clock import VirtualClock
+from sas.simulation.loop import others_run
 from sas.simulation.store import MemoryStore, StoreFault
 
-F = TypeVar("F")
 ABANDON_S = 0.02
 """How long the host takes to give a message back."""
 STORE_WAITS_S = (0.5, 2.5, 7.0)
@@ -35,6 +35,8 @@ BUS_WAIT_S = 10.0
 TIMER_EVERY = timedelta(seconds=10)
 
 Handler = Callable[[Queued], Awaitable[object]]
+Visible = Sequence[tuple[str, datetime]]
+"""Queues that hold a message, and when it can be received."""
 
 
 class CrashError(BaseException):
@@ -153,6 +155,7 @@ class World:
         self.store.pause = self.store_pause
         self.store.plan = self._store_fault
         self.memory_bus.plan = self._bus_fault
+        self.store.on_changed = self.memory_bus.on_changed = self.clock.stay
         self.timer = self.sweep
         self._tick = self.clock.now() - TIMER_EVERY
 
@@ -165,8 +168,7 @@ class World:
 
     async def pause(self) -> None:
         """Let other tasks run; sometimes stall or crash. A task of a killed instance stops here."""
-        for _ in range(self.rng.randint(0, 3)):
-            await asyncio.sleep(0)
+        await others_run(self.rng.randint(0, 3))
         if self._happens(self.faults.stalls):
             await self.clock.sleep(self.rng.uniform(0, self.faults.stall_seconds_max))
         inside = _life.get()
@@ -237,8 +239,9 @@ class World:
                 return
             if self.clock.now() >= end:
                 raise TimeoutError(f"seed {self.seed}: not finished after {hours_max} hours")
-            if not self._ready_queues():
-                await self.clock.step(min(self._next_event(), end))
+            visible = self._visible()
+            if not self._ready_queues(visible):
+                await self.clock.step(min(self._next_event(visible), end))
 
     async def run_for(self, seconds: float) -> None:
         """Run for some virtual time, even if work is still under way at its end."""
@@ -268,25 +271,30 @@ class World:
     def _handled(self) -> Iterable[str]:
         return self.instances[0].functions.handlers
 
-    def _ready_queues(self) -> list[str]:
+    def _ready_queues(self, visible: Visible) -> list[str]:
         """Return the queues that have a message for a free function."""
         if self.at_once is not None and self._running >= self.at_once:
             return []
         now = self.clock.now()
-        return [name for name, at in self._visible() if at <= now and self._free(name)]
+        return [name for name, at in visible if at <= now and self._free(name)]
 
-    def _visible(self) -> list[tuple[str, datetime]]:
+    def _visible(self) -> Visible:
         """Return the queues that hold a message, and when it can be received."""
-        queues, bus = self.memory_bus.queues, self.memory_bus
-        held = [name for name in self._handled() if queues[name].waiting]
-        return [(name, at) for name in held if (at := bus.next_visible(name)) is not None]
+        if self.memory_bus.away:
+            return []
+        queues = self.memory_bus.queues
+        return [
+            (name, queue.waiting[0].visible_at)
+            for name in self._handled()
+            if (queue := queues[name]).waiting and not queue.away
+        ]
 
     def _free(self, queue: str) -> list[Instance]:
         most = self.rules.calls_max
         return [instance for instance in self.instances if instance.calls[queue] < most]
 
     def _hand_out(self) -> None:
-        while queues := self._ready_queues():
+        while queues := self._ready_queues(self._visible()):
             queue = self.rng.choice(queues)
             queued = self.memory_bus.receive(queue, self._renewed_for)
             if queued is not None:
@@ -309,6 +317,7 @@ class World:
             del instance.running[task]
             instance.calls[queue] -= 1
             self._running -= 1
+            self.clock.stay()
 
         task.add_done_callback(ended)
 
@@ -351,11 +360,11 @@ class World:
                 self.tell("a function runs past its time limit")
                 self.kill(instance)
 
-    def _next_event(self) -> datetime:
+    def _next_event(self, visible: Visible) -> datetime:
         """Return when there is something to do that no task waits for."""
         now = self.clock.now()
         times = [self._next_tick(), self.memory_bus.next_lock_end]
-        times += [at for _, at in self._visible()]
+        times += [at for _, at in visible]
         for instance in self.instances:
             first = next(iter(instance.running.values()), None)
             if first is not None:
@@ -389,6 +398,8 @@ class World:
             await self.timer()
         except (CrashError, Exception):  # noqa: BLE001  the host survives every error
             return
+        finally:
+            self.clock.stay()
 
     def _timer_runs(self) -> bool:
         return self._timer_task is not None and not self._timer_task.done()
@@ -403,24 +414,19 @@ class World:
     # --- faults by chance ---
 
     def _store_fault(self, operation: str, _key: str) -> StoreFault | None:
-        faults = {StoreFault.UNAVAILABLE: self.faults.store_down}
-        if operation == "put_payload":
-            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
-        if operation == "commit":
-            faults[StoreFault.LOST_ANSWER] = self.faults.store_lost_answer
-            faults[StoreFault.CONFLICT] = self.faults.store_conflict
-        return self._drawn(faults)
+        if self._happens(self.faults.store_down):
+            return StoreFault.UNAVAILABLE
+        writes = operation in {"commit", "put_payload"}
+        if writes and self._happens(self.faults.store_lost_answer):
+            return StoreFault.LOST_ANSWER
+        conflicts = operation == "commit" and self._happens(self.faults.store_conflict)
+        return StoreFault.CONFLICT if conflicts else None
 
     def _bus_fault(self, _message: Message) -> BusFault | None:
-        return self._drawn(
-            {
-                BusFault.UNAVAILABLE: self.faults.bus_down,
-                BusFault.LOST_ANSWER: self.faults.bus_lost_answer,
-            }
-        )
-
-    def _drawn(self, shares: Mapping[F, float]) -> F | None:
-        return next((fault for fault, share in shares.items() if self._happens(share)), None)
+        if self._happens(self.faults.bus_down):
+            return BusFault.UNAVAILABLE
+        lost = self._happens(self.faults.bus_lost_answer)
+        return BusFault.LOST_ANSWER if lost else None
 
     def _happens(self, share: float) -> bool:
         return share > 0 and not self.calm and self.rng.random() < share

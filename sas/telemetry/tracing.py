@@ -107,7 +107,6 @@ def logger(name: str) -> ScopedLogger:
 # Spans
 
 
-@contextmanager
 def span(
     name: str,
     *,
@@ -115,7 +114,7 @@ def span(
     parent: Context | None = None,
     actor: str | None = None,
     **about: str | int | None,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Run a block as a span, with a link to the current one if it has another ``parent``.
 
     An exception marks the span with its type alone: its text may quote an order or a remote
@@ -123,9 +122,14 @@ def span(
     """
     given = _named(**about)
     if not _listened_to():
-        with scope(given, actor), _within(parent):
-            yield trace.get_current_span()
-        return
+        return _Within(given, actor, parent)
+    return _span(name, kind, parent, actor, given)
+
+
+@contextmanager
+def _span(
+    name: str, kind: SpanKind, parent: Context | None, actor: str | None, given: Facts
+) -> Iterator[Span]:
     now = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("sas", tracer_provider=_provider)
     with (
@@ -154,17 +158,28 @@ def _listened_to() -> bool:
     )
 
 
-@contextmanager
-def _within(parent: Context | None) -> Iterator[None]:
-    """Run a block in the context of ``parent``. The trace is passed on, recorded or not."""
-    if parent is None:
-        yield
-        return
-    token = attach(parent)
-    try:
-        yield
-    finally:
-        detach(token)
+class _Within:
+    """Runs a block in the context of ``parent``. The trace is passed on, recorded or not.
+
+    Written out, because it is entered for each message, call and due row.
+    """
+
+    __slots__ = ("_acting", "_actor", "_before", "_given", "_parent", "_token")
+
+    def __init__(self, given: Facts, actor: str | None, parent: Context | None) -> None:
+        self._given, self._actor, self._parent = given, actor, parent
+
+    def __enter__(self) -> Span:
+        self._before = _facts.set({**facts(), **self._given})
+        self._acting = _actor.set(self._actor or _actor.get())
+        self._token = None if self._parent is None else attach(self._parent)
+        return trace.get_current_span()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._token is not None:
+            detach(self._token)
+        _facts.reset(self._before)
+        _actor.reset(self._acting)
 
 
 def received(

@@ -24,6 +24,7 @@ from sas.ports import BusUnavailableError, Call
 from sas.sim.platform import QUEUES, REPLIES_TO
 from sas.simulation.bus import Queue
 from sas.simulation.clock import START
+from sas.simulation.loop import run
 from sas.simulation.remote import RemoteFaults, SimulatedAgent
 from sas.simulation.world import Faults, of_no_host
 from tests.simulation.system import System, build
@@ -364,4 +365,4 @@ def drawn(seed: int) -> tuple[str, str, str]:
 
 def cost_of(seed: int, dependency: str, duration: str, load: str = "light") -> Cost:
     """Play one outage under one seed, and return what it cost."""
-    return asyncio.run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
+    return run(Story(seed, Outage(dependency, DURATIONS[duration]), load).run())
