@@ -154,15 +154,36 @@ compdef _sas sas
 """
 
 
+_FISH_VERB = """\
+function __sas_verb_is
+    set -l words (commandline -opc)[2..]
+    set -l verb ""
+    while set -q words[1]; and test "$verb" = ""
+        switch $words[1]
+            case --env
+                set -e words[1]
+            case "-*"
+            case "*"
+                set verb $words[1]
+        end
+        set -e words[1]
+    end
+    test "$verb" = "$argv"
+end
+"""
+"""The verb is the first word that is no option: in `sas rejected list` it is not list."""
+
+
 def _fish(words: Sequence[Words]) -> str:
     profiles = f" -x -a {shlex.quote(f'({_PROFILES})')}"
-    lines = ["complete -c sas -f", f"complete -c sas -n __fish_use_subcommand -l env{profiles}"]
+    none = "-n __sas_verb_is"
+    lines = [f"{_FISH_VERB}complete -c sas {none} -f", f"complete -c sas {none} -l env{profiles}"]
     for one in words:
-        here = f"-n '__fish_seen_subcommand_from {one.verb}'"
+        here = f"-n '__sas_verb_is {one.verb}'"
         about = shlex.quote(one.summary)
-        lines.append(f"complete -c sas -n __fish_use_subcommand -a {one.verb} -d {about}")
+        lines.append(f"complete -c sas {none} -a {one.verb} -d {about}")
         if one.actions:
-            lines.append(f"complete -c sas {here} -a {shlex.quote(' '.join(one.actions))}")
+            lines.append(f"complete -c sas {here} -f -a {shlex.quote(' '.join(one.actions))}")
         of_options = dict(one.choices)
         for name, said in one.options:
             takes, about = " -r -F" if name in one.taking else "", shlex.quote(said)

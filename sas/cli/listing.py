@@ -166,6 +166,8 @@ def _list_line(order: Order) -> str:
         for step in order.steps
         if step.error and is_failed(step)
     ]
+    if doing := finding.doing(order):
+        parts.append(doing)
     if order.undone_because:
         parts.append(f"(undone: {order.undone_because})")
     if order.acknowledged_by:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -12,12 +13,15 @@ from sas.cli import arguments as args
 from sas.cli import look, output, workflows
 from sas.cli.arguments import Verb, Work
 from sas.cli.output import time_of
+from sas.codec import internal
+from sas.codec.internal import CommandMessage
 from sas.codec.record import to_line
+from sas.codec.strict import MalformedError
 from sas.config import read_queues
 from sas.domain.ids import check_order_id, key_time
 from sas.domain.messages import JournalEntry
 from sas.domain.order import Order, OrderState
-from sas.domain.queues import Queues
+from sas.domain.queues import Queues, lane
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.guard import breakers
 from sas.features.circuit_breaker.rules import Breaker, BreakerState
@@ -25,7 +29,7 @@ from sas.operate import finding, letters, why
 from sas.operate.errors import NotPossibleError, UsageError
 from sas.operate.letters import Place
 from sas.operate.why import Waits
-from sas.ports import MessageBus, StateStore
+from sas.ports import MessageBus, OtherVersionError, StateStore
 
 DESCRIPTION = """\
 Show why an order does not move: the one thing that it waits for, its step and attempt, the agent
@@ -39,6 +43,10 @@ circuits, of the journal, and of infra/queues.json in this directory.
   sas why 10248
   sas why 10248 --app orders.workflows:workflows --json
 """
+
+
+_COMMAND = "A scheduler, to carry out a command."
+_APP_RUNS = "nothing, or check that the function app runs if this lasts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ def _why(arguments: argparse.Namespace) -> Work:
             order = await store.load(arguments.order_id)
             if order is None:
                 order_id = arguments.order_id
+                if await _tell_submitted(bus, queues, order_id, as_json=arguments.json):
+                    return 0
                 return await _tell_rejected(bus, queues, order_id, as_json=arguments.json)
             answer = await _answer(store, bus, order, queues, known)
         lines = [to_line(_record(answer))] if arguments.json else _lines(answer)
@@ -105,7 +115,22 @@ async def _answer(
         names = {waits.agent} if waits.agent else {*circuits, *letters.agents_here(queues)}
         message = await _message(bus, order, waits, queues, names)
         waits = _with_agent(waits, message, queues, circuits)
+    elif order.process_state is OrderState.ERROR and bus is not None:
+        message = await _command(bus, order, queues)
+        waits = waits if message is None else replace(waits, what=_COMMAND, then="")
     return Answer(order, journal, waits, message)
+
+
+async def _command(bus: MessageBus, order: Order, queues: Queues) -> Message | None:
+    """Look for a command that an operator sent, and that no scheduler has carried out yet."""
+    paths = [lane(queues.scheduler, urgent=urgent) for urgent in (False, True)]
+    for letter in (await letters.read(bus, paths)).letters:
+        with suppress(MalformedError, OtherVersionError):
+            said = internal.decode(letter.peeked.body, CommandMessage)
+            if said.order_id == order.order_id and said.seq in {None, order.seq}:
+                text = f"{said.verb} by {said.by} in {letter.path}, {time_of(letter.since)}"
+                return Message(text, Place(letter, 0))
+    return None
 
 
 async def _message(
@@ -142,6 +167,31 @@ def _with_agent(
         return waits
     agent = queue.removeprefix(queues.agent_prefix)
     return replace(waits, agent=agent, circuit=circuits.get(agent))
+
+
+async def _tell_submitted(
+    bus: MessageBus | None, queues: Queues, order_id: str, *, as_json: bool
+) -> bool:
+    """Tell of an order that still lies in the queue to which it was sent; return whether it does.
+
+    The operator may have no right to read these queues. Then its message is not found.
+    """
+    paths = [lane(queues.orders, urgent=urgent) for urgent in (False, True)]
+    found = await letters.read(bus, paths) if bus is not None else None
+    of_order = (one for one in found.letters if one.order_id == order_id) if found else iter(())
+    if (letter := next(of_order, None)) is None:
+        return False
+    what = "The function app, to take its message."
+    if as_json:
+        place = {"Queue": letter.path, "Since": _time(letter.since)}
+        record = {"OrderID": order_id, "WaitsFor": what, "Message": place, "Todo": _APP_RUNS}
+        output.say(to_line(record))
+        return True
+    output.say(f"{order_id} was submitted, and has not begun.")
+    message = f"in {letter.path}, {time_of(letter.since)}"
+    for line in output.facts((("waits for", what), ("message", message), ("do", _APP_RUNS))):
+        output.say(line)
+    return True
 
 
 async def _tell_rejected(
@@ -202,6 +252,8 @@ def _circuit(circuit: Breaker | None) -> str:
 
 
 def _todo(answer: Answer) -> str:
+    if answer.waits.what == _COMMAND:
+        return _APP_RUNS
     if answer.order.process_state is OrderState.ERROR:
         return look.advice(answer.order, output.now())
     return answer.waits.todo or "nothing"

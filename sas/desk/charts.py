@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
-from sas.desk.watch import Picture, Row
+from sas.desk.rows import Row
+from sas.desk.watch import Picture
 from sas.domain.order import OrderState
+from sas.operate.why import spelled
 
 MINUTES = 60
 WIDTH, HEIGHT = 600.0, 100.0
@@ -94,16 +96,16 @@ def _time_to_completion(took: Mapping[int, Sequence[float]]) -> Chart:
             number,
             HEIGHT - value / most * (HEIGHT - 4),
             value / most * (HEIGHT - 4),
-            f"{MINUTES - 1 - number} min ago: {value:.1f} s for {share} of 100 orders or more",
+            f"{MINUTES - 1 - number} min ago: {_spelled(value)} for {share} of 100 orders or more",
         )
         for kind, share, of in (("slow", 95, high), ("median", 50, middle))
         for number, value in sorted(of.items())
     ]
     label = (
-        f"In the last hour: half of the completed orders took {median(every):.1f} s or less, "
-        f"95 of 100 took {_share(every, 0.95):.1f} s or less."
+        f"In the last hour: half of the completed orders took {_spelled(median(every))} or less, "
+        f"95 of 100 took {_spelled(_share(every, 0.95))} or less."
     )
-    return Chart(bars, (), f"{most:.1f} s", label)
+    return Chart(bars, (), _spelled(most), label)
 
 
 def _counted(picture: Picture) -> _Minutes:
@@ -126,14 +128,18 @@ def _counted(picture: Picture) -> _Minutes:
 def _recent(picture: Picture, first: datetime) -> Iterator[Row]:
     yield from picture.under_way
     yield from picture.in_error
-    for row in reversed(picture.finished):  # the newest are last
-        if row.since is None or row.since < first:
+    for block in reversed(picture.blocks):  # the newest are last
+        if block.newest < first:
             return
-        yield row
+        yield from block
 
 
 def _minute(at: datetime, first: datetime) -> int:
     return min((at - first).seconds // 60, MINUTES - 1)
+
+
+def _spelled(seconds: float) -> str:
+    return spelled(timedelta(seconds=seconds))
 
 
 def _share(values: Sequence[float], share: float) -> float:

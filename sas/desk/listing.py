@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from operator import attrgetter
-from typing import Any
+from datetime import timedelta
+from itertools import chain, islice
 from urllib.parse import urlencode
 
-from sas.desk.watch import Picture, Row
+from sas.desk.rows import NO_TIME, SORTS, Block, Row
+from sas.desk.watch import Picture
 from sas.domain.order import OrderState
 
 PER_PAGE = 50
-_HEAP_MAX = 2000
-"""For more rows than these a sort is faster than a heap."""
-_NO_TIME = datetime.min.replace(tzinfo=UTC)
 STATES = {
     "error": "in Error",
     "under-way": "under way",
@@ -39,12 +35,6 @@ _SPANS = {
     "10m": timedelta(minutes=10),
     "1h": timedelta(hours=1),
     "1d": timedelta(days=1),
-}
-_SORTS: Mapping[str, Callable[[Row], Any]] = {
-    "since": lambda row: row.since or _NO_TIME,
-    "order": attrgetter("order_id"),
-    "workflow": attrgetter("workflow", "order_id"),
-    "submitted": lambda row: row.submitted_at or _NO_TIME,
 }
 
 
@@ -71,7 +61,7 @@ class Query:
             age if age in AGES else "",
             given.get("text", "")[:200].strip(),
             given.get("fingerprint", "")[:300],
-            sort if sort.removeprefix("-") in _SORTS else "",
+            sort if sort.removeprefix("-") in SORTS else "",
             int(page) if page.isdecimal() and len(page) < 8 and int(page) else 1,
         )
 
@@ -105,59 +95,46 @@ def listed(picture: Picture, query: Query, refused: Sequence[Row] = ()) -> Liste
     """Return the page of the list that a query asks for.
 
     ``refused`` are orders that never began: only their messages on ``orders-rejected`` tell.
-    There may be 100,000 finished orders, so only the rows up to this page are sorted.
     """
-    finished = _matching(_finished_of(picture, query), replace(query, age=""), picture)
-    others = _matching(_others_of(picture, query.state, refused), query, picture)
-    total = len(finished) + len(others)
-    pages = max(1, -(-total // PER_PAGE))
-    last = min(query.page, pages) * PER_PAGE
     by, last_first = query.order.removeprefix("-"), query.order.startswith("-")
-    if by == "since":  # the finished ones are sorted so already
-        finished = finished[-last:] if last_first else finished[:last]
-    rows = _first(last, [*others, *finished], _SORTS[by], last_first=last_first)
-    return Listed(rows[last - PER_PAGE :], total, pages)
+    runs = [_matching(block, query, by, picture) for block in _blocks_of(picture, query, refused)]
+    total = sum(map(len, runs))
+    pages = max(1, -(-total // PER_PAGE))
+    first = (min(query.page, pages) - 1) * PER_PAGE
+    last = min(first + PER_PAGE, total)
+    if from_the_end := first > total - last:  # the way to the page is shorter
+        first, last = total - last, total - first
+    backwards = last_first != from_the_end
+    ways = [reversed(run) if backwards else iter(run) for run in runs]
+    merged = heapq.merge(*ways, key=SORTS[by], reverse=backwards)
+    rows = list(islice(merged, first, last))
+    return Listed(rows[::-1] if from_the_end else rows, total, pages)
 
 
-def _first(
-    count: int, rows: list[Row], key: Callable[[Row], Any], *, last_first: bool
-) -> list[Row]:
-    if count > _HEAP_MAX:
-        return sorted(rows, key=key, reverse=last_first)[:count]
-    return (heapq.nlargest if last_first else heapq.nsmallest)(count, rows, key=key)
+def _blocks_of(picture: Picture, query: Query, refused: Sequence[Row]) -> list[Block]:
+    """Return the blocks that may have orders in the state of a query."""
+    state = query.state
+    blocks = [picture.in_error] if state in {"error", "all"} else []
+    blocks += [picture.under_way] if state in {"under-way", "all"} else []
+    if state not in {"error", "under-way"}:
+        blocks += picture.blocks
+    if refused and state in {"finished", "rejected", "all"}:
+        known = {row.order_id for row in chain(picture.in_error, picture.under_way)}
+        known |= {row.order_id for row in refused if row.order_id in picture.finished}
+        blocks.append(Block(row for row in refused if row.order_id not in known))
+    return [block for block in blocks if len(block)]
 
 
-def _matching(rows: Sequence[Row], query: Query, picture: Picture) -> Sequence[Row]:
-    if query.workflow:
-        rows = [row for row in rows if row.workflow == query.workflow]
+def _matching(block: Block, query: Query, by: str, picture: Picture) -> Sequence[Row]:
+    """Return the orders of a block that match, sorted."""
+    wanted = {one.value.lower(): one for one in OrderState}.get(query.state)
+    before = picture.at - _SPANS[query.age] if query.age else None
+    if before is not None and block.oldest > before:
+        return ()
+    part = block.only(wanted, query.workflow)
+    rows = part.with_text(query.text, by) if query.text else part.by(by)
     if query.fingerprint:
         rows = [row for row in rows if query.fingerprint in row.failed]
-    if query.text:
-        text = query.text.lower()
-        rows = [row for row in rows if text in row.order_id.lower()]
-    if query.age:
-        before = picture.at - _SPANS[query.age]
+    if before is not None and not NO_TIME < block.oldest <= block.newest <= before:
         rows = [row for row in rows if row.since is not None and row.since <= before]
     return rows
-
-
-def _others_of(picture: Picture, state: str, refused: Sequence[Row]) -> Sequence[Row]:
-    in_error = picture.in_error if state in {"error", "all"} else ()
-    under_way = picture.under_way if state in {"under-way", "all"} else ()
-    if not refused or state not in {"finished", "rejected", "all"}:
-        return (*in_error, *under_way)
-    named = {row.order_id for row in refused}
-    every = (picture.in_error, picture.under_way, picture.finished)
-    known = {row.order_id for rows in every for row in rows if row.order_id in named}
-    return (*in_error, *under_way, *(row for row in refused if row.order_id not in known))
-
-
-def _finished_of(picture: Picture, query: Query) -> Sequence[Row]:
-    state, rows = query.state, picture.finished
-    wanted = {one.value.lower(): one for one in OrderState}.get(state)
-    if state not in {"finished", "all"} and (wanted is None or state == "error"):
-        return ()
-    if query.age:  # they are sorted by time
-        before = picture.at - _SPANS[query.age]
-        rows = rows[: bisect_right(rows, before, key=lambda row: row.since or _NO_TIME)]
-    return rows if wanted is None else [row for row in rows if row.state is wanted]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
 from sas.desk.watch import Watch
+from sas.domain.order import Order
 from sas.domain.queues import Queues
 from sas.operate import commands
 from sas.operate.commands import Asked, Ended, Intent
@@ -19,9 +21,26 @@ WAIT_S = 30.0
 KEPT_MAX = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An order as an operator saw it. ``steps`` are those that a resubmit runs again."""
+
+    seq: int | None
+    urgent: bool
+    steps: frozenset[int]
+
+    @classmethod
+    def of(cls, order: Order, intent: Intent) -> Seen:
+        """Return what is kept of an order that is shown."""
+        return cls(order.seq, order.details.urgent, commands.resubmitted(order, intent))
+
+
 @dataclass(slots=True)
 class Sent:
-    """Commands that were sent together. ``ended`` has what became of them, once that is known."""
+    """Commands that were sent together. ``ended`` has what became of them, once that is known.
+
+    ``failed`` says of each order how its steps failed again, None while they run again.
+    """
 
     intent: Intent
     asked: Sequence[Asked]
@@ -29,6 +48,7 @@ class Sent:
     key: str = field(default_factory=lambda: uuid4().hex)
     ended: Sequence[Ended] = ()
     problem: str = ""
+    failed: Mapping[str, str] | None = None
 
     @property
     def pending(self) -> bool:
@@ -65,15 +85,13 @@ class Sender:
         """Return commands that were sent, by their key."""
         return self._sent.get(key)
 
-    async def send(
-        self, intent: Intent, seen: Mapping[str, tuple[int | None, bool]], at: datetime
-    ) -> Sent:
-        """Send a command for each order, with the seq that was seen and its lane.
+    async def send(self, intent: Intent, seen: Mapping[str, Seen], at: datetime) -> Sent:
+        """Send a command for each order, with the seq that was seen, in its lane.
 
         Raises:
             UnavailableError: the bus did not take them.
         """
-        asked = [Asked(order_id, seq, urgent) for order_id, (seq, urgent) in seen.items()]
+        asked = [Asked(order_id, one.seq, one.urgent) for order_id, one in seen.items()]
         before = 0
         for batch in commands.batches(asked):
             await commands.send(
@@ -84,17 +102,23 @@ class Sender:
         self._sent[made.key] = made
         for old in list(self._sent)[:-KEPT_MAX]:
             del self._sent[old]
-        task = asyncio.create_task(self._wait(made))
+        task = asyncio.create_task(self._wait(made, seen))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
         return made
 
-    async def _wait(self, sent: Sent) -> None:
+    async def _wait(self, sent: Sent, seen: Mapping[str, Seen]) -> None:
         try:
             sent.ended = await commands.wait(self._store, sent.asked, self._queues, WAIT_S)
         except (UnavailableError, CommandError) as away:
             sent.problem = f"the result is not known: {away}"
-        self._watch.forget(one.order_id for one in sent.asked)
+        self._watch.forget(seen)
+        again = {one.asked.order_id: seen[one.asked.order_id].steps for one in sent.done}
+        with suppress(UnavailableError, CommandError):
+            found = await commands.outcomes(self._store, again, WAIT_S)
+            said = {name: commands.failed_again(one, again[name]) for name, one in found.items()}
+            sent.failed = {name: how for name, how in said.items() if how}
+        self._watch.forget(seen)
 
     async def settled(self) -> None:
         """Return once it is known what became of every command."""

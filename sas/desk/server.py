@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sas.desk import charts, listing, page
 from sas.desk.content import compact, unmasked
 from sas.desk.guard import HEADERS, STATIC, Guard, Handler
 from sas.desk.inboxes import Inbox, Inboxes
-from sas.desk.sending import Sender, Sent
+from sas.desk.sending import Seen, Sender, Sent
 from sas.desk.watch import LOADS_MAX, Watch, row_of
 from sas.domain.messages import Verb
 from sas.domain.order import Order, OrderState
@@ -77,7 +77,7 @@ class Desk:
     watch: Watch
     inboxes: Inboxes
     sender: Sender
-    many: dict[str, Mapping[str, tuple[int, bool]]] = field(default_factory=dict)
+    many: dict[str, Mapping[str, Seen]] = field(default_factory=dict)
     resent: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,8 +155,8 @@ class Desk:
         """List orders."""
         query = listing.Query.read(request.query)
         picture = self.watch.picture
-        every = (picture.in_error, picture.under_way, picture.finished[-1000:])
-        names = sorted({row.workflow for rows in every for row in rows if row.workflow})
+        every = (picture.in_error, picture.under_way, *picture.blocks)
+        names = {workflow for block in every for _, workflow in block.counts}
         return self._page(
             "list.html",
             active="orders",
@@ -164,7 +164,7 @@ class Desk:
             found=listing.listed(picture, query, self.inboxes.refused()),
             states=listing.STATES,
             ages=listing.AGES,
-            workflows=names,
+            workflows=sorted(names - {""}),
         )
 
     async def order(self, request: web.Request) -> web.Response:
@@ -235,7 +235,7 @@ class Desk:
         intent = Intent(Verb.RESUBMIT, self.office.by, step)
         possible = [one for one in found if not refusal(one, intent)]
         key = uuid4().hex
-        self.many[key] = {one.order_id: (one.seq, one.details.urgent) for one in possible}
+        self.many[key] = {one.order_id: Seen.of(one, intent) for one in possible}
         for old in list(self.many)[:-50]:
             del self.many[old]
         return self._page(
@@ -281,18 +281,16 @@ class Desk:
         order = await finding.load(self.office.store, order_id)
         try:
             intent = await self._intent(form, order)
-            seen: int | None = _seq(str(given.get("seq", "")))
+            seen, shown = Seen.of(order, intent), _seq(str(given.get("seq", "")))
             if intent.verb is Verb.CANCEL:
-                seen = None  # a cancel is right even if the order changed
-            elif seen != order.seq:
+                seen = replace(seen, seq=None)  # a cancel is right even if the order changed
+            elif shown != order.seq:
                 form.stale = True
-                changed = await commands.what_changed(self.office.store, order, seen or 0)
+                changed = await commands.what_changed(self.office.store, order, shown)
                 raise NotPossibleError(f"nothing was sent: {changed}")
             if why_not := refusal(order, intent):
                 raise NotPossibleError(f"nothing was sent: {why_not}")
-            sent = await self.sender.send(
-                intent, {order_id: (seen, order.details.urgent)}, self.office.now()
-            )
+            sent = await self.sender.send(intent, {order_id: seen}, self.office.now())
         except CommandError as wrong:
             form.problem = str(wrong)
             return await self._order_page(order, form, {}, status=409)
@@ -400,7 +398,7 @@ class Desk:
     async def _state(self, request: web.Request) -> object:
         """Return something that differs once the page of a request would show something else."""
         sent = self.sender.find(request.query.get("sent", ""))
-        pending = sent.pending if sent else None
+        pending = (sent.pending, sent.failed) if sent else None
         order_id = request.query.get("order")
         if order_id is None:
             read = [box.read_at for box in self.inboxes.boxes.values()]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
+from sas.desk.rows import Block, Row, with_rows, without
 from sas.domain.change import StepDue
 from sas.domain.order import Order, OrderState, StepState
 from sas.features.circuit_breaker.guard import breakers
@@ -41,32 +42,18 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One order in a list. ``state`` None: it is under way, and not loaded yet."""
-
-    order_id: str
-    state: OrderState | None
-    workflow: str = ""
-    since: datetime | None = None
-    submitted_at: datetime | None = None
-    seq: int = 0
-    failed: tuple[str, ...] = ()
-    said: str = ""
-    done: int = 0
-    steps: int = 0
-    acknowledged_by: str | None = None
-    urgent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
-    """All orders at one moment. ``whole``: everything was read once, also the past."""
+    """All orders at one moment. ``whole``: everything was read once, also the past.
+
+    The finished orders lie in ``blocks``, the oldest first; ``finished`` has their ids.
+    """
 
     at: datetime
     version: int = 0
-    in_error: tuple[Row, ...] = ()
-    under_way: tuple[Row, ...] = ()
-    finished: tuple[Row, ...] = ()
+    in_error: Block = field(default_factory=Block)
+    under_way: Block = field(default_factory=Block)
+    blocks: tuple[Block, ...] = ()
+    finished: Collection[str] = ()
     counts: Mapping[OrderState, int] = field(default_factory=dict)
     failures: Sequence[tuple[str, int]] = ()
     oldest: StepDue | None = None
@@ -91,6 +78,7 @@ class Watch:
         self._changed = asyncio.Condition()
         self._gate = asyncio.Semaphore(finding.CONCURRENT)
         self._finished: dict[str, Row] = {}
+        self._blocks: list[Block] = []
         self._finished_to: datetime | None = None
         self._past = list(_PAST)
         self._past_from = now()
@@ -123,20 +111,25 @@ class Watch:
         """Read everything that may have changed, and keep it as the new picture."""
         now = self._now()
         circuits = {name: one.value for name, one in (await breakers(self._store).all()).items()}
-        found = [one.value for one in (await active_incidents(self._store).all()).values()]
-        incidents = [one for one in found if one is not None and not is_over(one, now)]
-        in_error = await self._read_in_error()
-        under_way, oldest = await self._read_under_way({row.order_id for row in in_error})
+        told = [one.value for one in (await active_incidents(self._store).all()).values()]
+        incidents = [one for one in told if one is not None and not is_over(one, now)]
+        in_error = Block(await self._read_in_error())
+        found, oldest = await self._read_under_way({row.order_id for row in in_error})
+        under_way = Block(found)
         await self._read_finished(now)
-        for row in (*in_error, *under_way):  # an order that was finished, and was taken up again
-            self._finished.pop(row.order_id, None)
+        # An order that was finished, and was taken up again.
+        self._drop({row.order_id for row in chain(in_error, under_way)})
+        for block in (in_error, under_way, *self._blocks):
+            block.prepare()
+            await asyncio.sleep(0)  # a page that is asked for goes first
         failures = Counter(name for row in in_error for name in row.failed).most_common(20)
         await self._show(
             at=now,
-            in_error=tuple(in_error),
-            under_way=tuple(under_way),
-            finished=tuple(self._finished.values()),
-            counts=_counts(in_error, under_way, self._finished.values()),
+            in_error=in_error,
+            under_way=under_way,
+            blocks=tuple(self._blocks),
+            finished=self._finished.keys(),
+            counts=_counts((in_error, under_way, *self._blocks)),
             failures=failures,
             oldest=oldest,
             circuits=circuits,
@@ -218,14 +211,22 @@ class Watch:
             until = self._past_from
             self._past_from = now - self._past.pop(0)
             older = await self._finished_between(self._past_from, until)
-            self._finished = older | self._finished
+            self._keep({name: row for name, row in older.items() if name not in self._finished})
         newer = await self._finished_between(since, None)
-        for name in newer:
-            self._finished.pop(name, None)  # so that the newest are last
-        self._finished |= newer
+        self._keep({name: row for name, row in newer.items() if self._finished.get(name) != row})
         if len(self._finished) > FINISHED_MAX:
-            self._finished = dict(list(self._finished.items())[-FINISHED_MAX:])
+            rows = list(chain.from_iterable(self._blocks))
+            self._drop({row.order_id for row in rows[:-FINISHED_MAX]})
             self._past.clear()
+
+    def _keep(self, rows: Mapping[str, Row]) -> None:
+        self._drop(set(rows))
+        self._finished |= rows
+        self._blocks = with_rows(self._blocks, list(rows.values()))
+
+    def _drop(self, names: Iterable[str]) -> None:
+        known = {name for name in names if self._finished.pop(name, None)}
+        self._blocks = without(self._blocks, known)
 
     async def _finished_between(self, since: datetime, until: datetime | None) -> dict[str, Row]:
         found: dict[str, Row] = {}
@@ -251,7 +252,7 @@ def row_of(order: Order) -> Row:
         order.details.submitted_at,
         order.seq,
         tuple(finding.fingerprints(order)),
-        "; ".join(step.error.message for step in failed if step.error) or _doing(order),
+        "; ".join(step.error.message for step in failed if step.error) or finding.doing(order),
         sum(step.process_state in done for step in order.steps),
         len(order.steps),
         order.acknowledged_by,
@@ -259,21 +260,13 @@ def row_of(order: Order) -> Row:
     )
 
 
-def _counts(*rows: Iterable[Row]) -> dict[OrderState, int]:
-    """Return how many orders there are in each state. Names are counted: they hash faster."""
-    names = Counter(row.state.value if row.state else "" for row in chain(*rows))
-    names[OrderState.PROCESSING.value] += names.pop("", 0)
-    return {state: names[state.value] for state in OrderState}
-
-
-def _doing(order: Order) -> str:
-    """Return which steps of an order are open, in a few words."""
-    said = [
-        f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
-        for step in order.steps
-        if step.complete_by is not None
-    ]
-    return ", ".join(said)
+def _counts(blocks: Iterable[Block]) -> dict[OrderState, int]:
+    """Return how many orders there are in each state."""
+    counts: Counter[OrderState] = Counter()
+    for block in blocks:
+        for (state, _), count in block.counts.items():
+            counts[state or OrderState.PROCESSING] += count
+    return {state: counts[state] for state in OrderState}
 
 
 def _row_of(one: Summary) -> Row:

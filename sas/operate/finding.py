@@ -48,6 +48,16 @@ def is_failed(step: StepRecord) -> bool:
     return step.process_state is StepState.ERROR
 
 
+def doing(order: Order) -> str:
+    """Return which steps of an order are open, in a few words."""
+    said = [
+        f"{step.name} {'rests' if step.resting else 'is out' if step.dispatched else 'is ready'}"
+        for step in order.steps
+        if step.complete_by is not None
+    ]
+    return ", ".join(said)
+
+
 def fingerprint(step: StepRecord) -> str:
     """Return ``step/code`` of a failed step. Steps that failed alike have the same."""
     return f"{step.name}/{step.error.code if step.error else 'unknown'}"

@@ -98,6 +98,53 @@ def test_another_shell_can_read_its_script(
     subprocess.run([program, "-n", str(file)], check=True)
 
 
+FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
+
+
+@pytest.mark.skipif(FISH is None, reason="there is no fish")
+def test_fish_completes_by_the_verb_which_is_the_first_word_that_is_no_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "script"
+    file.write_text(script(capsys, "fish"))
+
+    def offered(typed: str) -> list[str]:
+        asked = [str(FISH), "--no-config", "-c", f"source {file}; complete -C 'sas {typed}'"]
+        ran = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert ran.stderr == ""
+        return [line.partition("\t")[0] for line in ran.stdout.splitlines()]
+
+    assert offered("re") == ["rejected", "resubmit"]
+    assert offered("--env prod -v acknow") == ["acknowledge"]
+    assert offered("--env list show --la") == ["--last"]
+    assert offered("list --state r") == ["rejected", "running"]
+    assert offered("rejected re") == ["remove", "resend"]
+    assert offered("rejected list --sta") == []  # it is an option of the verb list
+    assert offered("dlq ") == ["explain", "list", "redrive"]
+    assert offered("export s") == ["script"]
+
+
+@pytest.mark.skipif(ZSH is None, reason="there is no zsh")
+def test_zsh_offers_what_can_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = """
+        compdef() { }; compadd() { shift; print -l -- "$@" }; _describe() { print -l -- ${(P)2} }
+    """
+
+    def offered(*typed: str) -> list[str]:
+        words = " ".join(f"'{word}'" for word in ("sas", *typed))
+        asked = f"{ends}\n{of}\nwords=({words}); CURRENT={1 + len(typed)}; _sas"
+        zsh = [str(ZSH), "-f", "-c", asked]
+        ran = subprocess.run(zsh, capture_output=True, text=True, check=True)
+        assert ran.stderr == ""
+        return ran.stdout.splitlines()
+
+    of = script(capsys, "zsh")
+    assert "resubmit:run the failed steps of an order again" in offered("--env", "prod", "re")
+    assert "--last" in offered("--env", "list", "show", "--la")
+    assert offered("list", "--state", "r")[:2] == ["error", "running"]
+    assert "resend" in offered("rejected", "re")
+
+
 def test_a_verb_without_summary_or_choices_is_completed_too() -> None:
     parser = argparse.ArgumentParser()
     verbs = parser.add_subparsers()

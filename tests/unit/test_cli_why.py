@@ -9,7 +9,7 @@ import pytest
 from sas.domain.messages import Verb
 from sas.domain.workflow import Workflows
 from sas.features.circuit_breaker.rules import Breaker, BreakerPolicy, opened
-from sas.ports import RefusedError
+from sas.ports import Message, RefusedError
 from tests.unit.actors_kit import CARE, CHAIN, command, keep_breaker, order
 from tests.unit.cli_kit import Night, store_away
 from tests.unit.cli_kit import night as night  # noqa: PLC0414  a fixture
@@ -149,6 +149,43 @@ def test_an_order_that_was_rejected_at_the_door_is_found_on_its_queue(night: Nig
     assert (record["ProcessState"], record["SourceQueue"]) == ("Rejected", "orders")
     night.forbidden = {"orders-rejected"}
     night.sas("why", "bad").refused(3, "whether it was rejected is not known")
+
+
+def test_an_order_that_no_one_has_taken_yet_is_found_in_the_queue_of_orders(night: Night) -> None:
+    night.play(night.made.bus.send([Message("orders", "m-A", order("A"))]))
+    said = night.sas("why", "A")
+    assert said.code == 0
+    assert said.lines[0] == "A was submitted, and has not begun."
+    assert fact(said.lines, "message").startswith("in orders, ")
+    assert "check that the function app runs" in fact(said.lines, "do")
+    (record,) = night.sas("why", "A", "--json").json
+    assert record["Message"]["Queue"] == "orders"
+    night.forbidden = {"orders", "orders-urgent"}
+    night.sas("why", "A").refused(1, "there is no order 'A' here")
+
+
+def test_an_order_in_error_waits_for_the_command_that_lies_in_the_queue(night: Night) -> None:
+    night.fail("A", DECLINED)
+    seq = night.made.order("A").seq
+    night.play(night.made.bus.send([command("resubmit", seq - 1, "late", "A")]))
+    assert fact(night.sas("why", "A").lines, "waits for") == "You."
+    night.play(night.made.bus.send([command("resubmit", seq, "now", "A")]))
+    said = night.sas("why", "A")
+    assert fact(said.lines, "waits for") == "A scheduler, to carry out a command."
+    assert fact(said.lines, "message").startswith("resubmit by ann in scheduler, ")
+    assert "check that the function app runs" in fact(said.lines, "do")
+    (record,) = night.sas("why", "A", "--json").json
+    assert (record["Message"]["Queue"], record["Message"]["Before"]) == ("scheduler", 0)
+
+
+def test_the_list_of_orders_under_way_says_which_step_is_open(night: Night) -> None:
+    requested(night)
+    submitted(night, "B")
+    lines = night.sas("list", "--state", "running").lines
+    assert [line.split()[-4:] for line in lines[1:3]] == [
+        ["Processing", "reserve", "is", "out"],
+        ["Pending", "reserve", "is", "ready"],
+    ]
 
 
 def test_an_order_that_an_operator_cancelled_waits_for_the_call_that_is_out(night: Night) -> None:

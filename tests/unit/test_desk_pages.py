@@ -35,7 +35,8 @@ async def test_an_orders_page_says_what_happened_what_it_waits_for_and_what_verb
     async with desk_of(await night()) as browser:
         said = await browser.look("/orders/10248")
     assert f"It stopped at pay: {DECLINED}." in said
-    assert "It waits for You. It goes on only after a command. Agent payment" in said
+    waits = "It waits for You. It goes on only after a command. Agent payment : circuit closed"
+    assert waits in said
     assert f"Run again: pay (card-declined: {DECLINED})." in said
     assert "Undo the order (there is no way back); these steps began" in said
     assert "step failed by agent payment" in said
@@ -53,6 +54,25 @@ async def test_an_order_is_resubmitted_and_its_journal_says_who_and_why() -> Non
     assert made.state("10248") == "Processed"
     assert "Done: resubmit is row" in said
     assert "resubmitted by operator ann the customer has a new card" in said
+
+
+async def test_a_step_that_fails_again_is_said_to_have_failed_for_one_order_and_for_many() -> None:
+    made = await night()
+    made.agents["payment"].then(*[RefusedError("card-declined", DECLINED)] * 3)
+    async with desk_of(made) as browser:
+        seq = str(made.order("10248").seq)
+        _, where = await browser.post("/orders/10248", verb="resubmit", seq=seq)
+        await browser.desk.sender.settled()
+        one = await browser.look(where)
+        page = await browser.get("/failures?fingerprint=pay/card-declined")
+        key = re.findall(r'name="key" value="(\w+)"', page)[0]
+        _, where = await browser.post("/failures", key=key, step="pay")
+        await browser.desk.sender.settled()
+        many = await browser.look(where)
+    assert f"It failed again: pay (card-declined: {DECLINED}). The order is Error now" in one
+    assert "Done: " not in one
+    assert "Carried out: 2 of 2. Failed again: 2." in many
+    assert f"10249 : pay (card-declined: {DECLINED})" in many
 
 
 async def test_other_input_reaches_the_step_and_unchanged_input_keeps_the_key() -> None:

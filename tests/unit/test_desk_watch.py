@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sas.desk import charts, listing, watch
+from sas.desk import charts, listing, rows, watch
 from sas.desk.content import compact, indented, masked, unmasked
+from sas.desk.rows import SORTS, Row
 from sas.desk.watch import Watch
 from sas.domain.order import OrderState
 from sas.ports import StoreUnavailableError
@@ -15,6 +19,10 @@ from sas.simulation.store import StoreFault
 from tests.unit import actors_kit
 from tests.unit.actors_kit import CARE, Kit, kit
 from tests.unit.desk_kit import fail, night, submit
+
+
+def ended(seen: Watch) -> list[str]:
+    return [row.order_id for block in seen.picture.blocks for row in block.rows]
 
 
 def watching(made: Kit) -> Watch:
@@ -30,12 +38,12 @@ async def test_the_past_is_read_part_by_part_and_each_order_is_known_once() -> N
     known = []
     while not seen.picture.whole:
         await seen.look()
-        known.append([row.order_id for row in seen.picture.finished])
+        known.append(ended(seen))
     assert known[0] == ["now"]
     assert known[-1] == ["week", "day", "hours", "now"]  # the newest are last
     await submit(made, "later")
     await seen.look()
-    assert [row.order_id for row in seen.picture.finished][-2:] == ["now", "later"]
+    assert ended(seen)[-2:] == ["now", "later"]
     assert seen.picture.counts[OrderState.PROCESSED] == 5
 
 
@@ -57,7 +65,7 @@ async def test_an_order_is_loaded_once_and_again_when_its_rows_change() -> None:
     await made.drain()
     await seen.look()
     assert loaded[4:] == []  # it is finished: its index row says so
-    assert [row.order_id for row in seen.picture.finished] == ["10251", "10252"]
+    assert ended(seen) == ["10251", "10252"]
     seen.forget(["10248"])
     await seen.look()
     assert loaded[4:] == ["10248"]
@@ -111,10 +119,10 @@ async def test_an_order_whose_rows_are_broken_hides_no_others() -> None:
     made.store.load = broken  # type: ignore[assignment]
     seen = watching(made)
     await seen.look()
-    rows = {row.order_id: row for row in (*seen.picture.in_error, *seen.picture.under_way)}
-    assert sorted(rows) == ["10248", "10249", "10250", "10252"]
-    assert rows["10248"].said == rows["10252"].said
-    assert rows["10252"].said == "it cannot be read: the row of step 1 is missing"
+    known = {row.order_id: row for row in (*seen.picture.in_error, *seen.picture.under_way)}
+    assert sorted(known) == ["10248", "10249", "10250", "10252"]
+    assert known["10248"].said == known["10252"].said
+    assert known["10252"].said == "it cannot be read: the row of step 1 is missing"
 
 
 async def test_the_oldest_due_step_is_named() -> None:
@@ -156,7 +164,7 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
     monkeypatch: pytest.MonkeyPatch, sort: str, backwards: bool, state: str
 ) -> None:
     monkeypatch.setattr(listing, "PER_PAGE", 3)
-    monkeypatch.setattr(listing, "_HEAP_MAX", 5)
+    monkeypatch.setattr(rows, "BLOCK", 2)
     made = await night()
     for number in range(4):
         await submit(made, f"Z-{number}")
@@ -171,10 +179,53 @@ async def test_pages_together_hold_each_order_once_in_the_order_of_the_sort(
         for page in range(1, pages + 1)
         for row in listing.listed(seen.picture, replace(query, page=page)).rows
     ]
-    key = listing._SORTS[sort]
+    key = SORTS[sort]
     assert [key(row) for row in every] == sorted(map(key, every), reverse=backwards)
     count = {"all": 9, "finished": 5, "error": 3, "processed": 5, "under-way": 1}[state]
     assert len({row.order_id for row in every}) == len(every) == count
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_list_of_blocks_is_what_one_sort_of_all_its_rows_would_be(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(rows, "BLOCK", 5)
+    monkeypatch.setattr(listing, "PER_PAGE", 4)
+    chance, now = random.Random(seed), datetime(2026, 11, 23, tzinfo=UTC)  # noqa: S311
+
+    def row(number: int) -> Row:
+        state = chance.choice([OrderState.PROCESSED, OrderState.COMPENSATED])
+        since = now - timedelta(seconds=chance.randrange(7200))
+        return Row(f"{chance.choice('aB')}-{number}", state, chance.choice("xy"), since)
+
+    blocks: list[rows.Block] = []
+    known: dict[str, Row] = {}
+    for part in range(6):  # in each part some are new, and some leave
+        fresh = [row(number) for number in range(part * 10, part * 10 + chance.randrange(10))]
+        gone = {name for name in known if chance.random() < 0.1}
+        blocks = rows.with_rows(rows.without(blocks, gone), fresh)
+        known = {name: one for name, one in known.items() if name not in gone}
+        known |= {one.order_id: one for one in fresh}
+    assert all(0 < len(one) <= 5 for one in blocks)
+    picture = watch.Picture(now, blocks=tuple(blocks), finished=known.keys())
+    for sort, state, text, age, workflow in itertools.product(
+        SORTS, ("finished", "processed"), ("", "b-1"), ("", "1h"), ("", "x")
+    ):
+        query = listing.Query(state, workflow, age, text, sort=chance.choice(["", "-"]) + sort)
+        fit = [
+            one
+            for one in known.values()
+            if (state == "finished" or one.state is OrderState.PROCESSED)
+            and text in one.order_id.lower()
+            and workflow in {"", one.workflow}
+            and (not age or (one.since or now) <= now - timedelta(hours=1))
+        ]
+        fit.sort(key=SORTS[sort], reverse=query.order.startswith("-"))
+        found = listing.listed(picture, query)
+        assert (found.total, found.pages) == (len(fit), max(1, -(-len(fit) // 4)))
+        for page in range(1, found.pages + 1):
+            shown = listing.listed(picture, replace(query, page=page)).rows
+            assert shown == fit[page * 4 - 4 : page * 4]
 
 
 @pytest.mark.parametrize(
