@@ -33,6 +33,7 @@ README. It runs on the installed packages; nothing of them is copied.
 NO_WHEELS = """\
 If no package index of yours has scheduler-agent-supervisor, put its two wheels into wheels/ first\
 """
+NOT_MERGED = "not merged yet"
 UPGRADE = f"""\
 Show what the template changed between the version that wrote this project ({MANIFEST}) and
 the installed one. Your own changes are not in the diff. Without --apply nothing is changed. With
@@ -80,7 +81,7 @@ def _add_upgrade(parser: argparse.ArgumentParser) -> None:
         "directory", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: here"
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
-    args.add_json(parser, "one JSON object for each file that changes")
+    args.add_json(parser, "one JSON object for each file that changes or is not merged yet")
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
@@ -96,6 +97,9 @@ def _upgrade(arguments: argparse.Namespace) -> int:
         for change in found:
             said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
             output.say(to_line(said | {"Applied": arguments.apply}))
+        for name in unmerged(project):
+            said = {"Path": name, "Change": NOT_MERGED, "Diff": "", "Applied": False}
+            output.say(to_line(said))
         return code
     for change in found:
         output.say(f"{change.path}: {change.step.value}")
@@ -111,7 +115,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
             "them, merge by hand."
         )
     for name in unmerged(project):
-        output.say(f"Not merged yet: {name}. Merge it into yours by hand, then remove it.")
+        output.say(f"{name}: {NOT_MERGED}. Merge it into yours by hand, then remove it.")
     return code
 
 
