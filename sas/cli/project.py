@@ -13,6 +13,7 @@ from sas.codec.record import to_line
 from sas.operate.errors import UsageError
 from sas.project.new import (
     MANIFEST,
+    Change,
     ProjectError,
     Step,
     apply,
@@ -92,31 +93,37 @@ def _upgrade(arguments: argparse.Namespace) -> int:
             apply(project, found)
     except ProjectError as wrong:
         raise UsageError(str(wrong)) from None
-    code = 1 if found and not arguments.apply else 0
     if arguments.json:
-        for change in found:
-            said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
-            output.say(to_line(said | {"Applied": arguments.apply}))
-        for name in unmerged(project):
-            said = {"Path": name, "Change": NOT_MERGED, "Diff": "", "Applied": False}
-            output.say(to_line(said))
-        return code
+        _tell_in_json(found, unmerged(project), applied=arguments.apply)
+    else:
+        _tell(found, unmerged(project), before, applied=arguments.apply)
+    return 1 if found and not arguments.apply else 0
+
+
+def _tell_in_json(found: list[Change], waiting: list[str], *, applied: bool) -> None:
+    for change in found:
+        said = {"Path": str(change.path), "Change": change.step.value, "Diff": change.diff()}
+        output.say(to_line(said | {"Applied": applied}))
+    for name in waiting:
+        output.say(to_line({"Path": name, "Change": NOT_MERGED, "Diff": "", "Applied": False}))
+
+
+def _tell(found: list[Change], waiting: list[str], before: str, *, applied: bool) -> None:
     for change in found:
         output.say(f"{change.path}: {change.step.value}")
-        if not arguments.apply or change.step is Step.MERGE:
+        if not applied or change.step is Step.MERGE:
             output.say(change.diff())
     if not found:
         output.say(f"The template changed nothing since {before}.")
-    elif not arguments.apply:
+    elif not applied:
         merges = sum(change.step is Step.MERGE for change in found)
         output.say(
             f"{len(found)} files of the template changed since {before}. `sas upgrade --apply` "
             f"writes or removes {len(found) - merges} files; {merges} get NAME.template beside "
             "them, merge by hand."
         )
-    for name in unmerged(project):
+    for name in waiting:
         output.say(f"{name}: {NOT_MERGED}. Merge it into yours by hand, then remove it.")
-    return code
 
 
 VERBS = (
