@@ -42,6 +42,7 @@ _CHILD_CLOSE_S = 3.0
 _WATCH_EVERY_S = 0.1
 _RESPAWN_AFTER_S = 0.5
 _GRACE_S = 2.0
+_ASK_EVERY_S = 1.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -138,27 +139,27 @@ def _again(argv: Sequence[str]) -> Callable[[int], NoReturn]:
     return again
 
 
-def _watch_loop(host: Host, limit_s: float, again: Callable[[int], NoReturn]) -> None:
-    """Start the worker again once its event loop has not run for `limit_s`; runs on a thread.
+def _watch_loop(host: Host, again: Callable[[], NoReturn]) -> None:
+    """Start the worker again when a function blocks its event loop past functionTimeout.
 
-    A function that blocks the loop also stops the clock of its own timeout. In Azure that clock
-    is in another process.
+    Such a function also stops the clock of its own timeout. In Azure that clock is in another
+    process; here it is on a thread.
     """
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             while True:
-                time.sleep(_WATCH_EVERY_S)
-                runs = threading.Event()
-                loop.call_soon_threadsafe(runs.set)
-                if not runs.wait(limit_s):
-                    names = ", ".join(name for name, one in host.counts.items() if one.running)
-                    text = (
-                        "The event loop is blocked for longer than functionTimeout, while %s ran: "
-                    )
-                    _log.error(text + "the process starts again, as in Azure", names)
-                    again(host.http_port or 0)
+                time.sleep(_ASK_EVERY_S)
+                limit_s = host.config.function_timeout_s
+                answered = threading.Event()
+                loop.call_soon_threadsafe(answered.set)
+                if limit_s is None or answered.wait(limit_s + _GRACE_S):
+                    continue
+                if names := [name for name, one in host.counts.items() if one.running]:
+                    text = "The event loop was blocked past functionTimeout while %s ran: %s"
+                    _log.error(text, ", ".join(names), "the process starts again, as in Azure")
+                    again()
 
     threading.Thread(target=watch, name="watch-loop", daemon=True).start()
 
@@ -186,6 +187,7 @@ async def _run_here(
         await host.check()
         _print_ready({"queues": host.queues, **_ignores(host)})
         return 0, 0
+    _watch_loop(host, lambda: again(host.http_port or arguments.http_port))
     starting = asyncio.ensure_future(host.start())
     await _first_of(asyncio.wait([starting]), stopping.wait())
     if not starting.done():
@@ -198,8 +200,6 @@ async def _run_here(
     pid, port = os.getpid(), host.http_port
     line = {"functions": names, "http_port": port, "pid": pid, "pids": [pid], **_ignores(host)}
     _print_ready({"ready": True, **line})
-    if host.config.function_timeout_s is not None:
-        _watch_loop(host, host.config.function_timeout_s + _GRACE_S, again)
     await _first_of(stopping.wait(), host.failed.wait(), host.timed_out.wait())
     failed, timed_out = host.failed.is_set(), not stopping.is_set()
     if timed_out and not failed:
